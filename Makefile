@@ -1,0 +1,73 @@
+# What a developer types. Needs python3 (3.11 or newer) and make; a C compiler makes it fast, nothing else is
+# asked of the machine. Everything is installed into .venv here, nothing anywhere else.
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+# In .venv, so that removing .venv forgets them too.
+READY := .venv/.ready
+READY_BENCH := .venv/.ready-bench
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format types layers kernel dist bench-engine clean distclean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: kernel ## make .venv with all that development needs; quick the second time (PYTHON=python3.12 to choose one)
+
+demo: kernel ## show what sawlog does, on this machine
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+test: lint types layers kernel ## everything that has to pass: lint, types, layers, the quick tests
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-all: kernel ## the slow tests too, and hypothesis with fresh random examples
+	@$(BIN)/python -m pytest -n 2 -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
+
+lint: $(READY) ## ruff: mistakes and formatting
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --diff . || { echo "not formatted as above: make format"; exit 1; }
+
+format: $(READY) ## let ruff put the formatting right
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+
+types: $(READY) ## mypy, strict
+	@$(BIN)/mypy --no-error-summary
+
+layers: $(READY) ## import-linter: imports point one way
+	@said=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
+
+kernel: $(READY) ## compile the kernel in place if its source changed (SAWLOG_PURE=1: go back to plain Python)
+	@$(BIN)/python tools/build_kernel.py
+
+dist: $(READY) ## wheel and source archive into dist/, then try the wheel in a new environment
+	@rm -rf dist
+	@said=$$($(BIN)/python -m build --outdir dist 2>&1) || { echo "$$said"; exit 1; }
+	@$(BIN)/python tools/check_wheel.py dist
+
+bench-engine: kernel $(READY_BENCH) ## measure the engine against what else one could use
+	@$(BIN)/python benchmarks/engine.py $(ARGS)
+
+clean: ## remove what building and testing made; .venv stays
+	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -f src/sawlog/batch/kernel.*.so src/sawlog/batch/kernel.*.pyd
+	@find src tests tools examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## remove .venv as well
+	@rm -rf .venv
+
+$(BIN)/python:
+	@$(PYTHON) tools/check_python.py
+	@$(PYTHON) -m venv .venv
+
+$(READY): pyproject.toml setup.py | $(BIN)/python
+	@echo "installing sawlog and its development tools into .venv"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(READY_BENCH): $(READY)
+	@$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	@touch $@

@@ -1,0 +1,51 @@
+"""Build the kernel with Cython where there is a C compiler, and install without it where there is none.
+
+Everything else about the package is in pyproject.toml. `SAWLOG_PURE=1` skips the compiler by choice; the
+wheel is then `py3-none-any`. The package runs the same file either way: `sawlog.kernel_info()` says which.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+KERNEL_MODULE = "sawlog.batch.kernel"
+KERNEL_SOURCE = "src/sawlog/batch/kernel.py"
+
+
+class BuildKernel(build_ext):
+    """Never hands out the result of an earlier build.
+
+    An optional extension that fails to compile is passed over, and what an earlier build left in `build/`
+    would be taken in its place: a kernel that is not the one in the source.
+    """
+
+    def build_extension(self, ext: Extension) -> None:
+        Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
+        super().build_extension(ext)
+
+
+def kernel_extensions() -> list[Any]:
+    """The compiled kernel, or nothing when the caller asked for plain Python."""
+    if os.environ.get("SAWLOG_PURE", "0") not in {"", "0"}:
+        return []
+    from Cython.Build import cythonize  # a pure install needs no Cython
+
+    # -g0: debug information is three quarters of the file. Not abi3, though it would give one wheel for all
+    # Pythons: encoding a list is 25 % slower with it.
+    compile_args = [] if os.name == "nt" else ["-O3", "-g0"]
+    extensions = cythonize(
+        [Extension(KERNEL_MODULE, [KERNEL_SOURCE], extra_compile_args=compile_args)],
+        build_dir="build/cython",  # beside the source, the generated C would be packed into the wheel
+        quiet=True,
+    )
+    for extension in extensions:
+        extension.optional = True  # cythonize() drops this; without it an install with no compiler fails
+    return list(extensions)
+
+
+setup(ext_modules=kernel_extensions(), cmdclass={"build_ext": BuildKernel})

@@ -1,0 +1,33 @@
+"""Whether the kernel runs compiled, and what to do if it does not. A slow kernel is never a silent one."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from .batch import kernel
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """How the per-record code runs in this process."""
+
+    compiled: bool
+    path: str
+
+    def __str__(self) -> str:
+        if self.compiled:
+            return f"compiled kernel: {self.path}"
+        return (
+            f"interpreted kernel: {self.path}; everything works, some 20 to 200 times slower. Install a C compiler "
+            "and reinstall sawlog (pip install --force-reinstall --no-binary sawlog sawlog)"
+        )
+
+
+def kernel_info() -> KernelInfo:
+    """Whether the per-record code is compiled, and where it was loaded from."""
+    return KernelInfo(bool(kernel.COMPILED), str(kernel.__file__))
+
+
+if not kernel.COMPILED:
+    warnings.warn(f"sawlog: {kernel_info()}", RuntimeWarning, stacklevel=3)

@@ -1,0 +1,397 @@
+"""Batches and Arrow: columns in, columns out.
+
+Out (`to_arrow`): any of `offset` int64, `timestamp` timestamp[ms, UTC], `timestamp_type` int8, `key` and `value`
+binary, `headers` list<struct<key: string, value: binary>>. With `views=True` key and value become binary_view:
+16 bytes a value that point into the batch itself, nothing is copied, and the mapping lives as long as the array does.
+
+In (`record_columns`): `value`, and if wanted `key`, `timestamp`, `headers`. Binary and string of every kind is taken,
+timestamps in any unit or as int64 milliseconds; nulls in `timestamp` become the time of the append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import CorruptBatch, InvalidRecord, InvalidRecordType
+from . import kernel
+from .header import ATTRIBUTES, BODY, BODY_END, COUNT, Rows
+from .read import MALFORMED, unpack
+
+HEADER_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
+TIME_TYPE = pa.timestamp("ms", tz="UTC")
+COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
+DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value")
+
+_EMPTY = memoryview(b"")
+_EMPTY_INT = memoryview(np.empty(0, np.int32))
+_EMPTY_LONG = memoryview(np.empty(0, np.int64))
+_NOTHING = (_EMPTY_INT, _EMPTY, _EMPTY, 0)
+_NO_HEADERS = (_EMPTY_INT, 0, _NOTHING, _NOTHING)
+_WRITABLE = memoryview(bytearray(0))
+_WRITABLE_INT = memoryview(np.empty(0, np.int32))
+
+
+def schema(columns: Sequence[str] = DEFAULT_COLUMNS, *, views: bool = False) -> pa.Schema:
+    """The schema of what `scan_arrow` yields for these columns."""
+    payload = pa.binary_view() if views else pa.binary()
+    types = {
+        "offset": pa.field("offset", pa.int64(), nullable=False),
+        "timestamp": pa.field("timestamp", TIME_TYPE, nullable=False),
+        "timestamp_type": pa.field("timestamp_type", pa.int8(), nullable=False),
+        "key": pa.field("key", payload),
+        "value": pa.field("value", payload),
+        "headers": pa.field("headers", HEADER_TYPE, nullable=False),
+    }
+    unknown = [name for name in columns if name not in types]
+    if unknown:
+        raise InvalidRecord(f"no such column: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+    return pa.schema([types[name] for name in columns])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Out
+
+
+def _mutable(size_bytes: int) -> tuple[pa.Buffer, memoryview]:
+    """A buffer from Arrow's pool, which reuses memory that has been touched before, and a view to fill it."""
+    buffer = pa.allocate_buffer(size_bytes)
+    return buffer, memoryview(buffer).cast("B")
+
+
+def _longs(count: int) -> tuple[pa.Buffer, memoryview]:
+    buffer, view = _mutable(count * 8)
+    return buffer, view.cast("q")
+
+
+def _ints(count: int) -> tuple[pa.Buffer, memoryview]:
+    buffer, view = _mutable(count * 4)
+    return buffer, view.cast("i")
+
+
+def _bitmap(count: int) -> memoryview:
+    return memoryview(bytearray((count + 7) >> 3))
+
+
+def joined(view: memoryview, rows: Rows, max_bytes: int) -> tuple[memoryview, Rows]:
+    """All batches in one buffer, unpacked; where nothing is compressed that is the buffer as it is."""
+    runs: list[tuple[memoryview, Rows]] = []
+    for body, run, error in unpack(view, rows, max_bytes):
+        if error is not None:
+            raise error
+        runs.append((body, run))
+    if len(runs) == 1:
+        return runs[0]
+    parts: list[memoryview] = []
+    lines: list[Rows] = []
+    position = 0
+    for body, run in runs:
+        first, last = int(run[0, BODY]), int(run[-1, BODY_END])
+        shifted = run.copy()
+        shifted[:, (BODY, BODY_END)] += position - first
+        parts.append(body[first:last])
+        lines.append(shifted)
+        position += last - first
+    return memoryview(b"".join(parts)), np.concatenate(lines)
+
+
+def to_arrow(
+    view: memoryview,
+    rows: Rows,
+    start: int,
+    end: int,
+    *,
+    columns: Sequence[str] = DEFAULT_COLUMNS,
+    views: bool = False,
+    max_bytes: int = 1 << 30,
+) -> pa.RecordBatch:
+    """One record batch of the records with start <= offset < end in these batches."""
+    view, rows = joined(view, rows, max_bytes)
+    total = int(rows[:, COUNT].sum())
+    offsets, offsets_view = _longs(total)
+    times, times_view = _longs(total)
+    decode = _decode_views if views else _decode_columns
+    payload, header_count = decode(view, rows, total, offsets_view, times_view, "key" in columns, "value" in columns)
+    arrays: list[pa.Array] = []
+    for name in columns:
+        if name == "offset":
+            arrays.append(pa.Array.from_buffers(pa.int64(), total, [None, offsets]))
+        elif name == "timestamp":
+            arrays.append(pa.Array.from_buffers(TIME_TYPE, total, [None, times]))
+        elif name == "timestamp_type":
+            kinds = ((rows[:, ATTRIBUTES] >> 3) & 1).astype(np.int8)
+            arrays.append(pa.array(np.repeat(kinds, rows[:, COUNT])))
+        elif name == "headers":
+            arrays.append(_decode_headers(view, rows, total, header_count))
+        else:
+            arrays.append(payload[name])
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema(columns, views=views))
+    if total and (offsets_view[0] < start or offsets_view[total - 1] >= end):
+        numbers = np.frombuffer(offsets_view, np.int64)
+        low, high = np.searchsorted(numbers, (start, end))
+        batch = batch.slice(int(low), int(high - low))
+    return batch
+
+
+def _decode_columns(
+    view: memoryview, rows: Rows, total: int, offsets: memoryview, times: memoryview, key: bool, value: bool
+) -> tuple[dict[str, pa.Array], int]:
+    room = int((rows[:, BODY_END] - rows[:, BODY]).sum())
+    key_offsets, key_offsets_view = _ints(total + 1) if key else (None, _WRITABLE_INT)
+    key_data, key_data_view = _mutable(room) if key else (None, _WRITABLE)
+    value_offsets, value_offsets_view = _ints(total + 1) if value else (None, _WRITABLE_INT)
+    value_data, value_data_view = _mutable(room) if value else (None, _WRITABLE)
+    key_valid = _bitmap(total) if key else _WRITABLE
+    value_valid = _bitmap(total) if value else _WRITABLE
+    bad, _, keys, values, null_keys, null_values, headers = kernel.decode_columns(
+        view,
+        memoryview(rows),
+        len(rows),
+        offsets,
+        times,
+        key_offsets_view,
+        key_data_view,
+        key_valid,
+        value_offsets_view,
+        value_data_view,
+        value_valid,
+        key,
+        value,
+    )
+    _check(bad)
+    made: dict[str, pa.Array] = {}
+    if key_data is not None:
+        bits = pa.py_buffer(key_valid) if null_keys else None
+        made["key"] = pa.Array.from_buffers(
+            pa.binary(), total, [bits, key_offsets, key_data.slice(0, keys)], null_keys
+        )
+    if value_data is not None:
+        bits = pa.py_buffer(value_valid) if null_values else None
+        made["value"] = pa.Array.from_buffers(
+            pa.binary(), total, [bits, value_offsets, value_data.slice(0, values)], null_values
+        )
+    return made, headers
+
+
+def _decode_views(
+    view: memoryview, rows: Rows, total: int, offsets: memoryview, times: memoryview, key: bool, value: bool
+) -> tuple[dict[str, pa.Array], int]:
+    first, last = (int(rows[0, BODY]), int(rows[-1, BODY_END])) if len(rows) else (0, 0)
+    key_views = memoryview(bytearray(total * 16)) if key else _WRITABLE
+    value_views = memoryview(bytearray(total * 16)) if value else _WRITABLE
+    key_valid = _bitmap(total) if key else _WRITABLE
+    value_valid = _bitmap(total) if value else _WRITABLE
+    bad, _, _, _, null_keys, null_values, headers = kernel.decode_views(
+        view,
+        memoryview(rows),
+        len(rows),
+        first,
+        offsets,
+        times,
+        key_views,
+        key_valid,
+        value_views,
+        value_valid,
+        key,
+        value,
+    )
+    _check(bad)
+    data = pa.py_buffer(view[first:last])
+    made: dict[str, pa.Array] = {}
+    if key:
+        bits = pa.py_buffer(key_valid) if null_keys else None
+        made["key"] = pa.Array.from_buffers(
+            pa.binary_view(), total, [bits, pa.py_buffer(key_views), data], null_keys
+        )
+    if value:
+        bits = pa.py_buffer(value_valid) if null_values else None
+        made["value"] = pa.Array.from_buffers(
+            pa.binary_view(), total, [bits, pa.py_buffer(value_views), data], null_values
+        )
+    return made, headers
+
+
+def _decode_headers(view: memoryview, rows: Rows, total: int, count: int) -> pa.Array:
+    room = int((rows[:, BODY_END] - rows[:, BODY]).sum()) if count else 0
+    lists, lists_view = _ints(total + 1)
+    names, names_view = _ints(count + 1)
+    name_data, name_data_view = _mutable(room)
+    contents, contents_view = _ints(count + 1)
+    content_data, content_data_view = _mutable(room)
+    valid = _bitmap(count)
+    bad, _, name_bytes, content_bytes, nulls = kernel.decode_headers(
+        view,
+        memoryview(rows),
+        len(rows),
+        lists_view,
+        names_view,
+        name_data_view,
+        contents_view,
+        content_data_view,
+        valid,
+    )
+    _check(bad)
+    key = pa.Array.from_buffers(pa.string(), count, [None, names, name_data.slice(0, name_bytes)], 0)
+    bits = pa.py_buffer(valid) if nulls else None
+    value = pa.Array.from_buffers(
+        pa.binary(), count, [bits, contents, content_data.slice(0, content_bytes)], nulls
+    )
+    pairs = pa.StructArray.from_arrays([key, value], fields=list(HEADER_TYPE.value_type))
+    return pa.Array.from_buffers(HEADER_TYPE, total, [None, lists], 0, children=[pairs])
+
+
+def _check(bad: int) -> None:
+    if bad >= 0:
+        raise CorruptBatch(MALFORMED)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """One chunk of rows as the buffers that `kernel.encode_arrow` takes."""
+
+    rows: int
+    buffers: tuple[Any, ...]
+    sizes: tuple[Any, ...]
+    keep: tuple[pa.Array, ...]
+
+    def largest(self, _row: int) -> int:
+        """Room for what one record may take beyond a full batch, without looking at every record."""
+        return 4096
+
+    def bound(self, row: int) -> int:
+        """At most so many bytes does the record in `row` take."""
+        return 128 + sum(int(size(row)) for size in self.sizes)
+
+
+def record_columns(table: pa.Table | pa.RecordBatch, now: int) -> Iterator[RecordColumns]:
+    """The chunks of a table, checked and turned into buffers; raises before the first chunk if a column is wrong."""
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table):
+        raise InvalidRecordType(f"append_arrow takes a pyarrow Table or RecordBatch, not {type(table).__name__}")
+    if "value" not in table.column_names:
+        raise InvalidRecord(f"the table has no column 'value'; its columns are {', '.join(table.column_names)}")
+    unknown = set(table.column_names) - {"value", "key", "timestamp", "headers"}
+    if unknown:
+        raise InvalidRecord(
+            f"the table has columns that a record does not: {', '.join(sorted(unknown))}; select value, key, "
+            "timestamp, headers first"
+        )
+    wanted = [("value", _binary), ("key", _binary), ("timestamp", lambda c: _timestamps(c, now)), ("headers", _headers)]
+    fields: list[str] = []
+    arrays: list[pa.ChunkedArray] = []
+    for name, convert in wanted:
+        if name in table.column_names:
+            fields.append(name)
+            arrays.append(convert(table.column(name)))
+    converted = pa.table(arrays, names=fields)
+    return (_chunk(batch) for batch in converted.to_batches() if batch.num_rows)
+
+
+def _binary(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_null(kind) or pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
+    if kind in (pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), pa.binary_view(), pa.string_view()):
+        return column if kind == pa.binary() else column.cast(pa.binary())
+    raise InvalidRecordType(f"keys and values must be binary or string columns, not {kind}; cast the column first")
+
+
+def _timestamps(column: pa.ChunkedArray, now: int) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("ms", tz=kind.tz), safe=False).cast(pa.int64())
+    elif pa.types.is_null(kind) or pa.types.is_integer(kind):
+        column = column.cast(pa.int64())
+    else:
+        raise InvalidRecordType(f"timestamps must be a timestamp column or int64 milliseconds, not {kind}")
+    if column.null_count:
+        column = pc.fill_null(column, now)
+    if len(column):
+        low, high = pc.min_max(column).as_py().values()
+        if low < 0 or high > kernel.MAX_TIMESTAMP:
+            worst = low if low < 0 else high
+            raise InvalidRecord(
+                f"timestamp {worst} is out of range: milliseconds since 1970, 0 to {kernel.MAX_TIMESTAMP}"
+            )
+    return column
+
+
+def _headers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    target = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    if pa.types.is_map(column.type):
+        column = column.cast(pa.map_(pa.string(), pa.binary()))
+        plain = [_map_to_list(chunk, target) for chunk in column.chunks]
+        return pa.chunked_array(plain, type=target)
+    try:
+        return column.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidRecordType(
+            f"headers must be list<struct<key: string, value: binary>> or a map, not {column.type}"
+        ) from error
+
+
+def _map_to_list(chunk: pa.Array, target: pa.DataType) -> pa.Array:
+    pairs = pa.StructArray.from_arrays([chunk.keys, chunk.items], fields=list(target.value_type))
+    offsets = chunk.offsets
+    return pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), pairs, mask=chunk.is_null())
+
+
+def _chunk(batch: pa.RecordBatch) -> RecordColumns:
+    columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+    value, value_size = _payload(columns.get("value"))
+    key, key_size = _payload(columns.get("key"))
+    headers, header_size = _header_buffers(columns.get("headers"))
+    times = _EMPTY_LONG
+    if "timestamp" in columns:
+        times = memoryview(columns["timestamp"].to_numpy(zero_copy_only=True))
+    return RecordColumns(
+        batch.num_rows,
+        (times, value, key, headers),
+        (value_size, key_size, header_size),
+        tuple(columns.values()),
+    )
+
+
+def _payload(array: pa.Array | None) -> tuple[tuple[Any, ...], Any]:
+    """A binary array as (offsets, data, validity, index of its first value) and a function for one value's size."""
+    if array is None:
+        return _NOTHING, lambda row: 0
+    valid, offsets, data = array.buffers()
+    numbers = memoryview(offsets).cast("B")[: (array.offset + len(array) + 1) * 4].cast("i")
+    bits = memoryview(valid).cast("B") if valid is not None and array.null_count else _EMPTY
+    content = memoryview(data).cast("B") if data is not None else _EMPTY
+    at = array.offset
+    return (numbers, content, bits, at), lambda row: numbers[at + row + 1] - numbers[at + row]
+
+
+def _header_buffers(array: pa.Array | None) -> tuple[tuple[Any, ...], Any]:
+    if array is None:
+        return _NO_HEADERS, lambda row: 0
+    if array.null_count:  # a null list is no headers; rebuilt so that its range is empty
+        array = pc.if_else(array.is_valid(), array, pa.scalar([], array.type))
+    pairs = array.values
+    names, contents = pairs.field("key"), pairs.field("value")
+    if names.null_count:
+        raise InvalidRecord("a header's key must not be null")
+    offsets = memoryview(array.buffers()[1]).cast("B")[: (array.offset + len(array) + 1) * 4].cast("i")
+    name, name_size = _payload(names.cast(pa.binary()))
+    content, content_size = _payload(contents)
+    at = array.offset
+
+    def size(row: int) -> int:
+        return sum(20 + name_size(h) + content_size(h) for h in range(offsets[at + row], offsets[at + row + 1]))
+
+    return (offsets, at, name, content), size

@@ -1,0 +1,235 @@
+"""From records to a batch.
+
+`encode` makes one batch of Python objects, `encode_table` makes batches of an Arrow table. Both work in buffers of
+an `Encoder`, which is kept and used again: on the machines we measured, touching fresh memory costs more than
+encoding into it. What an encoder gives out is valid until it is used again.
+
+Bad input raises `InvalidRecord` and its kin before anything is encoded or written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidRecord, InvalidRecordType, RecordTooLarge, SawlogError
+from . import kernel
+from .checksum import crc32c
+from .compression import codec_id, compress
+from .header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Kafka stores a batch's length as a signed 32-bit number.
+MAX_BATCH_BYTES = 2**31 - 1
+#: Above this an encoder gives its buffer back instead of keeping it for the next batch.
+KEEP_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Who an idempotent batch comes from: id, epoch and the sequence number of its first record."""
+
+    id: int = -1
+    epoch: int = -1
+    sequence: int = -1
+
+
+NOBODY = Producer()
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A finished batch that has no place in a log yet."""
+
+    data: memoryview
+    count: int
+    base_timestamp: int
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How batches are made: codec, its level, who sets the time, and what is too large."""
+
+    codec: int = 0
+    level: int | None = None
+    append_time: bool = False
+    max_record_bytes: int = 0
+    max_batch_bytes: int = MAX_BATCH_BYTES
+
+
+_REFUSALS: dict[str, tuple[type[SawlogError], str]] = {
+    "type": (
+        InvalidRecordType,
+        "{0} must be bytes (or bytearray, memoryview, None), not {1}; encode it first, as in text.encode()",
+    ),
+    "timestamp_type": (InvalidRecordType, "timestamp must be whole milliseconds since 1970, not {1}"),
+    "header_key": (InvalidRecordType, "a header's key must be a str that UTF-8 can encode, not {1}"),
+    "headers": (
+        InvalidRecordType,
+        "headers must be (str, bytes) pairs or a dict, not {1}",
+    ),
+    "fields": (InvalidRecordType, "a record as a dict has the keys value, key, headers and timestamp, not {1}"),
+}
+
+
+def refuse(kind: str, what: Any, value: Any) -> SawlogError:
+    """The error for a record that cannot be stored; the kernel asks for it by kind."""
+    if kind == "timestamp":
+        hint = "; is it in microseconds or nanoseconds?" if value > kernel.MAX_TIMESTAMP else ""
+        return InvalidRecord(
+            f"timestamp {value} is out of range: milliseconds since 1970, 0 to {kernel.MAX_TIMESTAMP}{hint}"
+        )
+    if kind == "too_large":
+        return RecordTooLarge(
+            f"a record of {what:,} bytes is larger than the {value:,} that this log takes; raise max_record_bytes, "
+            "split it, or stream it with append_stream"
+        )
+    if kind == "batch_too_large":
+        return RecordTooLarge(
+            f"a batch of {what:,} bytes or more does not fit into {value:,}; append fewer records at once"
+        )
+    error, text = _REFUSALS[kind]
+    shown = repr(value)
+    given = f"{type(value).__name__} {shown if len(shown) < 60 else shown[:57] + '...'}"
+    return error(text.format(what, given))
+
+
+class Encoder:
+    """Encodes batch after batch in one buffer that it keeps. Not for two threads at once."""
+
+    __slots__ = ("_builder", "_recipe", "_scratch")
+
+    def __init__(self, recipe: Recipe = Recipe()) -> None:  # noqa: B008 - immutable
+        self._recipe = recipe
+        self._builder = kernel.BatchBuilder(
+            refuse, max_record=recipe.max_record_bytes, max_total=recipe.max_batch_bytes, capacity=64 << 10
+        )
+        self._scratch = bytearray()
+
+    def one(self, value: Any, key: Any, headers: Any, timestamp: Any, producer: Producer = NOBODY) -> Encoded:
+        """A batch of one record."""
+        builder = self._fresh()
+        builder.add(value, key, headers, timestamp)
+        return finish(builder, self._recipe, producer)
+
+    def many(self, records: Iterable[Any], producer: Producer = NOBODY) -> Encoded:
+        """One batch of all the records (at least one)."""
+        builder = self._fresh()
+        try:
+            builder.extend(records)
+        except TypeError as error:
+            if isinstance(error, SawlogError):
+                raise
+            raise InvalidRecordType(f"records must be an iterable of records: {error}") from error
+        if builder.count == 0:
+            raise InvalidRecord("there is no record to append")
+        return finish(builder, self._recipe, producer)
+
+    def _fresh(self) -> kernel.BatchBuilder:
+        builder = self._builder
+        if len(builder.buffer) > KEEP_BYTES:
+            builder.swap(bytearray(64 << 10))
+        builder.reset()
+        return builder
+
+    def table(self, table: pa.Table | pa.RecordBatch, batch_bytes: int) -> Iterator[Encoded]:
+        """Batches of about `batch_bytes` with the rows of an Arrow table, in order. Each is valid until the next."""
+        from .arrow import record_columns
+
+        now = time.time_ns() // 1_000_000
+        for columns in record_columns(table, now):
+            row = 0
+            while row < columns.rows:
+                need = HEADER_BYTES + batch_bytes + columns.largest(row)
+                if len(self._scratch) < need:
+                    self._scratch = bytearray(need)
+                first = row
+                row, end, base, top = kernel.encode_arrow(
+                    self._scratch, HEADER_BYTES, first, columns.rows, batch_bytes, now, *columns.buffers
+                )
+                if row == first:  # one record larger than batch_bytes
+                    need = HEADER_BYTES + columns.bound(row)
+                    self._check_size(need)
+                    self._scratch = bytearray(need)
+                    continue
+                yield seal(self._scratch, end, row - first, base, top, self._recipe)
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._recipe.max_batch_bytes:
+            raise refuse("batch_too_large", size_bytes, self._recipe.max_batch_bytes)
+
+
+def finish(builder: kernel.BatchBuilder, recipe: Recipe, producer: Producer = NOBODY) -> Encoded:
+    """Close a builder's batch: compress, write the header, compute the CRC."""
+    return seal(
+        builder.buffer,
+        builder.position,
+        builder.count,
+        builder.base_timestamp,
+        builder.max_timestamp,
+        recipe,
+        producer,
+    )
+
+
+def seal(
+    buffer: bytearray,
+    end: int,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    recipe: Recipe,
+    producer: Producer = NOBODY,
+) -> Encoded:
+    """Turn records that stand at 61 to `end` of a buffer into a batch that starts at 0 of a buffer."""
+    codec = recipe.codec
+    if codec:
+        packed = compress(codec, memoryview(buffer)[HEADER_BYTES:end], recipe.level)
+        if packed is None:  # it would not shrink, or not be readable again
+            codec = 0
+        else:
+            buffer = bytearray(HEADER_BYTES + len(packed))
+            buffer[HEADER_BYTES:] = packed
+            end = len(buffer)
+    attributes = codec
+    if recipe.append_time:
+        attributes |= TIMESTAMP_TYPE_BIT
+        max_timestamp = time.time_ns() // 1_000_000
+    kernel.write_header(
+        buffer,
+        0,
+        0,
+        end,
+        0,
+        attributes,
+        count - 1,
+        base_timestamp,
+        max_timestamp,
+        producer.id,
+        producer.epoch,
+        producer.sequence,
+        count,
+    )
+    data = memoryview(buffer)[:end]
+    kernel.patch_crc(buffer, 0, crc32c(data[21:]))
+    return Encoded(data, count, base_timestamp, max_timestamp)
+
+
+def encode(
+    records: Iterable[Any],
+    *,
+    compression: str = "none",
+    base_offset: int = 0,
+    producer: Producer = NOBODY,
+    append_time: bool = False,
+) -> bytes:
+    """One batch of records: bytes, `Record`s, dicts, or (value, key, headers, timestamp) tuples."""
+    encoder = Encoder(Recipe(codec_id(compression), append_time=append_time))
+    batch = encoder.many(records, producer).data
+    kernel.patch_place(batch, 0, base_offset, 0)
+    return bytes(batch)

@@ -1,0 +1,144 @@
+"""Kafka's RecordBatch v2, the bytes of sawlog on disk and on the wire, and what its header says.
+
+All numbers big endian. A batch is this header, then `record count` records, compressed as one blob or not:
+
+```
+ 0  i64  base offset             the log writes it when it places the batch; not under the CRC
+ 8  i32  batch length            bytes after this field
+12  i32  partition leader epoch  the log writes it, too; not under the CRC
+16  i8   magic = 2
+17  u32  CRC-32C                 of everything from here + 4 to the end
+21  i16  attributes              bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+23  i32  last offset delta       last offset = base offset + this
+27  i64  base timestamp          ms since 1970
+35  i64  max timestamp
+43  i64  producer id             -1 none
+51  i16  producer epoch
+53  i32  base sequence
+57  i32  record count
+61  ...  records: varint length · i8 attributes · varint timestamp delta · varint offset delta ·
+         varint key length (-1 null) · key · varint value length (-1 null) · value ·
+         varint header count · (varint key length · key · varint value length · value)*
+```
+
+All varints are zig-zag. They need not be minimal: a streamed record pads its lengths to five bytes, because it learns
+them last. Since base offset and leader epoch are not under the CRC, a finished batch can be placed at any offset of
+any log by patching 12 bytes.
+
+`rows` is how many headers travel through the engine: a two-dimensional int64 array with one line a batch and the
+columns named below. The kernel fills it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import CorruptBatch
+from . import kernel
+from .checksum import crc32c
+
+HEADER_BYTES = 61
+
+#: Columns of a row.
+POSITION = 0  # byte in the buffer where the batch starts
+SIZE = 1  # bytes, header included
+BASE = 2  # first offset
+LAST = 3  # last offset
+COUNT = 4  # records
+ATTRIBUTES = 5
+BASE_TIME = 6
+MAX_TIME = 7
+PRODUCER_ID = 8
+PRODUCER_EPOCH = 9
+BASE_SEQUENCE = 10
+CRC = 11
+BODY = 12  # byte in the buffer where the records start
+BODY_END = 13
+LEADER_EPOCH = 14
+
+#: Bits of the attributes.
+COMPRESSION_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+
+NO_PRODUCER = -1
+
+Rows = npt.NDArray[np.int64]
+
+
+def new_rows(count: int) -> Rows:
+    """Room for so many headers."""
+    return np.empty((count, kernel.ROW_WIDTH), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """One batch's header in plain Python, for inspection and for code that is not in a hurry."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    count: int
+    attributes: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    crc: int
+    leader_epoch: int
+
+    @classmethod
+    def from_row(cls, row: Any) -> BatchHeader:
+        """From one line of a `rows` array."""
+        numbers = [int(x) for x in row]
+        return cls(*numbers[: BODY], leader_epoch=numbers[LEADER_EPOCH])
+
+    @property
+    def compression(self) -> int:
+        """The codec's number: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        """0: the producer set the times; 1: the log did, and all records have `max_timestamp`."""
+        return 1 if self.attributes & TIMESTAMP_TYPE_BIT else 0
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the records are markers of a transaction instead of data."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+
+def scan(buffer: Any, start: int = 0, end: int | None = None) -> list[BatchHeader]:
+    """The headers of all batches in a buffer; raises `CorruptBatch` at the first thing that is not a whole one."""
+    end = len(buffer) if end is None else end
+    rows = new_rows(256)
+    found: list[BatchHeader] = []
+    least = 0
+    while True:
+        n, start, why = kernel.scan_batches(buffer, start, end, end, least, memoryview(rows))
+        found.extend(BatchHeader.from_row(row) for row in rows[:n])
+        if why == kernel.SCAN_END:
+            return found
+        if why != kernel.SCAN_MORE:
+            what = "a batch that is cut short" if why == kernel.SCAN_SHORT else "no batch header"
+            raise CorruptBatch(f"{what} at byte {start}")
+        least = found[-1].last_offset + 1
+
+
+def crc_matches(buffer: memoryview, position: int, size_bytes: int, crc: int) -> bool:
+    """Whether the batch at `position` has the content that its CRC was made of."""
+    return crc32c(buffer[position + 21 : position + size_bytes]) == crc

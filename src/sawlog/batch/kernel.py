@@ -1,0 +1,1467 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Everything that is done per record: one file, in Cython's pure-Python mode, compiled or not.
+
+What lives here: building a batch from Python objects (`BatchBuilder`) or from Arrow buffers (`encode_arrow`),
+reading batch headers (`scan_batches`), finding a batch or a record (`find_batch`, `record_at`, `find_header`), and
+taking batches apart into `Record` objects (`decode_records`) or Arrow buffers (`decode_columns`, `decode_views`,
+`decode_headers`). The bytes are Kafka's RecordBatch v2, drawn in `header.py`.
+
+Promises. No input makes these functions read or write outside their buffers, loop for ever or crash: every length
+is checked against what is left before it is used. What they find wrong they report by a return value, and the
+Python around them turns it into an error with path and position. They check structure, not content: the CRC is the
+caller's business. Nothing here does I/O, and nothing keeps a reference to a buffer after it returns.
+
+Threads. The Arrow functions run without the GIL. A `BatchBuilder` is safe between threads only where the
+interpreter's lock makes a compiled call atomic; `sawlog.log.writer` adds a lock where that does not hold.
+
+Interpreted, the same code is some 20 to 200 times slower: a correctness fallback (see `sawlog.kernel_info()`).
+"""
+
+from __future__ import annotations
+
+import time
+
+try:
+    import cython
+except ImportError:  # interpreted, and Cython is not installed
+    from sawlog.batch.cyshim import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.posix.time import CLOCK_REALTIME, clock_gettime, timespec
+
+COMPILED = cython.compiled
+
+HEADER_BYTES = 61
+#: Columns of a row that `scan_batches` fills; `header.py` gives them names.
+ROW_WIDTH = 16
+
+#: Why `scan_batches` stopped.
+SCAN_MORE, SCAN_END, SCAN_SHORT, SCAN_BAD = 0, 1, 2, 3
+
+#: Beyond this a timestamp in milliseconds cannot be expressed in microseconds, which Arrow and Spark use.
+MAX_TIMESTAMP = (2**63 - 1) // 1000
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One record
+
+
+@cython.final
+@cython.freelist(1024)
+@cython.no_gc
+@cython.cclass
+class Record:
+    """One record: `offset`, `timestamp` (ms since 1970, -1 none), `key`, `value`, `headers`, `timestamp_type`.
+
+    `key` and `value` are bytes or None; `headers` is a tuple of (str, bytes or None); `timestamp_type` is 0 where
+    the producer set the time and 1 where the log did. Immutable, comparable, hashable.
+    """
+
+    offset = cython.declare(cython.longlong, visibility="readonly")
+    timestamp = cython.declare(cython.longlong, visibility="readonly")
+    timestamp_type = cython.declare(cython.int, visibility="readonly")
+    key = cython.declare(object, visibility="readonly")
+    value = cython.declare(object, visibility="readonly")
+    headers = cython.declare(object, visibility="readonly")
+
+    def __init__(self, value=None, key=None, headers=(), timestamp=None, offset=-1, timestamp_type=0):
+        self.value = value
+        self.key = key
+        self.headers = headers
+        self.timestamp = -1 if timestamp is None else timestamp
+        self.offset = offset
+        self.timestamp_type = timestamp_type
+
+    def _fields(self):
+        return (self.value, self.key, self.headers, self.timestamp, self.offset, self.timestamp_type)
+
+    def __reduce__(self):
+        return (Record, self._fields())
+
+    def __eq__(self, other):
+        return isinstance(other, Record) and self._fields() == other._fields()
+
+    def __hash__(self):
+        return hash(self._fields())
+
+    def __repr__(self):
+        key = "" if self.key is None else f", key={_short(self.key)}"
+        headers = f", headers={self.headers!r}" if self.headers else ""
+        return f"Record(offset={self.offset}, timestamp={self.timestamp}{key}, value={_short(self.value)}{headers})"
+
+
+def _short(value):
+    if value is None or len(value) <= 48:
+        return repr(value)
+    return f"{bytes(value[:40])!r}…({len(value)} bytes)"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Numbers in a buffer
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def get16(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.int:
+    x: cython.int = (b[p] << 8) | b[p + 1]
+    return x - 65536 if x >= 32768 else x
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def get32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    """Unsigned."""
+    a: cython.longlong = b[p]
+    c: cython.longlong = b[p + 1]
+    d: cython.longlong = b[p + 2]
+    return (a << 24) | (c << 16) | (d << 8) | b[p + 3]
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def get32s(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    x: cython.longlong = get32(b, p)
+    return (x & 0x7FFFFFFF) - ((x >> 31) << 31)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def get64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    if cython.compiled:
+        high: cython.ulonglong = get32(b, p)
+        low: cython.ulonglong = get32(b, p + 4)
+        return cython.cast(cython.longlong, (high << 32) | low)
+    return get32s(b, p) * 4294967296 + get32(b, p + 4)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def add64(a: cython.longlong, b: cython.longlong) -> cython.longlong:
+    """a + b, wrapping as two's complement does, in C and in Python alike."""
+    if cython.compiled:
+        return cython.cast(
+            cython.longlong, cython.cast(cython.ulonglong, a) + cython.cast(cython.ulonglong, b)
+        )
+    return ((a + b + 2**63) & (2**64 - 1)) - 2**63
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put32(b: cython.uchar[::1], p: cython.Py_ssize_t, x: cython.longlong) -> cython.void:
+    b[p] = (x >> 24) & 255
+    b[p + 1] = (x >> 16) & 255
+    b[p + 2] = (x >> 8) & 255
+    b[p + 3] = x & 255
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put64(b: cython.uchar[::1], p: cython.Py_ssize_t, x: cython.longlong) -> cython.void:
+    put32(b, p, x >> 32)
+    put32(b, p + 4, x)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put32le(b: cython.uchar[::1], p: cython.Py_ssize_t, x: cython.longlong) -> cython.void:
+    b[p] = x & 255
+    b[p + 1] = (x >> 8) & 255
+    b[p + 2] = (x >> 16) & 255
+    b[p + 3] = (x >> 24) & 255
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def copy(
+    dst: cython.uchar[::1],
+    d: cython.Py_ssize_t,
+    src: cython.const[cython.uchar][::1],
+    s: cython.Py_ssize_t,
+    n: cython.Py_ssize_t,
+) -> cython.void:
+    if n > 0:
+        if cython.compiled:
+            memcpy(cython.address(dst[d]), cython.address(src[s]), n)
+        else:
+            dst[d : d + n] = src[s : s + n]
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def bit(bitmap: cython.const[cython.uchar][::1], i: cython.Py_ssize_t) -> cython.int:
+    return (bitmap[i >> 3] >> (i & 7)) & 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def set_bit(bitmap: cython.uchar[::1], i: cython.Py_ssize_t) -> cython.void:
+    bitmap[i >> 3] = bitmap[i >> 3] | (1 << (i & 7))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def zigzag(x: cython.longlong) -> cython.ulonglong:
+    if x >= 0:
+        return cython.cast(cython.ulonglong, x) * 2
+    return cython.cast(cython.ulonglong, -(x + 1)) * 2 + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def varint_size(x: cython.longlong) -> cython.Py_ssize_t:
+    z: cython.ulonglong = zigzag(x)
+    n: cython.Py_ssize_t = 1
+    while z >= 128:
+        z = z >> 7
+        n += 1
+    return n
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put_varint(b: cython.uchar[::1], p: cython.Py_ssize_t, x: cython.longlong) -> cython.Py_ssize_t:
+    z: cython.ulonglong = zigzag(x)
+    while z >= 128:
+        b[p] = cython.cast(cython.uchar, (z & 127) | 128)
+        z = z >> 7
+        p += 1
+    b[p] = cython.cast(cython.uchar, z)
+    return p + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def get_varint(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> tuple[cython.longlong, cython.Py_ssize_t]:
+    """(value, next position). A next position beyond `end` means: cut short, or longer than ten bytes."""
+    x: cython.ulonglong
+    z: cython.ulonglong = 0
+    shift: cython.int = 0
+    while p < end and shift < 64:
+        x = b[p]
+        p += 1
+        if shift == 63 and x > 1:
+            break
+        z = z | ((x & 127) << shift)
+        if x < 128:
+            if z & 1:
+                return -1 - cython.cast(cython.longlong, z >> 1), p
+            return cython.cast(cython.longlong, z >> 1), p
+        shift += 7
+    return 0, end + 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One record in a buffer
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def parse_record(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> tuple[
+    cython.Py_ssize_t,
+    cython.longlong,
+    cython.longlong,
+    cython.Py_ssize_t,
+    cython.Py_ssize_t,
+    cython.Py_ssize_t,
+    cython.Py_ssize_t,
+    cython.Py_ssize_t,
+    cython.Py_ssize_t,
+]:
+    """(end of record or -1, timestamp delta, offset delta, key at, key length, value at, value length,
+    headers at, header count); a length of -1 is null. Everything but the headers' insides is checked."""
+    length: cython.longlong
+    ts: cython.longlong
+    delta: cython.longlong
+    klen: cython.longlong
+    vlen: cython.longlong
+    headers: cython.longlong
+    kpos: cython.Py_ssize_t
+    vpos: cython.Py_ssize_t
+    rend: cython.Py_ssize_t
+    length, p = get_varint(b, p, end)
+    if p > end or length < 6 or length > end - p:
+        return -1, 0, 0, 0, 0, 0, 0, 0, 0
+    rend = p + cython.cast(cython.Py_ssize_t, length)
+    ts, p = get_varint(b, p + 1, rend)
+    delta, p = get_varint(b, p, rend)
+    klen, kpos = get_varint(b, p, rend)
+    if kpos > rend or klen < -1 or klen > rend - kpos:
+        return -1, 0, 0, 0, 0, 0, 0, 0, 0
+    p = kpos
+    if klen > 0:
+        p += cython.cast(cython.Py_ssize_t, klen)
+    vlen, vpos = get_varint(b, p, rend)
+    if vpos > rend or vlen < -1 or vlen > rend - vpos:
+        return -1, 0, 0, 0, 0, 0, 0, 0, 0
+    p = vpos
+    if vlen > 0:
+        p += cython.cast(cython.Py_ssize_t, vlen)
+    headers, p = get_varint(b, p, rend)
+    # A header takes at least two bytes; without headers the record ends here.
+    if p > rend or headers < 0 or headers > (rend - p) // 2 or (headers == 0 and p != rend):
+        return -1, 0, 0, 0, 0, 0, 0, 0, 0
+    return (
+        rend,
+        ts,
+        delta,
+        kpos,
+        cython.cast(cython.Py_ssize_t, klen),
+        vpos,
+        cython.cast(cython.Py_ssize_t, vlen),
+        p,
+        cython.cast(cython.Py_ssize_t, headers),
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def parse_header(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t, cython.Py_ssize_t, cython.Py_ssize_t, cython.Py_ssize_t]:
+    """(end of header or -1, key at, key length, value at, value length); a header's key is never null."""
+    klen: cython.longlong
+    vlen: cython.longlong
+    kpos: cython.Py_ssize_t
+    vpos: cython.Py_ssize_t
+    klen, kpos = get_varint(b, p, end)
+    if kpos > end or klen < 0 or klen > end - kpos:
+        return -1, 0, 0, 0, 0
+    vlen, vpos = get_varint(b, kpos + cython.cast(cython.Py_ssize_t, klen), end)
+    if vpos > end or vlen < -1 or vlen > end - vpos:
+        return -1, 0, 0, 0, 0
+    p = vpos
+    if vlen > 0:
+        p += cython.cast(cython.Py_ssize_t, vlen)
+    return p, kpos, cython.cast(cython.Py_ssize_t, klen), vpos, cython.cast(cython.Py_ssize_t, vlen)
+
+
+@cython.cfunc
+@cython.inline
+def to_bytes(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> object:
+    if n < 0:
+        return None
+    if n == 0:
+        return b""
+    if cython.compiled:
+        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, cython.address(b[p])), n)
+    return bytes(b[p : p + n])
+
+
+@cython.cfunc
+def to_headers(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, n: cython.Py_ssize_t
+) -> object:
+    """A tuple of (str, bytes or None), or None where the bytes do not parse."""
+    kpos: cython.Py_ssize_t
+    klen: cython.Py_ssize_t
+    vpos: cython.Py_ssize_t
+    vlen: cython.Py_ssize_t
+    found: list = []
+    for _ in range(n):
+        p, kpos, klen, vpos, vlen = parse_header(b, p, end)
+        if p < 0:
+            return None
+        # Kafka's header keys are UTF-8; what is not comes back byte for byte through "surrogateescape".
+        found.append((to_bytes(b, kpos, klen).decode("utf-8", "surrogateescape"), to_bytes(b, vpos, vlen)))
+    return tuple(found) if p == end else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Batch headers
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def header_is_sound(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, least_offset: cython.longlong
+) -> cython.bint:
+    """Whether the 61 bytes at `p` can be a batch header; the batch may still be cut short."""
+    length: cython.longlong = get32s(b, p + 8)
+    attributes: cython.int = get16(b, p + 21)
+    delta: cython.longlong = get32s(b, p + 23)
+    count: cython.longlong = get32s(b, p + 57)
+    base: cython.longlong = get64(b, p)
+    if b[p + 16] != 2 or length < 49 or (attributes & 7) > 4:
+        return False
+    if base < least_offset or base < 0 or delta < 0 or base >> 62 != 0:
+        return False
+    if count < 0 or count > delta + 1:
+        return False
+    # A record takes at least seven bytes. Compressed, that cannot be told from here.
+    return (attributes & 7) != 0 or count <= (length - 49) // 7
+
+
+def scan_batches(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    soft_end: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    least_offset: cython.longlong,
+    rows: cython.longlong[:, ::1],
+    dense: cython.bint = False,
+):
+    """Hop from batch header to batch header and fill one row each: (rows filled, position, why it stopped).
+
+    Takes batches that start before `soft_end` and lie wholly before `end`, whose offsets begin at or above
+    `least_offset` and go up; with `dense` each has to begin exactly where the one before ended, because a flipped
+    bit in the base offset, which no CRC covers, must not pass. With a `least_offset` of -1 nothing is asked of the
+    first batch, and without `dense` nothing of any. SCAN_MORE: `soft_end` or the rows were used up; SCAN_END:
+    exactly at `end`; SCAN_SHORT: the last batch is not all there; SCAN_BAD: what stands there is no such batch.
+    """
+    p: cython.Py_ssize_t = start
+    n: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t = rows.shape[0]
+    size: cython.Py_ssize_t
+    why: cython.int = 0
+    if start < 0 or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    with cython.nogil:
+        while n < room:
+            if p >= end:
+                why = 1
+                break
+            if p >= soft_end:
+                break
+            if end - p < 61:
+                why = 2
+                break
+            if not header_is_sound(b, p, least_offset) or (
+                dense and least_offset >= 0 and get64(b, p) != least_offset
+            ):
+                why = 3
+                break
+            size = 12 + cython.cast(cython.Py_ssize_t, get32s(b, p + 8))
+            if size > end - p:
+                why = 2
+                break
+            rows[n, 0] = p
+            rows[n, 1] = size
+            rows[n, 2] = get64(b, p)
+            rows[n, 3] = rows[n, 2] + get32s(b, p + 23)
+            rows[n, 4] = get32s(b, p + 57)
+            rows[n, 5] = get16(b, p + 21)
+            rows[n, 6] = get64(b, p + 27)
+            rows[n, 7] = get64(b, p + 35)
+            rows[n, 8] = get64(b, p + 43)
+            rows[n, 9] = get16(b, p + 51)
+            rows[n, 10] = get32s(b, p + 53)
+            rows[n, 11] = get32(b, p + 17)
+            rows[n, 12] = p + 61
+            rows[n, 13] = p + size
+            rows[n, 14] = get32s(b, p + 12)
+            rows[n, 15] = 0
+            if dense or least_offset >= 0:
+                least_offset = rows[n, 3] + 1
+            p += size
+            n += 1
+    return n, p, why
+
+
+def find_batch(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    offset: cython.longlong,
+    least_offset: cython.longlong = -1,
+    dense: cython.bint = False,
+):
+    """The position of the first batch whose last offset is at or above `offset`; -1 at the end, -2 - position
+    where something stands that is no whole batch. `least_offset` and `dense` as in `scan_batches`."""
+    p: cython.Py_ssize_t = start
+    size: cython.Py_ssize_t
+    last: cython.longlong
+    if start < 0 or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    while p < end:
+        if end - p < 61 or not header_is_sound(b, p, least_offset):
+            return -2 - p
+        if dense and least_offset >= 0 and get64(b, p) != least_offset:
+            return -2 - p
+        size = 12 + cython.cast(cython.Py_ssize_t, get32s(b, p + 8))
+        if size > end - p:
+            return -2 - p
+        last = get64(b, p) + get32s(b, p + 23)
+        if last >= offset:
+            return p
+        least_offset = last + 1
+        p += size
+    return -1
+
+
+def find_header(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    least_offset: cython.longlong,
+):
+    """After damage: the next position where a whole batch may start, or -1. The caller checks its CRC."""
+    p: cython.Py_ssize_t = start
+    found: cython.Py_ssize_t = -1
+    if start < 0 or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    with cython.nogil:
+        while end - p >= 61:
+            if b[p + 16] == 2 and header_is_sound(b, p, least_offset) and get32s(b, p + 8) <= end - p - 12:
+                found = p
+                break
+            p += 1
+    return found
+
+
+def write_header(
+    b: cython.uchar[::1],
+    p: cython.Py_ssize_t,
+    base_offset: cython.longlong,
+    size: cython.longlong,
+    leader_epoch: cython.longlong,
+    attributes: cython.int,
+    last_delta: cython.longlong,
+    base_timestamp: cython.longlong,
+    max_timestamp: cython.longlong,
+    producer_id: cython.longlong,
+    producer_epoch: cython.int,
+    base_sequence: cython.longlong,
+    count: cython.longlong,
+):
+    """Write a batch header at `p`, all but the CRC, which comes last (`patch_crc`)."""
+    if p < 0 or b.shape[0] - p < 61:
+        raise ValueError("range outside the buffer")
+    put64(b, p, base_offset)
+    put32(b, p + 8, size - 12)
+    put32(b, p + 12, leader_epoch)
+    b[p + 16] = 2
+    put32(b, p + 17, 0)
+    b[p + 21] = (attributes >> 8) & 255
+    b[p + 22] = attributes & 255
+    put32(b, p + 23, last_delta)
+    put64(b, p + 27, base_timestamp)
+    put64(b, p + 35, max_timestamp)
+    put64(b, p + 43, producer_id)
+    b[p + 51] = (producer_epoch >> 8) & 255
+    b[p + 52] = producer_epoch & 255
+    put32(b, p + 53, base_sequence)
+    put32(b, p + 57, count)
+
+
+def patch_crc(b: cython.uchar[::1], p: cython.Py_ssize_t, crc: cython.longlong):
+    """Store the CRC of the batch that starts at `p`."""
+    if p < 0 or b.shape[0] - p < 61:
+        raise ValueError("range outside the buffer")
+    put32(b, p + 17, crc)
+
+
+def patch_place(
+    b: cython.uchar[::1], p: cython.Py_ssize_t, base_offset: cython.longlong, leader_epoch: cython.longlong
+):
+    """Give the finished batch at `p` its place in a log: the two fields that the CRC does not cover."""
+    if p < 0 or b.shape[0] - p < 61:
+        raise ValueError("range outside the buffer")
+    put64(b, p, base_offset)
+    put32(b, p + 12, leader_epoch)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Objects to batch
+
+
+@cython.cfunc
+def now_ms() -> cython.longlong:
+    if cython.compiled:
+        t: timespec
+        clock_gettime(CLOCK_REALTIME, cython.address(t))
+        return cython.cast(cython.longlong, t.tv_sec) * 1000 + t.tv_nsec // 1000000
+    return time.time_ns() // 1000000
+
+
+@cython.final
+@cython.cclass
+class BatchBuilder:
+    """Encodes records one after the other into one growing buffer, behind room for a header.
+
+    `add` refuses bad input with an error from `refuse` and leaves the batch as it was. When the encoded bytes reach
+    `limit` after an `add`, `on_full()` is called, which is expected to `finish` and `swap`.
+    """
+
+    buffer = cython.declare(object, visibility="readonly")
+    view: cython.uchar[::1]
+    capacity: cython.Py_ssize_t
+    position = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    base_timestamp = cython.declare(cython.longlong, visibility="readonly")
+    max_timestamp = cython.declare(cython.longlong, visibility="readonly")
+    limit: cython.Py_ssize_t
+    max_record: cython.longlong
+    max_total: cython.Py_ssize_t
+    on_full: object
+    refuse: object
+
+    def __init__(self, refuse, limit=0, on_full=None, max_record=0, max_total=2147483647, capacity=4096):
+        self.refuse = refuse
+        self.limit = limit
+        self.on_full = on_full
+        self.max_record = max_record
+        self.max_total = max_total
+        self._use(bytearray(capacity if capacity > 61 else 61))
+
+    @cython.cfunc
+    def _use(self, buffer: object) -> cython.void:
+        self.buffer = buffer
+        self.view = buffer
+        self.capacity = len(buffer)
+        self.position = 61
+        self.count = 0
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+
+    def reset(self):
+        """Forget all records; keep the buffer."""
+        self.position = 61
+        self.count = 0
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+
+    def swap(self, buffer):
+        """Go on with an empty batch in another buffer; gives the old buffer back."""
+        old = self.buffer
+        self._use(buffer)
+        return old
+
+    @cython.cfunc
+    def _grow(self, need: cython.Py_ssize_t) -> object:
+        wanted: cython.Py_ssize_t = self.position + need
+        if wanted < self.capacity * 2:
+            wanted = self.capacity * 2
+        # A new buffer instead of a larger old one: somebody may still hold a view of it.
+        grown = bytearray(wanted)
+        grown[: self.position] = memoryview(self.buffer)[: self.position]
+        self.buffer = grown
+        self.view = grown
+        self.capacity = wanted
+        return None
+
+    @cython.cfunc
+    def _bytes(self, what: object, name: object) -> object:
+        """The slow path of a value that is not exactly bytes."""
+        if what is None or isinstance(what, bytes):
+            return what
+        if isinstance(what, (bytearray, memoryview)):
+            return bytes(what)
+        raise self.refuse("type", name, what)
+
+    @cython.cfunc
+    def _check_timestamp(self, timestamp: object) -> cython.longlong:
+        if isinstance(timestamp, bool) or not isinstance(timestamp, int):
+            raise self.refuse("timestamp_type", "timestamp", timestamp)
+        if not 0 <= timestamp <= 9223372036854775:
+            raise self.refuse("timestamp", "timestamp", timestamp)
+        return timestamp
+
+    @cython.cfunc
+    def _encode_headers(self, headers: object) -> object:
+        """The headers as (key bytes, value bytes or None), checked."""
+        pairs: list = []
+        if isinstance(headers, dict):
+            headers = headers.items()
+        try:
+            for name, value in headers:
+                if not isinstance(name, str):
+                    raise self.refuse("header_key", "header key", name)
+                try:
+                    encoded = name.encode("utf-8", "surrogateescape")
+                except UnicodeEncodeError:
+                    raise self.refuse("header_key", "header key", name) from None
+                pairs.append((encoded, self._bytes(value, "header value")))
+        except (TypeError, ValueError) as error:
+            if type(error) is TypeError or type(error) is ValueError:
+                raise self.refuse("headers", "headers", headers) from None
+            raise
+        return pairs
+
+    @cython.cfunc
+    def _add(self, value: object, key: object, headers: object, timestamp: cython.longlong) -> object:
+        klen: cython.Py_ssize_t = -1
+        vlen: cython.Py_ssize_t = -1
+        hlen: cython.Py_ssize_t
+        p: cython.Py_ssize_t
+        body: cython.longlong
+        payload: cython.longlong = 0
+        nheaders: cython.Py_ssize_t = 0
+        delta: cython.longlong
+        pairs: object = None
+        if type(value) is not bytes:
+            value = self._bytes(value, "value")
+        if type(key) is not bytes:
+            key = self._bytes(key, "key")
+        if value is not None:
+            vlen = PyBytes_GET_SIZE(value) if cython.compiled else len(value)
+            payload += vlen
+        if key is not None:
+            klen = PyBytes_GET_SIZE(key) if cython.compiled else len(key)
+            payload += klen
+        delta = timestamp - self.base_timestamp if self.count > 0 else 0
+        body = 1 + varint_size(delta) + varint_size(self.count) + varint_size(klen) + varint_size(vlen) + payload
+        if headers is not None and headers != ():
+            pairs = self._encode_headers(headers)
+            nheaders = len(pairs)
+            for name, content in pairs:
+                hlen = len(name)
+                body += varint_size(hlen) + hlen
+                payload += hlen
+                hlen = -1 if content is None else len(content)
+                body += varint_size(hlen) + (0 if hlen < 0 else hlen)
+                payload += 0 if hlen < 0 else hlen
+        body += varint_size(nheaders)
+        if self.max_record > 0 and payload > self.max_record:
+            raise self.refuse("too_large", payload, self.max_record)
+        if self.position + 5 + body > self.max_total:
+            raise self.refuse("batch_too_large", self.position + 5 + body, self.max_total)
+        if self.capacity - self.position < 5 + body:
+            self._grow(5 + body)
+        view = self.view
+        p = put_varint(view, self.position, body)
+        view[p] = 0
+        p = put_varint(view, p + 1, delta)
+        p = put_varint(view, p, self.count)
+        p = put_varint(view, p, klen)
+        if klen > 0:
+            if cython.compiled:
+                memcpy(cython.address(view[p]), PyBytes_AS_STRING(key), klen)
+            else:
+                view[p : p + klen] = key
+            p += klen
+        p = put_varint(view, p, vlen)
+        if vlen > 0:
+            if cython.compiled:
+                memcpy(cython.address(view[p]), PyBytes_AS_STRING(value), vlen)
+            else:
+                view[p : p + vlen] = value
+            p += vlen
+        p = put_varint(view, p, nheaders)
+        if nheaders > 0:
+            p = self._put_headers(pairs, p)
+        if self.count == 0:
+            self.base_timestamp = timestamp
+            self.max_timestamp = timestamp
+        elif timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.count += 1
+        self.position = p
+        return None
+
+    @cython.cfunc
+    def _put_headers(self, pairs: object, p: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        n: cython.Py_ssize_t
+        for name, content in pairs:
+            n = len(name)
+            p = put_varint(self.view, p, n)
+            copy(self.view, p, name, 0, n)
+            p += n
+            n = -1 if content is None else len(content)
+            p = put_varint(self.view, p, n)
+            if n > 0:
+                copy(self.view, p, content, 0, n)
+                p += n
+        return p
+
+    def add(self, value, key=None, headers=(), timestamp=None):
+        """Encode one record; the clock gives the time where none is given."""
+        self._add(value, key, headers, now_ms() if timestamp is None else self._check_timestamp(timestamp))
+        if self.limit > 0 and self.position >= self.limit and self.on_full is not None:
+            self.on_full()
+
+    def extend(self, records):
+        """Encode many records: bytes, `Record`s, dicts, or tuples in the order of `add`'s parameters."""
+        now: cython.longlong = now_ms()
+        time: cython.longlong
+        for item in records:
+            if type(item) is bytes:
+                self._add(item, None, None, now)
+            elif type(item) is tuple and 1 <= len(item) <= 4:
+                n = len(item)
+                time = now
+                if n > 3 and item[3] is not None:
+                    time = self._check_timestamp(item[3])
+                self._add(item[0], item[1] if n > 1 else None, item[2] if n > 2 else None, time)
+            elif isinstance(item, Record):
+                time = now if item.timestamp < 0 else self._check_timestamp(item.timestamp)
+                self._add(item.value, item.key, item.headers, time)
+            elif isinstance(item, dict):
+                unknown = item.keys() - _FIELDS
+                if unknown:
+                    raise self.refuse("fields", "record", unknown)
+                given = item.get("timestamp")
+                time = now if given is None else self._check_timestamp(given)
+                self._add(item.get("value"), item.get("key"), item.get("headers"), time)
+            elif item is None or isinstance(item, (bytes, bytearray, memoryview)):
+                self._add(item, None, None, now)
+            else:
+                raise self.refuse("type", "record", item)
+
+
+_FIELDS = frozenset(("value", "key", "headers", "timestamp"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Arrow to batch
+
+
+def encode_arrow(
+    out: cython.uchar[::1],
+    start: cython.Py_ssize_t,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    now: cython.longlong,
+    timestamps: cython.const[cython.longlong][::1],
+    value: tuple,
+    key: tuple,
+    headers: tuple,
+):
+    """Encode rows `first` to `last` as records from `start` on: (row, position, base and max timestamp).
+
+    Stops where `limit` bytes are reached, or before a record that the rest of `out` may not hold. `value` and `key`
+    are (offsets, data, validity bitmap, index of row 0 in the three); `headers` is (list offsets, index of row 0 in
+    them, key part, value part). Empty buffers stand for what is absent. The caller has checked that offsets and
+    data belong together.
+    """
+    value_offsets: cython.const[cython.int][::1] = value[0]
+    value_data: cython.const[cython.uchar][::1] = value[1]
+    value_valid: cython.const[cython.uchar][::1] = value[2]
+    value_at: cython.Py_ssize_t = value[3]
+    key_offsets: cython.const[cython.int][::1] = key[0]
+    key_data: cython.const[cython.uchar][::1] = key[1]
+    key_valid: cython.const[cython.uchar][::1] = key[2]
+    key_at: cython.Py_ssize_t = key[3]
+    list_offsets: cython.const[cython.int][::1] = headers[0]
+    list_at: cython.Py_ssize_t = headers[1]
+    name_offsets: cython.const[cython.int][::1] = headers[2][0]
+    name_data: cython.const[cython.uchar][::1] = headers[2][1]
+    name_at: cython.Py_ssize_t = headers[2][3]
+    content_offsets: cython.const[cython.int][::1] = headers[3][0]
+    content_data: cython.const[cython.uchar][::1] = headers[3][1]
+    content_valid: cython.const[cython.uchar][::1] = headers[3][2]
+    content_at: cython.Py_ssize_t = headers[3][3]
+    has_value: cython.bint = value_offsets.shape[0] > 0 if cython.compiled else len(value_offsets) > 0
+    has_key: cython.bint = key_offsets.shape[0] > 0 if cython.compiled else len(key_offsets) > 0
+    has_time: cython.bint = timestamps.shape[0] > 0 if cython.compiled else len(timestamps) > 0
+    has_headers: cython.bint = list_offsets.shape[0] > 0 if cython.compiled else len(list_offsets) > 0
+    value_nulls: cython.bint = value_valid.shape[0] > 0 if cython.compiled else len(value_valid) > 0
+    key_nulls: cython.bint = key_valid.shape[0] > 0 if cython.compiled else len(key_valid) > 0
+    content_nulls: cython.bint = content_valid.shape[0] > 0 if cython.compiled else len(content_valid) > 0
+    capacity: cython.Py_ssize_t = out.shape[0] if cython.compiled else len(out)
+    p: cython.Py_ssize_t = start
+    i: cython.Py_ssize_t = first
+    h: cython.Py_ssize_t
+    h0: cython.Py_ssize_t = 0
+    h1: cython.Py_ssize_t = 0
+    vpos: cython.Py_ssize_t = 0
+    vlen: cython.longlong
+    kpos: cython.Py_ssize_t = 0
+    klen: cython.longlong
+    npos: cython.Py_ssize_t
+    nlen: cython.longlong
+    body: cython.longlong
+    ts: cython.longlong
+    base: cython.longlong = now
+    top: cython.longlong = now
+    with cython.nogil:
+        while i < last and p - start < limit:
+            ts = timestamps[i] if has_time else now
+            if i == first:
+                base = ts
+                top = ts
+            elif ts > top:
+                top = ts
+            vlen = -1
+            if has_value and not (value_nulls and bit(value_valid, value_at + i) == 0):
+                vpos = value_offsets[value_at + i]
+                vlen = value_offsets[value_at + i + 1] - vpos
+            klen = -1
+            if has_key and not (key_nulls and bit(key_valid, key_at + i) == 0):
+                kpos = key_offsets[key_at + i]
+                klen = key_offsets[key_at + i + 1] - kpos
+            body = 1 + varint_size(ts - base) + varint_size(i - first) + varint_size(klen) + varint_size(vlen)
+            if klen > 0:
+                body += klen
+            if vlen > 0:
+                body += vlen
+            if has_headers:
+                h0 = list_offsets[list_at + i]
+                h1 = list_offsets[list_at + i + 1]
+                for h in range(h0, h1):
+                    nlen = name_offsets[name_at + h + 1] - name_offsets[name_at + h]
+                    body += varint_size(nlen) + nlen
+                    nlen = -1
+                    if not (content_nulls and bit(content_valid, content_at + h) == 0):
+                        nlen = content_offsets[content_at + h + 1] - content_offsets[content_at + h]
+                    body += varint_size(nlen) + (nlen if nlen > 0 else 0)
+            body += varint_size(h1 - h0)
+            if body + 5 > capacity - p:
+                break
+            p = put_varint(out, p, body)
+            out[p] = 0
+            p = put_varint(out, p + 1, ts - base)
+            p = put_varint(out, p, i - first)
+            p = put_varint(out, p, klen)
+            if klen > 0:
+                copy(out, p, key_data, kpos, cython.cast(cython.Py_ssize_t, klen))
+                p += cython.cast(cython.Py_ssize_t, klen)
+            p = put_varint(out, p, vlen)
+            if vlen > 0:
+                copy(out, p, value_data, vpos, cython.cast(cython.Py_ssize_t, vlen))
+                p += cython.cast(cython.Py_ssize_t, vlen)
+            p = put_varint(out, p, h1 - h0)
+            for h in range(h0, h1):
+                npos = name_offsets[name_at + h]
+                nlen = name_offsets[name_at + h + 1] - npos
+                p = put_varint(out, p, nlen)
+                copy(out, p, name_data, npos, cython.cast(cython.Py_ssize_t, nlen))
+                p += cython.cast(cython.Py_ssize_t, nlen)
+                nlen = -1
+                npos = 0
+                if not (content_nulls and bit(content_valid, content_at + h) == 0):
+                    npos = content_offsets[content_at + h]
+                    nlen = content_offsets[content_at + h + 1] - npos
+                p = put_varint(out, p, nlen)
+                if nlen > 0:
+                    copy(out, p, content_data, npos, cython.cast(cython.Py_ssize_t, nlen))
+                    p += cython.cast(cython.Py_ssize_t, nlen)
+            i += 1
+    return i, p, base, top
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Batch to objects
+
+
+def decode_records(
+    b: cython.const[cython.uchar][::1],
+    rows: cython.const[cython.longlong][:, ::1],
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    start: cython.longlong,
+    end: cython.longlong,
+    found: list,
+):
+    """Append the `Record`s of batches `first` to `last` with start <= offset < end to `found`.
+
+    Gives back -1, or the number of the first row whose records do not parse; those before it are in `found`.
+    """
+    q: cython.Py_ssize_t
+    i: cython.longlong
+    p: cython.Py_ssize_t
+    rend: cython.Py_ssize_t
+    body_end: cython.Py_ssize_t
+    ts: cython.longlong
+    delta: cython.longlong
+    previous: cython.longlong
+    most: cython.longlong
+    offset: cython.longlong
+    kpos: cython.Py_ssize_t
+    klen: cython.Py_ssize_t
+    vpos: cython.Py_ssize_t
+    vlen: cython.Py_ssize_t
+    hpos: cython.Py_ssize_t
+    hcount: cython.Py_ssize_t
+    appended: cython.bint
+    record: Record
+    headers: object
+    for q in range(first, last):
+        p = rows[q, 12]
+        body_end = rows[q, 13]
+        most = rows[q, 3] - rows[q, 2]
+        appended = (rows[q, 5] & 8) != 0
+        previous = -1
+        for i in range(rows[q, 4]):
+            rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, body_end)
+            if rend < 0 or delta <= previous or delta > most:
+                return q
+            previous = delta
+            offset = rows[q, 2] + delta
+            p = rend
+            if offset < start:
+                continue
+            if offset >= end:
+                return -1
+            headers = ()
+            if hcount > 0:
+                headers = to_headers(b, hpos, rend, hcount)
+                if headers is None:
+                    return q
+            record = Record.__new__(Record)
+            record.offset = offset
+            record.timestamp = rows[q, 7] if appended else add64(rows[q, 6], ts)
+            record.timestamp_type = 1 if appended else 0
+            record.key = to_bytes(b, kpos, klen)
+            record.value = to_bytes(b, vpos, vlen)
+            record.headers = headers
+            found.append(record)
+        if p != body_end:
+            return q
+    return -1
+
+
+def record_at(
+    b: cython.const[cython.uchar][::1],
+    body: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    base_offset: cython.longlong,
+    last_offset: cython.longlong,
+    attributes: cython.int,
+    base_timestamp: cython.longlong,
+    max_timestamp: cython.longlong,
+    offset: cython.longlong,
+):
+    """The first `Record` at or above `offset` in one batch's records; None if there is none, False if they do not
+    parse. In a batch without gaps the records before it are hopped over by their lengths alone."""
+    p: cython.Py_ssize_t = body
+    i: cython.longlong = 0
+    length: cython.longlong
+    rend: cython.Py_ssize_t
+    ts: cython.longlong
+    delta: cython.longlong
+    wanted: cython.longlong = offset - base_offset
+    kpos: cython.Py_ssize_t
+    klen: cython.Py_ssize_t
+    vpos: cython.Py_ssize_t
+    vlen: cython.Py_ssize_t
+    hpos: cython.Py_ssize_t
+    hcount: cython.Py_ssize_t
+    record: Record
+    if body < 0 or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    if last_offset - base_offset == count - 1:
+        while i < wanted and i < count:
+            length, p = get_varint(b, p, end)
+            if p > end or length < 6 or length > end - p:
+                return False
+            p += cython.cast(cython.Py_ssize_t, length)
+            i += 1
+    while i < count:
+        rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, end)
+        if rend < 0:
+            return False
+        if delta >= wanted:
+            headers: object = ()
+            if hcount > 0:
+                headers = to_headers(b, hpos, rend, hcount)
+                if headers is None:
+                    return False
+            record = Record.__new__(Record)
+            record.offset = base_offset + delta
+            record.timestamp = max_timestamp if attributes & 8 else add64(base_timestamp, ts)
+            record.timestamp_type = 1 if attributes & 8 else 0
+            record.key = to_bytes(b, kpos, klen)
+            record.value = to_bytes(b, vpos, vlen)
+            record.headers = headers
+            return record
+        p = rend
+        i += 1
+    return None
+
+
+def record_after(
+    b: cython.const[cython.uchar][::1],
+    body: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    base_offset: cython.longlong,
+    base_timestamp: cython.longlong,
+    start: cython.longlong,
+    timestamp: cython.longlong,
+):
+    """The offset of the first record at or above offset `start` that is not older than `timestamp`; -1 if there is
+    none, -2 if the records do not parse."""
+    p: cython.Py_ssize_t = body
+    i: cython.longlong
+    rend: cython.Py_ssize_t
+    ts: cython.longlong
+    delta: cython.longlong
+    kpos: cython.Py_ssize_t
+    klen: cython.Py_ssize_t
+    vpos: cython.Py_ssize_t
+    vlen: cython.Py_ssize_t
+    hpos: cython.Py_ssize_t
+    hcount: cython.Py_ssize_t
+    if body < 0 or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    for i in range(count):
+        rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, end)
+        if rend < 0:
+            return -2
+        if base_offset + delta >= start and add64(base_timestamp, ts) >= timestamp:
+            return base_offset + delta
+        p = rend
+    return -1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Batch to Arrow
+
+
+def decode_columns(
+    b: cython.const[cython.uchar][::1],
+    rows: cython.const[cython.longlong][:, ::1],
+    batches: cython.Py_ssize_t,
+    offsets: cython.longlong[::1],
+    timestamps: cython.longlong[::1],
+    key_offsets: cython.int[::1],
+    key_data: cython.uchar[::1],
+    key_valid: cython.uchar[::1],
+    value_offsets: cython.int[::1],
+    value_data: cython.uchar[::1],
+    value_valid: cython.uchar[::1],
+    with_key: cython.bint,
+    with_value: cython.bint,
+):
+    """Copy the records of many batches into Arrow's buffers.
+
+    Gives (-1, records, key bytes, value bytes, null keys, null values, headers in all), or the number of the first
+    row that does not parse in place of -1; what counts then is only that. The caller provides room for the sum of
+    counts (bitmaps zeroed) and, in the data buffers, for the sum of the batches' bodies.
+    """
+    q: cython.Py_ssize_t
+    i: cython.longlong
+    p: cython.Py_ssize_t
+    r: cython.Py_ssize_t = 0
+    bad: cython.Py_ssize_t = -1
+    rend: cython.Py_ssize_t
+    body_end: cython.Py_ssize_t
+    ts: cython.longlong
+    delta: cython.longlong
+    previous: cython.longlong
+    kpos: cython.Py_ssize_t
+    klen: cython.Py_ssize_t
+    vpos: cython.Py_ssize_t
+    vlen: cython.Py_ssize_t
+    hpos: cython.Py_ssize_t
+    hcount: cython.Py_ssize_t
+    headers: cython.Py_ssize_t = 0
+    keys: cython.Py_ssize_t = 0
+    values: cython.Py_ssize_t = 0
+    null_keys: cython.Py_ssize_t = 0
+    null_values: cython.Py_ssize_t = 0
+    appended: cython.bint
+    if with_key:
+        key_offsets[0] = 0
+    if with_value:
+        value_offsets[0] = 0
+    with cython.nogil:
+        for q in range(batches):
+            p = rows[q, 12]
+            body_end = rows[q, 13]
+            appended = (rows[q, 5] & 8) != 0
+            previous = -1
+            for i in range(rows[q, 4]):
+                rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, body_end)
+                if rend < 0 or delta <= previous or delta > rows[q, 3] - rows[q, 2]:
+                    bad = q
+                    break
+                previous = delta
+                p = rend
+                headers += hcount
+                offsets[r] = rows[q, 2] + delta
+                timestamps[r] = rows[q, 7] if appended else add64(rows[q, 6], ts)
+                if with_key:
+                    if klen < 0:
+                        null_keys += 1
+                    else:
+                        set_bit(key_valid, r)
+                        copy(key_data, keys, b, kpos, klen)
+                        keys += klen
+                    key_offsets[r + 1] = cython.cast(cython.int, keys)
+                if with_value:
+                    if vlen < 0:
+                        null_values += 1
+                    else:
+                        set_bit(value_valid, r)
+                        copy(value_data, values, b, vpos, vlen)
+                        values += vlen
+                    value_offsets[r + 1] = cython.cast(cython.int, values)
+                r += 1
+            if bad >= 0:
+                break
+            if p != body_end:
+                bad = q
+                break
+    return bad, r, keys, values, null_keys, null_values, headers
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put_view(
+    views: cython.uchar[::1],
+    r: cython.Py_ssize_t,
+    b: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t,
+    n: cython.Py_ssize_t,
+    origin: cython.Py_ssize_t,
+) -> cython.void:
+    """Arrow's 16-byte view: length, then up to 12 bytes inline, or 4 bytes, buffer 0 and the place in it."""
+    at: cython.Py_ssize_t = r * 16
+    put32le(views, at, n)
+    if n <= 12:
+        copy(views, at + 4, b, p, n)
+    else:
+        copy(views, at + 4, b, p, 4)
+        put32le(views, at + 12, p - origin)
+
+
+def decode_views(
+    b: cython.const[cython.uchar][::1],
+    rows: cython.const[cython.longlong][:, ::1],
+    batches: cython.Py_ssize_t,
+    origin: cython.Py_ssize_t,
+    offsets: cython.longlong[::1],
+    timestamps: cython.longlong[::1],
+    key_views: cython.uchar[::1],
+    key_valid: cython.uchar[::1],
+    value_views: cython.uchar[::1],
+    value_valid: cython.uchar[::1],
+    with_key: cython.bint,
+    with_value: cython.bint,
+):
+    """As `decode_columns`, but keys and values become views into the buffer, counted from `origin`; nothing longer
+    than 12 bytes is copied. The view buffers have to be zeroed."""
+    q: cython.Py_ssize_t
+    i: cython.longlong
+    p: cython.Py_ssize_t
+    r: cython.Py_ssize_t = 0
+    bad: cython.Py_ssize_t = -1
+    rend: cython.Py_ssize_t
+    body_end: cython.Py_ssize_t
+    ts: cython.longlong
+    delta: cython.longlong
+    previous: cython.longlong
+    kpos: cython.Py_ssize_t
+    klen: cython.Py_ssize_t
+    vpos: cython.Py_ssize_t
+    vlen: cython.Py_ssize_t
+    hpos: cython.Py_ssize_t
+    hcount: cython.Py_ssize_t
+    headers: cython.Py_ssize_t = 0
+    null_keys: cython.Py_ssize_t = 0
+    null_values: cython.Py_ssize_t = 0
+    appended: cython.bint
+    with cython.nogil:
+        for q in range(batches):
+            p = rows[q, 12]
+            body_end = rows[q, 13]
+            appended = (rows[q, 5] & 8) != 0
+            previous = -1
+            for i in range(rows[q, 4]):
+                rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, body_end)
+                if rend < 0 or delta <= previous or delta > rows[q, 3] - rows[q, 2]:
+                    bad = q
+                    break
+                previous = delta
+                p = rend
+                headers += hcount
+                offsets[r] = rows[q, 2] + delta
+                timestamps[r] = rows[q, 7] if appended else add64(rows[q, 6], ts)
+                if with_key:
+                    if klen < 0:
+                        null_keys += 1
+                    else:
+                        set_bit(key_valid, r)
+                        put_view(key_views, r, b, kpos, klen, origin)
+                if with_value:
+                    if vlen < 0:
+                        null_values += 1
+                    else:
+                        set_bit(value_valid, r)
+                        put_view(value_views, r, b, vpos, vlen, origin)
+                r += 1
+            if bad >= 0:
+                break
+            if p != body_end:
+                bad = q
+                break
+    return bad, r, 0, 0, null_keys, null_values, headers
+
+
+def decode_headers(
+    b: cython.const[cython.uchar][::1],
+    rows: cython.const[cython.longlong][:, ::1],
+    batches: cython.Py_ssize_t,
+    list_offsets: cython.int[::1],
+    name_offsets: cython.int[::1],
+    name_data: cython.uchar[::1],
+    content_offsets: cython.int[::1],
+    content_data: cython.uchar[::1],
+    content_valid: cython.uchar[::1],
+):
+    """Copy the record headers of many batches, already checked by `decode_columns`, into Arrow's buffers.
+
+    Gives (-1 or bad row, headers, name bytes, content bytes, null contents); room as `decode_columns` counted it.
+    """
+    q: cython.Py_ssize_t
+    i: cython.longlong
+    j: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    r: cython.Py_ssize_t = 0
+    n: cython.Py_ssize_t = 0
+    bad: cython.Py_ssize_t = -1
+    rend: cython.Py_ssize_t
+    body_end: cython.Py_ssize_t
+    ts: cython.longlong
+    delta: cython.longlong
+    kpos: cython.Py_ssize_t
+    klen: cython.Py_ssize_t
+    vpos: cython.Py_ssize_t
+    vlen: cython.Py_ssize_t
+    hpos: cython.Py_ssize_t
+    hcount: cython.Py_ssize_t
+    room: cython.Py_ssize_t = (content_offsets.shape[0] if cython.compiled else len(content_offsets)) - 1
+    names: cython.Py_ssize_t = 0
+    contents: cython.Py_ssize_t = 0
+    nulls: cython.Py_ssize_t = 0
+    list_offsets[0] = 0
+    name_offsets[0] = 0
+    content_offsets[0] = 0
+    with cython.nogil:
+        for q in range(batches):
+            p = rows[q, 12]
+            body_end = rows[q, 13]
+            for i in range(rows[q, 4]):
+                rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, body_end)
+                if rend < 0 or hcount > room - n:
+                    bad = q
+                    break
+                at = hpos
+                for j in range(hcount):
+                    at, kpos, klen, vpos, vlen = parse_header(b, at, rend)
+                    if at < 0:
+                        bad = q
+                        break
+                    copy(name_data, names, b, kpos, klen)
+                    names += klen
+                    if vlen < 0:
+                        nulls += 1
+                    else:
+                        set_bit(content_valid, n)
+                        copy(content_data, contents, b, vpos, vlen)
+                        contents += vlen
+                    n += 1
+                    name_offsets[n] = cython.cast(cython.int, names)
+                    content_offsets[n] = cython.cast(cython.int, contents)
+                if bad >= 0:
+                    break
+                if at != rend:
+                    bad = q
+                    break
+                p = rend
+                r += 1
+                list_offsets[r] = cython.cast(cython.int, n)
+            if bad >= 0:
+                break
+    return bad, n, names, contents, nulls
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Index
+
+
+def select_entries(
+    rows: cython.const[cython.longlong][:, ::1],
+    batches: cython.Py_ssize_t,
+    interval: cython.longlong,
+    since: cython.longlong,
+    chosen: cython.longlong[::1],
+):
+    """Which batches get an index entry: (how many, bytes since the last). Their row numbers go to `chosen`.
+
+    Kafka's rule: a batch is entered if more than `interval` bytes came before it since the last that was.
+    """
+    q: cython.Py_ssize_t
+    n: cython.Py_ssize_t = 0
+    with cython.nogil:
+        for q in range(batches):
+            if since > interval:
+                chosen[n] = q
+                n += 1
+                since = 0
+            since += rows[q, 1]
+    return n, since
+
+
+def head_of(
+    b: cython.const[cython.uchar][::1],
+    body: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    wanted: cython.longlong,
+):
+    """The records of one batch with an offset delta below `wanted`: (how many, where they end, largest timestamp
+    delta among them); a count of -1 if they do not parse."""
+    p: cython.Py_ssize_t = body
+    i: cython.longlong = 0
+    top: cython.longlong = 0
+    rend: cython.Py_ssize_t
+    ts: cython.longlong
+    delta: cython.longlong
+    kpos: cython.Py_ssize_t
+    klen: cython.Py_ssize_t
+    vpos: cython.Py_ssize_t
+    vlen: cython.Py_ssize_t
+    hpos: cython.Py_ssize_t
+    hcount: cython.Py_ssize_t
+    if body < 0 or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    while i < count:
+        rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, end)
+        if rend < 0:
+            return -1, p, top
+        if delta >= wanted:
+            break
+        if i == 0 or ts > top:
+            top = ts
+        p = rend
+        i += 1
+    return i, p, top

@@ -1,0 +1,104 @@
+"""From batches back to records.
+
+The engine reads in *chunks*: a buffer, and a `rows` array that says where the batches in it stand. Steps, always in
+this order: `kernel.scan_batches` hops over the headers, `first_bad_crc` proves the content, `unpack` decompresses
+what is compressed, then `records` or `sawlog.batch.arrow` take the records out.
+
+Every finding is a `CorruptBatch`; path and position are added by whoever knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import CorruptBatch
+from . import kernel
+from .checksum import crc32c
+from .compression import decompress
+from .header import (
+    ATTRIBUTES,
+    BODY,
+    BODY_END,
+    COMPRESSION_MASK,
+    CRC,
+    POSITION,
+    SIZE,
+    Rows,
+    new_rows,
+)
+from .kernel import Record
+
+MALFORMED = "the records of a batch do not parse, although its checksum is right"
+
+
+def first_bad_crc(view: memoryview, rows: Rows) -> int:
+    """The number of the first row whose content does not match its CRC, or -1."""
+    for i, (position, size, crc) in enumerate(rows[:, (POSITION, SIZE, CRC)].tolist()):
+        if crc32c(view[position + 21 : position + size]) != crc:
+            return i
+    return -1
+
+
+def unpack(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[memoryview, Rows, CorruptBatch | None]]:
+    """The same batches in runs that the kernel can take apart: plain ones as they lie, each compressed one unpacked.
+
+    A batch that cannot be unpacked comes as its row with the error; what precedes it has been given by then.
+    """
+    packed = rows[:, ATTRIBUTES] & COMPRESSION_MASK
+    if not packed.any():
+        yield view, rows, None
+        return
+    start = 0
+    for i in np.flatnonzero(packed).tolist():
+        if i > start:
+            yield view, rows[start:i], None
+        row = rows[i : i + 1].copy()
+        try:
+            body = decompress(int(packed[i]), view[row[0, BODY] : row[0, BODY_END]], max_bytes=max_bytes)
+        except CorruptBatch as error:
+            yield view, rows[i : i + 1], error
+            return
+        row[0, BODY], row[0, BODY_END] = 0, len(body)
+        yield body, row, None
+        start = i + 1
+    if start < len(rows):
+        yield view, rows[start:], None
+
+
+def records(view: memoryview, rows: Rows, start: int, end: int, found: list[Record], max_bytes: int) -> int:
+    """Append the records with start <= offset < end to `found`; -1, or the row that does not parse.
+
+    Raises the error of a batch that cannot be unpacked; `found` then holds what came before it.
+    """
+    done = 0
+    for body, run, error in unpack(view, rows, max_bytes):
+        if error is not None:
+            raise error
+        bad: int = kernel.decode_records(body, memoryview(run), 0, len(run), start, end, found)
+        if bad >= 0:
+            return done + bad
+        done += len(run)
+    return -1
+
+
+def decode(buffer: Any, start: int = 0, end: int = 2**63 - 1, *, max_bytes: int = 1 << 30) -> list[Record]:
+    """All records of one or more whole batches, checked; `start` and `end` are offsets."""
+    view = memoryview(buffer).cast("B")
+    found: list[Record] = []
+    rows = new_rows(256)
+    position, least = 0, 0
+    while True:
+        n, position, why = kernel.scan_batches(view, position, len(view), len(view), least, memoryview(rows))
+        bad = first_bad_crc(view, rows[:n])
+        if bad >= 0:
+            raise CorruptBatch(f"the checksum of the batch at byte {rows[bad, POSITION]} does not match")
+        if records(view, rows[:n], start, end, found, max_bytes) >= 0:
+            raise CorruptBatch(MALFORMED)
+        if why == kernel.SCAN_END:
+            return found
+        if why != kernel.SCAN_MORE:
+            raise CorruptBatch(f"no whole batch at byte {position}")
+        least = int(rows[n - 1, 3]) + 1

@@ -1,0 +1,198 @@
+"""Every error that sawlog raises, in one place.
+
+```
+SawlogError
+├── InvalidConfig (ValueError)                 a setting that cannot work
+├── InvalidRecord (ValueError)                 the record cannot be stored; nothing was written
+│   ├── InvalidRecordType (TypeError)            not bytes, header keys that are not str, ...
+│   └── RecordTooLarge                           larger than the log takes
+│       └── StreamTooLong                          a streamed record passed its bound
+├── StreamAborted (RuntimeError)               the caller's stream raised; the log is as it was
+├── OffsetOutOfRange (IndexError)              no record there; carries the valid range
+├── OffsetMismatch (ValueError)                expect_offset did not hold; nothing was written
+├── ProducerError
+│   ├── OutOfOrderSequence                       a producer skipped or repeated sequence numbers
+│   └── ProducerFenced                           an older epoch of a producer wrote
+├── CorruptData (ValueError)                   bytes on disk are not what was written
+│   ├── CorruptBatch                             says path, position and the next readable offset
+│   │   └── DecompressionLimit                     would unpack to more than is allowed
+│   └── CorruptFile                              a checkpoint, catalogue or other small file
+├── UnsupportedCompression (ValueError)        codec number or name that Kafka does not define
+├── StorageError (OSError)                     the operating system said no
+│   ├── StorageFull                              no space left; what was written was rolled back
+│   ├── SyncFailed                               fsync failed: never tried again, the log is failed
+│   ├── ReadBeyondEnd (EOFError)                 a read past the written bytes of a storage
+│   └── LogNotFound (FileNotFoundError)          read-only open of a directory that holds no log
+├── DirectoryLocked (BlockingIOError)          another writer holds the partition
+├── LogFailed (RuntimeError)                   an earlier failure ended writing; reading goes on
+├── LogClosed (ValueError)                     the log was closed, or belongs to the parent of a fork
+└── ReadOnlyLog (UnsupportedOperation)         opened with mode="r"
+```
+
+Families say what a caller can do: change the call (Invalid…), look elsewhere (OffsetOutOfRange), try again with a
+fresh offset (OffsetMismatch), run `verify` (Corrupt…), look at the disk (Storage…), reopen (LogFailed, LogClosed).
+Where the standard library has a type for it, the error is that type as well.
+"""
+
+from __future__ import annotations
+
+import io
+
+
+class SawlogError(Exception):
+    """The root: `except SawlogError` catches whatever sawlog raises on purpose."""
+
+
+class InvalidConfig(SawlogError, ValueError):
+    """A setting that cannot work; the message names the field and what would be valid."""
+
+
+class InvalidRecord(SawlogError, ValueError):
+    """The record cannot be stored as given; nothing was written."""
+
+
+class InvalidRecordType(InvalidRecord, TypeError):
+    """A field of the record has the wrong Python type; nothing was written."""
+
+
+class RecordTooLarge(InvalidRecord):
+    """The record, or the batch around it, is larger than the log takes; nothing was written."""
+
+
+class StreamTooLong(RecordTooLarge):
+    """A streamed record passed its bound; the log is byte for byte what it was before."""
+
+
+class StreamAborted(SawlogError, RuntimeError):
+    """The stream of chunks raised (see `__cause__`); the log is byte for byte what it was before."""
+
+
+class OffsetOutOfRange(SawlogError, IndexError):
+    """No record at that offset. `lowest` and `next` say which are there: lowest <= offset < next."""
+
+    def __init__(self, requested: int, lowest: int, next_offset: int, where: str = "") -> None:
+        self.requested, self.lowest, self.next = requested, lowest, next_offset
+        held = f"holds offsets {lowest} to {next_offset - 1}" if next_offset > lowest else "is empty"
+        end = "" if next_offset > lowest else f"; the next record will get offset {next_offset}"
+        super().__init__(f"offset {requested} is out of range: the log{where and f' {where}'} {held}{end}")
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next record will get."""
+        return self.next
+
+    @property
+    def lowest_offset(self) -> int:
+        """The first offset that the log still holds."""
+        return self.lowest
+
+
+class OffsetMismatch(SawlogError, ValueError):
+    """`expect_offset` did not hold: somebody else appended first. Nothing was written."""
+
+    def __init__(self, expected: int, actual: int) -> None:
+        self.expected, self.actual = expected, actual
+        super().__init__(
+            f"expected to append at offset {expected}, but the log is at {actual}; nothing was written: "
+            f"read what is new from {min(expected, actual)}, then decide again"
+        )
+
+
+class ProducerError(SawlogError):
+    """An idempotent producer's batch does not follow the ones before it; nothing was written."""
+
+
+class OutOfOrderSequence(ProducerError):
+    """The batch's first sequence number is not the one that follows the producer's last."""
+
+
+class ProducerFenced(ProducerError):
+    """A newer epoch of this producer id has already written."""
+
+
+class CorruptData(SawlogError, ValueError):
+    """Bytes on disk are not what was written."""
+
+
+class CorruptBatch(CorruptData):
+    """A batch that fails its checksum or does not parse. It is never skipped in silence.
+
+    `path` and `position` say where it starts; `next_offset` is the next offset that can be read after it,
+    or None where nothing readable follows.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        position: int | None = None,
+        next_offset: int | None = None,
+    ) -> None:
+        self.reason, self.path, self.position, self.next_offset = message, path, position, next_offset
+        where = f"{path} at byte {position}: " if path is not None else ""
+        then = f"; the next readable offset is {next_offset}" if next_offset is not None else ""
+        super().__init__(f"{where}{message}{then}")
+
+    def at(self, path: str, position: int, next_offset: int | None) -> CorruptBatch:
+        """The same finding, once it is known where it was found."""
+        return type(self)(self.reason, path=path, position=position, next_offset=next_offset)
+
+
+class DecompressionLimit(CorruptBatch):
+    """The batch would unpack to more bytes than is allowed; it was not unpacked."""
+
+
+class CorruptFile(CorruptData):
+    """A small file of ours (checkpoint, producer state) fails its checksum or does not parse."""
+
+
+class UnsupportedCompression(SawlogError, ValueError):
+    """A compression that Kafka's format does not define."""
+
+
+class StorageError(SawlogError, OSError):
+    """The operating system refused; `errno` and `__cause__` say why."""
+
+    #: Whether a failed write could not be taken back, so that the file has to be recovered before it is used.
+    torn = False
+
+
+class StorageFull(StorageError):
+    """No space left, or a quota or file-size limit was met; the partial write was rolled back."""
+
+
+class SyncFailed(StorageError):
+    """fsync failed. It is never tried again, because the kernel has forgotten the lost pages by then."""
+
+
+class ReadBeyondEnd(StorageError, EOFError):
+    """A read past the written bytes of a storage."""
+
+
+class LogNotFound(StorageError, FileNotFoundError):
+    """There is no log in that directory."""
+
+
+class DirectoryLocked(SawlogError, BlockingIOError):
+    """Another writer holds this directory; `holder` describes it where it is known."""
+
+    def __init__(self, path: str, holder: str = "") -> None:
+        self.path, self.holder = path, holder
+        by = f" by {holder}" if holder else ""
+        super().__init__(
+            f"{path} is locked for writing{by}; a partition has one writer: close it there, "
+            'or open with mode="r" to read beside it'
+        )
+
+
+class LogFailed(SawlogError, RuntimeError):
+    """An earlier failure (see `__cause__`) ended writing. Reading goes on; close and reopen to recover."""
+
+
+class LogClosed(SawlogError, ValueError):
+    """The log was closed, or was opened by the process that this one was forked from."""
+
+
+class ReadOnlyLog(SawlogError, io.UnsupportedOperation):
+    """The log was opened with mode="r"."""

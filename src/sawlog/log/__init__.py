@@ -1,0 +1,8 @@
+"""One partition's log: segments, indexes, recovery, and everything a caller does with them.
+
+`Log` is the public face; the other modules hold one noun each. Start reading at `log.py`.
+"""
+
+from .log import Log
+
+__all__ = ["Log"]

@@ -1,0 +1,390 @@
+"""Placing batches: the only code that makes a log grow.
+
+A batch is finished before it gets here. Under the lock it is checked, given its offsets, written behind the last one
+and entered into the index; then, outside the lock, the durability policy decides whether the caller waits. Order
+matters: bytes, index, `tail`, followers. A reader that sees the new `tail` finds everything else in place.
+
+If the write fails, what it left behind is cut off again and the log goes on. If that fails too, or an fsync fails,
+the log has *failed*: appends raise, reads go on, and reopening recovers.
+
+Rotation: sync the segment, write its indexes, note what is durable, create the next segment, sync the directory.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..batch import kernel
+from ..batch.build import MAX_BATCH_BYTES, NOBODY, Encoded, Encoder, Producer, Recipe
+from ..batch.compression import codec_id
+from ..batch.header import BASE, COUNT, LAST, MAX_TIME, POSITION, SIZE, Rows
+from ..config import MAX_SEGMENT_BYTES, Interval, LogConfig
+from ..errors import LogClosed, OffsetMismatch, RecordTooLarge, SawlogError, StorageError
+from ..storage import Directory, Lock
+from . import background, checkpoint
+from .checkpoint import Checkpoint
+from .commit import GroupCommit
+from .names import PRODUCERS
+from .producers import ProducerState
+from .segment import Segment
+from .segments import SegmentSet
+
+if TYPE_CHECKING:
+    from .writer import Writer
+
+#: Offsets in an index are relative and 32-bit; Kafka reads them as signed.
+_MAX_SPAN = 2**31 - 1
+
+
+class Appender:
+    """The writing half of a log."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        config: LogConfig,
+        segments: SegmentSet,
+        producers: ProducerState,
+        held: Lock,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.segments = segments
+        self.producers = producers
+        self.held = held
+        #: Re-entrant: a streaming append and a truncation hold it over several steps.
+        self.lock = threading.RLock()
+        self.recipe = Recipe(
+            codec_id(config.compression),
+            config.compression_level,
+            config.timestamp_type == "append",
+            config.max_record_bytes or 0,
+            min(MAX_BATCH_BYTES, config.segment_bytes),
+        )
+        self.commit = GroupCommit(self._sync_active, segments.next_offset)
+        self.closed = False
+        #: Open writers: closing the log flushes them first.
+        self.writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+        self._encoders: list[Encoder] = []
+        #: Held while the active segment is synced or replaced: nobody closes a file that is being synced.
+        self._sync_lock = threading.RLock()
+        self._synced_bytes = 0
+        self._written_bytes = 0
+        self._saved = (-1, -1)
+        self._saving = threading.Lock()
+        self._ended = False
+        #: Why the last watermark could not be written, if so. It costs nothing but the precision of recovery.
+        self.checkpoint_error: StorageError | None = None
+        self._active = segments.active
+        self._policy = config.durability
+        self._durable_tail = self._tail()
+        if isinstance(self._policy, Interval):
+            background.every(self._policy.ms / 1000, self._sync_in_time)
+        background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
+
+    # --- encoders, kept because their buffers are warm
+
+    def encoder(self) -> Encoder:
+        """One to use and to give back with `keep`."""
+        return self._encoders.pop() if self._encoders else Encoder(self.recipe)
+
+    def keep(self, encoder: Encoder) -> None:
+        """Back for the next one."""
+        if len(self._encoders) < 8:
+            self._encoders.append(encoder)
+
+    # --- placing
+
+    def check_open(self) -> None:
+        """Raise unless this log may write."""
+        if self.closed:
+            raise LogClosed(f"the log {self.directory.path} is closed")
+        if not self.held.held:
+            raise LogClosed(
+                f"the log {self.directory.path} was opened by the process that this one was forked from; open it anew"
+            )
+        if self.commit.failure is not None:
+            self.commit.check()
+
+    def place(self, batch: Encoded, expect_offset: int | None = None, producer: Producer = NOBODY) -> range:
+        """Give one finished batch the next offsets and write it."""
+        data, count = batch.data, batch.count
+        with self.lock:
+            self.check_open()
+            segment = self._active
+            offset, size = segment.tail
+            if expect_offset is not None and expect_offset != offset:
+                raise OffsetMismatch(expect_offset, offset)
+            if producer.id >= 0:
+                known = self.producers.duplicate(producer.id, producer.epoch, producer.sequence, count)
+                if known is not None:
+                    return known
+            segment = self._room(len(data), count, batch.max_timestamp)
+            size = segment.tail[1]
+            kernel.patch_place(data, 0, offset, 0)
+            self._write(segment, data, size)
+            last = offset + count - 1
+            segment.index.add(last, size, len(data), batch.max_timestamp)
+            if producer.id >= 0:
+                self.producers.note(
+                    producer.id, producer.epoch, producer.sequence, offset, last, batch.max_timestamp
+                )
+            segment.tail = last + 1, size + len(data)
+            self._written_bytes += len(data)
+        self.segments.wake()
+        return range(offset, last + 1)
+
+    def place_rows(self, data: memoryview, rows: Rows, expect_offset: int | None = None) -> range:
+        """Place finished batches that stand back to back in a buffer of ours; all of them or none."""
+        with self.lock:
+            self.check_open()
+            first = self._active.tail[0]
+            if expect_offset is not None and expect_offset != first:
+                raise OffsetMismatch(expect_offset, first)
+            self._check_sizes(rows)
+            try:
+                start = 0
+                while start < len(rows):
+                    start = self._place_run(data, rows, start)
+            except BaseException:
+                self.take_back(first)
+                raise
+            end = self._active.tail[0]
+        self.segments.wake()
+        return range(first, end)
+
+    def _check_sizes(self, rows: Rows) -> None:
+        largest = int(rows[:, SIZE].max())
+        if largest > self.config.segment_bytes:
+            raise RecordTooLarge(
+                f"a batch of {largest:,} bytes does not fit into a segment of {self.config.segment_bytes:,}; "
+                "raise segment_bytes or send smaller batches"
+            )
+
+    def _place_run(self, data: memoryview, rows: Rows, start: int) -> int:
+        """Place as many of the batches from `start` on as fit into one segment, in one write."""
+        spans = rows[start:, LAST] - rows[start:, BASE] + 1
+        segment = self._room(int(rows[start, SIZE]), int(spans[0]), int(rows[start, MAX_TIME]))
+        offset, size = segment.tail
+        fits = size + np.cumsum(rows[start:, SIZE]) <= max(self.config.segment_bytes, size + int(rows[start, SIZE]))
+        fits &= offset - segment.base_offset + np.cumsum(spans) <= _MAX_SPAN
+        count = max(int(fits.sum()), 1)
+        run = rows[start : start + count].copy()
+        following = offset + np.cumsum(spans[:count])
+        run[:, LAST], run[:, BASE] = following - 1, following - spans[:count]
+        for position, base in run[:, (POSITION, BASE)].tolist():
+            kernel.patch_place(data, position, base, 0)
+        begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
+        self._write(segment, data[begin:end], size)
+        segment.index.add_rows(run, size - begin)
+        self.producers.note_rows(run)
+        segment.tail = int(following[-1]), size + end - begin
+        self._written_bytes += end - begin
+        return start + count
+
+    def take_back(self, offset: int) -> None:
+        """An append of several batches failed half-way: cut off what it had placed."""
+        from .truncation import truncate
+
+        if self._active.tail[0] != offset and self.commit.failure is None:
+            try:
+                truncate(self, offset)
+            except (SawlogError, OSError) as error:
+                self.commit.fail(error)
+
+    def _write(self, segment: Segment, data: memoryview | bytes, position: int) -> None:
+        try:
+            at = segment.storage.append(data)
+        except StorageError as error:
+            if error.torn:
+                self.commit.fail(error)
+            raise
+        assert at == position, f"{segment.path} ended at {at}, not at {position}: somebody else writes to it"
+
+    def _room(self, size_bytes: int, count: int, timestamp: int) -> Segment:
+        """The active segment, after rotation if this batch does not belong into it any more."""
+        segment = self._active
+        offset, size = segment.tail
+        config = self.config
+        if size_bytes > config.segment_bytes:
+            raise RecordTooLarge(
+                f"a batch of {size_bytes:,} bytes does not fit into a segment of {config.segment_bytes:,}; raise "
+                "segment_bytes, append fewer records at once, or stream the record with append_stream"
+            )
+        if size == 0:
+            return segment
+        age = config.segment_age_ms
+        if (
+            size + size_bytes > config.segment_bytes
+            or (age is not None and timestamp - segment.index.first_timestamp > age and segment.index.first_timestamp >= 0)
+            or segment.index.size_bytes + 12 > config.max_index_bytes
+            or offset - segment.base_offset + count > _MAX_SPAN
+        ):
+            return self.rotate()
+        return segment
+
+    def note_written(self, size_bytes: int) -> None:
+        """Count bytes that were placed by a streaming append."""
+        self._written_bytes += size_bytes
+
+    def room_for_stream(self) -> tuple[Segment, int]:
+        """The active segment and how many bytes a streamed batch may add to it."""
+        segment = self._active
+        if segment.tail[1] >= self.config.segment_bytes:
+            segment = self.rotate()
+        offset, size = segment.tail
+        if size:
+            segment = self._room(1, 1, time.time_ns() // 1_000_000)
+            offset, size = segment.tail
+        allowed = self.config.segment_bytes - size + self.config.overflow_bytes
+        return segment, min(allowed, MAX_SEGMENT_BYTES - size)
+
+    # --- durability
+
+    def settle(self, offset: int) -> None:
+        """Do what the policy asks for before an append that ended at `offset` is acknowledged."""
+        policy = self._policy
+        if policy == "always":
+            self.commit.ensure(offset)
+        elif policy != "os" and self._written_bytes - self._synced_bytes >= policy.bytes:
+            self.commit.ensure(offset)
+
+    def sync(self) -> None:
+        """Make everything durable that is written now."""
+        self.check_open()
+        self.commit.ensure(self.segments.next_offset)
+
+    def _tail(self) -> tuple[int, int, int]:
+        """(offset, segment, position) of the end."""
+        segment = self._active
+        offset, size = segment.tail
+        return offset, segment.base_offset, size
+
+    def _sync_active(self) -> int:
+        with self._sync_lock:
+            tail, written = self._tail(), self._written_bytes
+            self._active.storage.sync()
+            self._durable_tail, self._synced_bytes = tail, written
+        return tail[0]
+
+    def _sync_in_time(self) -> None:
+        """The background's turn, for the interval policy."""
+        if not self.closed and self.held.held and self.commit.failure is None:
+            try:
+                self.commit.ensure(self.segments.next_offset)
+            except (SawlogError, OSError):
+                pass  # the log has failed; the next append says so
+
+    # --- rotation and checkpoints
+
+    def rotate(self) -> Segment:
+        """Seal the active segment and go on in a new one. The caller holds the lock; the segment is not empty."""
+        old = self._active
+        offset = old.tail[0]
+        with self._sync_lock:
+            try:
+                old.storage.sync()
+            except SawlogError as error:
+                self.commit.fail(error)
+                raise
+            self._synced_bytes = self._written_bytes
+            self._durable_tail = self._tail()
+            self.commit.reached(offset)
+            made = Segment.create(self.directory, offset, self.config.index_interval_bytes)
+            self._active = made
+            self.segments.set([*self.segments.all, made])
+            old.seal()
+            self._durable_tail = self._tail()
+        try:
+            self.save_producers()
+            self.save(clean=False)
+        except StorageError as error:
+            # Caches and a watermark: the older ones stay true. The next append meets a broken disk by itself.
+            self.checkpoint_error = error
+        return made
+
+    def seal(self) -> None:
+        """Rotate now, if there is anything to seal."""
+        with self.lock:
+            self.check_open()
+            if self._active.tail[1]:
+                self.rotate()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Nobody appends and nobody syncs: for what changes the list of segments."""
+        with self.lock, self._sync_lock:
+            self.check_open()
+            yield
+
+    def retreat(self, tail: tuple[int, int, int]) -> None:
+        """Before the log is cut: write down that nothing behind (offset, segment, position) counts as durable."""
+        if tail < self._durable_tail:
+            self._durable_tail = tail
+            self.commit.retreat(tail[0])
+        self.save(clean=False)
+
+    def adopt(self, segments: Iterable[Segment]) -> None:
+        """Go on with another list of segments, all of it durable; the caller is `exclusive`."""
+        self.segments.set(segments)
+        self._active = self.segments.active
+        self._durable_tail = self._tail()
+        self.commit.reached(self._durable_tail[0])
+        self.save(clean=False)
+
+    def save_producers(self) -> None:
+        """Write the producers' state as of now."""
+        self.producers.expire(time.time_ns() // 1_000_000)
+        self.directory.replace(PRODUCERS, self.producers.encode(self._active.tail[0]))
+
+    def save(self, *, clean: bool) -> None:
+        """Replace the checkpoint by what is durable now."""
+        with self._saving:
+            if self._ended:
+                return  # the background came late: the log is closed and marked so
+            offset, segment, position = self._durable_tail
+            start = self.segments.lowest_offset
+            checkpoint.store(self.directory, Checkpoint(clean, offset, segment, position, start))
+            self._saved = (offset, start)
+            self._ended = clean
+
+    def _save_in_time(self) -> None:
+        """The background's turn: a watermark that moved is written, also when the log has gone quiet since."""
+        if self.closed or not self.held.held or self.commit.failure is not None:
+            return
+        if self._saved != (self._durable_tail[0], self.segments.lowest_offset):
+            try:
+                self.save(clean=False)
+            except StorageError as error:
+                self.checkpoint_error = error
+
+    def close(self) -> None:
+        """Sync, write the indexes of the active segment, and mark the log as closed in order."""
+        with self.lock:
+            if self.closed:
+                return
+            try:
+                if self.held.held and self.commit.failure is None:
+                    self.commit.ensure(self._active.tail[0])
+                    self._active.write_index()
+                    self.save_producers()
+                    self.save(clean=True)
+            finally:
+                self.closed = True
+                self.segments.close()
+                self.held.release()
+        self.segments.wake()
+
+    def abandon(self) -> None:
+        """The files are gone: let go of everything without writing."""
+        self._ended = self.closed = True
+        self.segments.close()
+        self.held.release()
+

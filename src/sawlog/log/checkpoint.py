@@ -1,0 +1,71 @@
+"""The checkpoint: what is known to be durable, where the log starts, and whether it was closed in order.
+
+A small text file, replaced as a whole (written beside, fsynced, renamed), so it is either the old or the new one:
+
+```
+sawlog checkpoint 1
+{"clean": false, "durable_offset": 1200, "segment": 1000, "position": 23600, "log_start": 0}
+crc32c 1c291ca3
+```
+
+`durable_offset` is the watermark: every record below it had been fsynced when this was written, and its batch ends at
+byte `position` of segment `segment`. Bad bytes below it are corruption, never a torn tail. It may be older than the
+truth, never newer. With `clean` the log ended exactly there. `log_start` is the first offset that is not trimmed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+
+from ..batch.checksum import crc32c
+from ..errors import CorruptFile
+from ..storage import Directory
+from .names import CHECKPOINT
+
+_TITLE = "sawlog checkpoint 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What is written; see the module's head."""
+
+    clean: bool
+    durable_offset: int
+    segment: int
+    position: int
+    log_start: int
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        body = f"{_TITLE}\n{json.dumps(asdict(self))}\n".encode()
+        return body + f"crc32c {crc32c(body):08x}\n".encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Checkpoint:
+        """From the file's bytes; `CorruptFile` unless every byte of them is right."""
+        body, _, mark = data.rpartition(b"crc32c ")
+        if mark != f"{crc32c(body):08x}\n".encode() or not body.startswith(f"{_TITLE}\n".encode()):
+            raise CorruptFile("a checkpoint whose checksum does not match")
+        try:
+            found = json.loads(body[len(_TITLE) + 1 :])
+            return cls(**{field.name: _as(field.type, found[field.name]) for field in fields(cls)})
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptFile(f"a checkpoint that does not parse: {error}") from error
+
+
+def _as(kind: object, value: object) -> object:
+    wanted: type = bool if kind == "bool" else int
+    if type(value) is not wanted:
+        raise ValueError(f"{value!r} is not {kind}")
+    return value
+
+
+def load(directory: Directory) -> Checkpoint | None:
+    """The checkpoint, None if there is none; `CorruptFile` if it is damaged."""
+    return Checkpoint.decode(directory.read(CHECKPOINT)) if directory.exists(CHECKPOINT) else None
+
+
+def store(directory: Directory, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint, durably."""
+    directory.replace(CHECKPOINT, checkpoint.encode())

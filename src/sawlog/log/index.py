@@ -1,0 +1,183 @@
+"""The sparse indexes of a segment: offset to position, time to offset. Kafka's bytes, big endian.
+
+```
+.index      entries of 8 bytes:  [last offset of a batch - segment base u32][position of that batch u32]
+.timeindex  entries of 12 bytes: [largest timestamp so far i64][last offset of the batch that has it - base u32]
+```
+
+Both go strictly up. They are caches: made while the segment grows, written when it is sealed or the log is closed,
+made anew from the batches whenever a file is missing, short, padded, out of order or contradicts the log.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+
+import numpy as np
+
+from ..batch import kernel
+from ..batch.header import LAST, MAX_TIME, POSITION, Rows
+
+OFFSET_ENTRY_BYTES = 8
+TIME_ENTRY_BYTES = 12
+
+
+class SegmentIndex:
+    """Both indexes of one segment, grown batch by batch. One thread adds, any number look up."""
+
+    __slots__ = (
+        "_base",
+        "_interval_bytes",
+        "_since_bytes",
+        "first_timestamp",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offsets",
+        "positions",
+        "time_offsets",
+        "times",
+    )
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self._base = base_offset
+        self._interval_bytes = interval_bytes
+        self._since_bytes = 0
+        self.offsets = array("I")
+        self.positions = array("I")
+        self.times = array("q")
+        self.time_offsets = array("I")
+        #: Of the first batch: what the segment's age is counted from. -1 while empty.
+        self.first_timestamp = -1
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+
+    # --- growing
+
+    def add(self, last_offset: int, position: int, size_bytes: int, max_timestamp: int) -> None:
+        """Take note of one batch that was placed at `position`."""
+        if self._since_bytes > self._interval_bytes:
+            self._enter(last_offset, position)
+            self._since_bytes = 0
+        self._since_bytes += size_bytes
+        if self.first_timestamp < 0:
+            self.first_timestamp = max_timestamp
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = max_timestamp, last_offset
+
+    def add_rows(self, rows: Rows, origin: int) -> None:
+        """Take note of many batches; `origin` is added to their positions."""
+        if not len(rows):
+            return
+        chosen = np.empty(len(rows), np.int64)
+        count, self._since_bytes = kernel.select_entries(
+            memoryview(rows), len(rows), self._interval_bytes, self._since_bytes, memoryview(chosen)
+        )
+        times = rows[:, MAX_TIME]
+        if self.first_timestamp < 0:
+            self.first_timestamp = int(times[0])
+        start = 0
+        for row in chosen[:count].tolist():
+            self._note_time(rows, start, row)
+            self._enter(int(rows[row, LAST]), int(rows[row, POSITION]) + origin)
+            start = row
+        self._note_time(rows, start, len(rows))
+
+    def _note_time(self, rows: Rows, start: int, end: int) -> None:
+        if end > start:
+            at = start + int(rows[start:end, MAX_TIME].argmax())
+            if int(rows[at, MAX_TIME]) > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = int(rows[at, MAX_TIME]), int(rows[at, LAST])
+
+    def _enter(self, last_offset: int, position: int) -> None:
+        # Readers bisect `offsets`, then look into `positions`: fill the latter first.
+        self.positions.append(position)
+        self.offsets.append(last_offset - self._base)
+        self._enter_time()
+
+    def _enter_time(self) -> None:
+        if self.max_timestamp >= 0 and (not self.times or self.max_timestamp > self.times[-1]):
+            self.time_offsets.append(self.max_timestamp_offset - self._base)
+            self.times.append(self.max_timestamp)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the larger of the two files, with room for the time entry that sealing adds."""
+        return max(len(self.offsets) * OFFSET_ENTRY_BYTES, (len(self.times) + 1) * TIME_ENTRY_BYTES)
+
+    # --- looking up
+
+    def bounds(self, offset: int, end: int) -> tuple[int, int, int]:
+        """(from, to, check): the batch with `offset` lies in these positions. `check` is the last offset that the
+        batch at `from` must have for the index to be believed, or -1 where `from` is the segment's start."""
+        relative = offset - self._base
+        offsets, positions = self.offsets, self.positions
+        after = bisect_left(offsets, relative)
+        stop = positions[after + 1] if after + 1 < len(offsets) else end
+        if after < len(offsets) and offsets[after] == relative:
+            return positions[after], stop, offset
+        if after == 0:
+            return 0, stop, -1
+        return positions[after - 1], stop, self._base + offsets[after - 1]
+
+    def offset_before(self, timestamp: int) -> int:
+        """Every record below this offset is older than `timestamp`; look from here on."""
+        at = bisect_left(self.times, timestamp) - 1
+        return self._base if at < 0 else self._base + self.time_offsets[at] + 1
+
+    def position_before(self, position: int) -> int:
+        """The last entered batch start that is not beyond `position`; for splitting a segment between readers."""
+        at = bisect_right(self.positions, position) - 1
+        return 0 if at < 0 else self.positions[at]
+
+    # --- files
+
+    def encode(self) -> tuple[bytes, bytes]:
+        """The bytes of the two files; the time index ends with the segment's largest timestamp."""
+        self._enter_time()
+        entries = np.empty((len(self.offsets), 2), ">u4")
+        entries[:, 0], entries[:, 1] = self.offsets, self.positions
+        times = np.empty(len(self.times), np.dtype([("time", ">i8"), ("offset", ">u4")]))
+        times["time"], times["offset"] = self.times, self.time_offsets
+        return entries.tobytes(), times.tobytes()
+
+    @classmethod
+    def decode(
+        cls, base_offset: int, interval_bytes: int, index: bytes, times: bytes, *, span: int, size_bytes: int
+    ) -> SegmentIndex | None:
+        """From the bytes of the two files; None unless they could be the indexes of such a segment.
+
+        `span` is how many offsets the segment covers, `size_bytes` its length. What they say about single batches is
+        checked when it is used.
+        """
+        if len(index) % OFFSET_ENTRY_BYTES or len(times) % TIME_ENTRY_BYTES:
+            return None
+        entries = np.frombuffer(index, ">u4").reshape(-1, 2)
+        stamps = np.frombuffer(times, np.dtype([("time", ">i8"), ("offset", ">u4")]))
+        for numbers, below in (
+            (entries[:, 0], span),
+            (entries[:, 1], size_bytes),
+            (stamps["time"], 2**63 - 1),
+        ):
+            wide = numbers.astype(np.int64)
+            if len(wide) and (wide[-1] >= below or (np.diff(wide) <= 0).any()):
+                return None
+        if len(stamps) and (int(stamps["offset"].max()) >= span or int(stamps["time"][0]) < 0):
+            return None
+        made = cls(base_offset, interval_bytes)
+        made.offsets = _native("I", entries[:, 0])
+        made.positions = _native("I", entries[:, 1])
+        made.times = _native("q", stamps["time"])
+        made.time_offsets = _native("I", stamps["offset"])
+        if len(stamps):
+            made.max_timestamp = int(stamps["time"][-1])
+            made.max_timestamp_offset = base_offset + int(stamps["offset"][-1])
+        return made
+
+
+def _native(code: str, numbers: np.ndarray) -> array[int]:  # type: ignore[type-arg]
+    made: array[int] = array(code)
+    kind = np.dtype(f"{'<' if sys.byteorder == 'little' else '>'}{'u4' if code == 'I' else 'i8'}")
+    made.frombytes(np.ascontiguousarray(numbers, kind).tobytes())
+    return made

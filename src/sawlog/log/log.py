@@ -1,0 +1,647 @@
+"""`Log`: one partition, append-only, segmented, durable. The public face of this package.
+
+```python
+with Log.open("data/orders") as log:
+    offset = log.append(b"value", key=b"key")
+    log.append_many([b"one", b"two", (b"three", b"key")])
+    log.read(offset).value
+    for record in log.scan(offset): ...
+```
+
+Offsets are consecutive numbers from `lowest_offset` to `next_offset - 1`. One process writes, any number read, in it
+and in others (`mode="r"`). Every method may be called from any thread.
+
+Invariants, asserted where they could break: `durable_offset <= written_offset <= next_offset`; a batch is visible
+wholly or not at all; what was acknowledged under a policy is there after what the policy survives.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+import weakref
+from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from ..batch import kernel
+from ..batch.arrow import DEFAULT_COLUMNS
+from ..batch.build import NOBODY, Producer
+from ..batch.header import (
+    ATTRIBUTES,
+    BASE,
+    BASE_SEQUENCE,
+    COUNT,
+    LAST,
+    MAX_TIME,
+    POSITION,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    SIZE,
+    TIMESTAMP_TYPE_BIT,
+    Rows,
+    new_rows,
+)
+from ..batch.checksum import crc32c
+from ..batch.kernel import Record
+from ..batch.read import MALFORMED, first_bad_crc, unpack
+from ..config import LogConfig
+from ..errors import CorruptBatch, InvalidConfig, InvalidRecord, InvalidRecordType, LogClosed, LogNotFound, ReadOnlyLog
+from ..storage import Directory, FileDirectory, MemoryDirectory
+from . import retention, streaming, truncation
+from .append import Appender
+from .names import LOCK, is_ours
+from .reading import ARROW_ROWS, Fetched, Reader
+from .recovery import RecoveryReport, recover
+from .retention import RetentionReport
+from .segments import FollowedSet, SegmentSet
+from .verify import VerifyReport, verify
+from .writer import BATCH_BYTES, Writer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .aio import AsyncAppends
+
+#: How much of a table is encoded before it is placed; a larger one holds the log's lock while it is encoded.
+_TABLE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """What there is to know about one segment."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    sealed: bool
+    mapped: bool
+    path: str
+
+
+class Log:
+    """One partition's log. Made by `Log.open` or `Log.in_memory`."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        config: LogConfig,
+        segments: SegmentSet,
+        appender: Appender | None,
+        report: RecoveryReport,
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._segments = segments
+        self._appender = appender
+        self._closed = False
+        self._reader = Reader(segments, config, lambda: not self._closed)
+        self._loops: weakref.WeakKeyDictionary[Any, AsyncAppends] = weakref.WeakKeyDictionary()
+        #: What opening found and did.
+        self.recovery = report
+
+    # --- opening and closing
+
+    @classmethod
+    def open(
+        cls,
+        path: str | PathLike[str] | Directory,
+        config: LogConfig | None = None,
+        *,
+        mode: Literal["w", "r"] = "w",
+    ) -> Log:
+        """Open the log in a directory; with mode "w" (the default) make it if it is not there.
+
+        A writer holds the directory's lock until it is closed; a second one gets `DirectoryLocked` at once. With
+        mode "r" nothing is written or locked: it reads beside a running writer and sees what that appends.
+        """
+        config = LogConfig() if config is None else config
+        if mode == "r":
+            return cls._open_reader(path, config)
+        if mode != "w":
+            raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
+        directory = FileDirectory(path) if isinstance(path, (str, PathLike)) else path
+        held = directory.lock(LOCK)
+        try:
+            found = recover(directory, config)
+            segments = SegmentSet(directory, config)
+            segments.set(found.segments)
+            segments.lowest_offset = found.lowest_offset
+            appender = Appender(directory, config, segments, found.producers, held)
+            appender.save(clean=False)
+        except BaseException:
+            held.release()
+            raise
+        return cls(directory, config, segments, appender, found.report)
+
+    @classmethod
+    def _open_reader(cls, path: str | PathLike[str] | Directory, config: LogConfig) -> Log:
+        try:
+            directory = FileDirectory(path, create=False) if isinstance(path, (str, PathLike)) else path
+        except OSError as error:
+            raise LogNotFound(errno.ENOENT, f"there is no log in {path}: {error}") from error
+        segments = FollowedSet(directory, config)
+        if not segments.all:
+            raise LogNotFound(errno.ENOENT, f"there is no log in {directory.path}: it holds no segment")
+        return cls(directory, config, segments, None, RecoveryReport())
+
+    @classmethod
+    def in_memory(cls, config: LogConfig | None = None) -> Log:
+        """A log that lives in memory and is gone with the process."""
+        return cls.open(MemoryDirectory(), config)
+
+    def close(self) -> None:
+        """Write out what writers still hold, sync, and mark the log as closed in order. Safe to call twice."""
+        if self._closed:
+            return
+        try:
+            if self._appender is not None:
+                for writer in list(self._appender.writers):
+                    writer.close()
+                self._appender.close()
+            else:
+                self._segments.close()
+        finally:
+            self._closed = True
+            for appends in list(self._loops.values()):
+                appends.close()
+            self._segments.wake()
+            self._directory.close()
+
+    def remove(self) -> None:
+        """Close the log and delete it: all its files, and the directory if nothing else is in it."""
+        appender = self._writable()
+        with appender.lock:
+            appender.check_open()
+            for writer in list(appender.writers):
+                writer.close()
+            for name in self._directory.names():
+                if is_ours(name) and name != LOCK:
+                    self._directory.remove(name)
+            self._directory.remove(LOCK)
+            self._directory.sync()
+            appender.abandon()
+        self._closed = True
+        self._directory.dispose()
+        self._directory.close()
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"offsets {self.lowest_offset}..{self.next_offset}"
+        return f"<Log {self.path} {state}>"
+
+    # --- what it is
+
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return self._directory.path
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings it was opened with."""
+        return self._config
+
+    @property
+    def writable(self) -> bool:
+        """Whether this is the writer, and may still write."""
+        return not self._closed and self._appender is not None and self._appender.commit.failure is None
+
+    @property
+    def lowest_offset(self) -> int:
+        """The first offset that is there (or would be, in an empty log)."""
+        return self._segments.lowest_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next record will get."""
+        if self._appender is None:
+            self._segments.refresh()
+        return self._segments.next_offset
+
+    @property
+    def written_offset(self) -> int:
+        """Every record below this is written: readers see it, and it survives the end of this process."""
+        return self._segments.next_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Every record below this survives a power cut. For a reader: as far as the writer has noted it."""
+        if self._appender is not None:
+            durable = min(self._appender.commit.durable_offset, self._segments.next_offset)
+            assert durable <= self.written_offset <= self._segments.next_offset
+            return durable
+        from . import checkpoint
+
+        saved = checkpoint.load(self._directory)
+        return self.lowest_offset if saved is None else min(saved.durable_offset, self._segments.next_offset)
+
+    def __len__(self) -> int:
+        return self.next_offset - self.lowest_offset
+
+    def __bool__(self) -> bool:
+        return True  # an empty log is still a log: `if log:` asks whether there is one
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return self._segments.size_bytes
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """The segments, oldest first; the last one is active."""
+        return tuple(
+            SegmentInfo(each.base_offset, each.next_offset, each.size, each.sealed, each.is_loaded, each.path)
+            for each in self._segments.all
+        )
+
+    # --- appending
+
+    def _writable(self) -> Appender:
+        if self._closed:
+            raise LogClosed(f"the log {self.path} is closed")
+        if self._appender is None:
+            raise ReadOnlyLog(f'the log {self.path} was opened with mode="r"')
+        return self._appender
+
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Any = (),
+        timestamp: int | datetime | None = None,
+        expect_offset: int | None = None,
+    ) -> int:
+        """Append one record; its offset. With `expect_offset`: at that offset, or `OffsetMismatch` and nothing."""
+        appender = self._appender or self._writable()
+        encoder = appender.encoder()
+        try:
+            batch = encoder.one(value, key, headers, _stamp(timestamp))
+            offset = appender.place(batch, expect_offset).start
+        finally:
+            appender.keep(encoder)
+        appender.settle(offset + 1)
+        return offset
+
+    def append_many(
+        self, records: Iterable[Any], expect_offset: int | None = None, *, producer: Producer = NOBODY
+    ) -> range:
+        """Append records as one batch, all or none, also across a crash; their offsets.
+
+        A record is bytes (a value), a `Record`, a dict, or a tuple in the order of `append`'s parameters. With
+        `producer` the batch is idempotent: sent again, it is recognised and the same offsets come back.
+        """
+        appender = self._appender or self._writable()
+        encoder = appender.encoder()
+        try:
+            placed = appender.place(encoder.many(records, producer), expect_offset, producer)
+        finally:
+            appender.keep(encoder)
+        appender.settle(placed.stop)
+        return placed
+
+    def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None) -> range:
+        """Append the rows of an Arrow table: `value`, and if there are such columns `key`, `timestamp`, `headers`.
+
+        It becomes batches of about 128 KiB, all of them or none, except that a crash in the middle may keep the
+        first ones.
+        """
+        appender = self._appender or self._writable()
+        encoder = appender.encoder()
+        try:
+            batches = encoder.table(table, min(BATCH_BYTES, self._config.segment_bytes // 2 + 1))
+            group, more = _group(batches)
+            if not more:
+                placed = self._place_group(appender, group, expect_offset)
+            else:
+                placed = self._place_groups(appender, group, batches, expect_offset)
+        finally:
+            appender.keep(encoder)
+        appender.settle(placed.stop)
+        return placed
+
+    @staticmethod
+    def _place_group(appender: Appender, group: bytearray, expect_offset: int | None) -> range:
+        if not group:
+            raise InvalidRecord("there is no record to append")
+        return appender.place_rows(memoryview(group), _rows_of(memoryview(group)), expect_offset)
+
+    def _place_groups(
+        self, appender: Appender, group: bytearray, batches: Iterator[Any], expect_offset: int | None
+    ) -> range:
+        with appender.lock:
+            placed = self._place_group(appender, group, expect_offset)
+            first = placed.start
+            try:
+                more = True
+                while more:
+                    group, more = _group(batches)
+                    if group:
+                        placed = self._place_group(appender, group, None)
+            except BaseException:
+                appender.take_back(first)
+                raise
+        return range(first, placed.stop)
+
+    def append_batches(self, raw: bytes | bytearray | memoryview) -> range:
+        """Place encoded batches as they are, giving them the next offsets. All of them or none.
+
+        They are checked first: structure, checksums, and that their records parse. A producer's batch that is stored
+        already is recognised; if all of them are, the offsets they got the first time come back.
+        """
+        appender = self._appender or self._writable()
+        data = memoryview(bytearray(raw))
+        rows = _rows_of(data)
+        self._check_batches(data, rows)
+        with appender.lock:
+            rows, known = self._without_duplicates(appender, rows)
+            if not len(rows) and known is not None:
+                return known
+            if self._config.timestamp_type == "append":
+                _stamp_batches(data, rows)
+            if len(rows) and not _is_contiguous(rows):
+                data, rows = _compacted(data, rows)
+            placed = appender.place_rows(data, rows)
+        appender.settle(placed.stop)
+        return placed
+
+    def _check_batches(self, data: memoryview, rows: Rows) -> None:
+        if not len(rows):
+            raise InvalidRecord("there is no batch to append")
+        bad = first_bad_crc(data, rows)
+        if bad >= 0:
+            raise CorruptBatch(f"the checksum of the batch at byte {rows[bad, POSITION]} does not match; not stored")
+        for body, run, error in unpack(data, rows, self._config.max_decompressed_bytes):
+            if error is not None:
+                raise error
+            total = int(run[:, COUNT].sum())
+            numbers = memoryview(np.empty(2 * total, np.int64))
+            empty_int, empty = memoryview(np.empty(1, np.int32)), memoryview(bytearray(1))
+            bad = kernel.decode_columns(
+                body,
+                memoryview(run),
+                len(run),
+                numbers[:total],
+                numbers[total:],
+                empty_int,
+                empty,
+                empty,
+                empty_int,
+                empty,
+                empty,
+                False,
+                False,
+            )[0]
+            if bad >= 0:
+                raise CorruptBatch(f"{MALFORMED}; not stored")
+
+    @staticmethod
+    def _without_duplicates(appender: Appender, rows: Rows) -> tuple[Rows, range | None]:
+        known: range | None = None
+        fresh: list[int] = []
+        for i, row in enumerate(rows[:, (PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, BASE, LAST)].tolist()):
+            producer_id, epoch, sequence, base, last = row
+            found = None
+            if producer_id >= 0 and sequence >= 0:
+                found = appender.producers.duplicate(producer_id, epoch, sequence, last - base + 1)
+            if found is None:
+                fresh.append(i)
+            else:
+                known = found if known is None else range(min(known.start, found.start), max(known.stop, found.stop))
+        return rows[fresh], known
+
+    def append_stream(
+        self,
+        chunks: Iterable[bytes],
+        key: bytes | None = None,
+        max_bytes: int | None = None,
+        *,
+        headers: Any = (),
+        timestamp: int | datetime | None = None,
+        expect_offset: int | None = None,
+    ) -> int:
+        """Append one record from an iterable of chunks without holding it in memory; its offset.
+
+        If it passes `max_bytes` or what the segment takes: `StreamTooLong`. If the iterable raises: `StreamAborted`
+        from its error. In each case the log is byte for byte what it was. Other appends wait until it is done.
+        """
+        return streaming.append_stream(
+            self._writable(),
+            chunks,
+            key=key,
+            headers=headers,
+            timestamp=_stamp(timestamp),
+            max_bytes=max_bytes,
+            expect_offset=expect_offset,
+        )
+
+    async def append_stream_async(
+        self,
+        chunks: AsyncIterable[bytes],
+        key: bytes | None = None,
+        max_bytes: int | None = None,
+        *,
+        headers: Any = (),
+        timestamp: int | datetime | None = None,
+    ) -> int:
+        """As `append_stream`, from an async iterable. A slow stream holds up nobody; cancelling it leaves nothing."""
+        from .aio import in_thread, past_recall
+
+        return await streaming.append_stream_async(
+            self._writable(),
+            chunks,
+            in_thread,
+            past_recall,
+            key=key,
+            headers=headers,
+            timestamp=_stamp(timestamp),
+            max_bytes=max_bytes,
+        )
+
+    async def append_async(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Any = (),
+        timestamp: int | datetime | None = None,
+    ) -> int:
+        """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync."""
+        from .aio import AsyncAppends, asyncio
+
+        appender = self._writable()
+        loop = asyncio.get_running_loop()
+        appends = self._loops.get(loop)
+        if appends is None:
+            appends = self._loops[loop] = AsyncAppends(appender)
+        return await appends.append(value, key, headers, _stamp(timestamp))
+
+    def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
+        """A buffered writer: the fast way to append records one by one. See `Writer`."""
+        return Writer(self._writable(), batch_bytes, linger_ms)
+
+    # --- reading
+
+    def _readable(self) -> Reader:
+        if self._closed:
+            raise LogClosed(f"the log {self.path} is closed")
+        return self._reader
+
+    def read(self, offset: int) -> Record:
+        """The record at `offset`; `OffsetOutOfRange` if there is none."""
+        if self._closed:
+            raise LogClosed(f"the log {self.path} is closed")
+        return self._reader.read(offset)
+
+    @overload
+    def __getitem__(self, which: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> list[Record]: ...
+
+    def __getitem__(self, which: int | slice) -> Record | list[Record]:
+        """`log[offset]`; `log[-1]` is the last record; `log[a:b]` a list of those with a <= offset < b."""
+        if isinstance(which, slice):
+            if which.step not in (None, 1):
+                raise InvalidRecordType("a slice of a log has no step")
+            return list(self._slice(which.start, which.stop))
+        end = self.next_offset
+        return self.read(which if which >= 0 else end + which)
+
+    def _slice(self, start: int | None, stop: int | None) -> Iterator[Record]:
+        lowest, end = self.lowest_offset, self.next_offset
+        start = lowest if start is None else start + end if start < 0 else start
+        stop = end if stop is None else stop + end if stop < 0 else stop
+        return self.scan(min(max(start, lowest), end), max(stop, 0))
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.scan()
+
+    def scan(self, start: int | None = None, end: int | None = None, max_bytes: int | None = None) -> Iterator[Record]:
+        """The records with start <= offset < end, in order, as of now; by default all of them."""
+        return self._readable().scan(start, end, max_bytes)
+
+    def scan_arrow(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        batch_rows: int = ARROW_ROWS,
+        *,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        views: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as Arrow record batches; `columns` also knows `headers` and `timestamp_type`.
+
+        With `views` keys and values are binary_view arrays that point into the mapped log: nothing is copied.
+        """
+        if batch_rows < 1:
+            raise InvalidConfig(f"batch_rows must be at least 1, not {batch_rows}")
+        return self._readable().scan_arrow(start, end, batch_rows, columns, views)
+
+    def fetch(self, start: int, max_bytes: int = 1 << 20) -> Fetched:
+        """Whole batches as stored, from the one that holds `start` on, up to `max_bytes` but at least one.
+
+        At the end it is empty and `next_offset` is `start`.
+        """
+        return self._readable().fetch(start, max_bytes)
+
+    def follow(self, start: int | None = None, timeout: float | None = None) -> Iterator[Record]:
+        """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds."""
+        return self._readable().follow(start, timeout)
+
+    def offset_at(self, timestamp: int | datetime) -> int:
+        """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
+        return self._readable().offset_at(_stamp(timestamp) or 0)
+
+    # --- upkeep
+
+    def truncate(self, offset: int) -> int:
+        """Drop the records from `offset` on; how many. The next record gets that offset."""
+        return truncation.truncate(self._writable(), offset)
+
+    def trim(self, offset: int) -> int:
+        """Drop the records below `offset`; how many. Files go when a whole segment is below."""
+        return truncation.trim(self._writable(), offset)
+
+    def remove_expired(self, max_age: timedelta | float) -> int:
+        """Drop leading segments whose newest record is at least so old (timedelta, or ms); how many records."""
+        return retention.remove_expired(self._writable(), max_age)
+
+    def apply_retention(self) -> RetentionReport:
+        """Drop what `retention_ms` and `retention_bytes` say."""
+        return retention.apply_retention(self._writable())
+
+    def sync(self) -> None:
+        """Return when everything appended so far survives a power cut."""
+        self._writable().sync()
+
+    def seal(self) -> None:
+        """Close the active segment now and go on in a new one."""
+        self._writable().seal()
+
+    def verify(self) -> VerifyReport:
+        """Read and check everything; damage is listed in the report, not raised."""
+        return verify(self._readable().segments, self._config.max_decompressed_bytes)
+
+
+def _stamp(timestamp: Any) -> Any:
+    """A datetime as milliseconds; anything else as it is."""
+    if isinstance(timestamp, datetime):
+        return int(timestamp.timestamp() * 1000)
+    return timestamp
+
+
+def _group(batches: Iterator[Any]) -> tuple[bytearray, bool]:
+    """The next batches, back to back, up to a size; and whether there may be more."""
+    group = bytearray()
+    for batch in batches:
+        group += batch.data
+        if len(group) >= _TABLE_BYTES:
+            return group, True
+    return group, False
+
+
+def _rows_of(data: memoryview) -> Rows:
+    """The headers of encoded batches, wherever they think they belong."""
+    parts: list[Rows] = []
+    position = 0
+    while position < len(data):
+        rows = new_rows(1024)
+        n, position, why = kernel.scan_batches(data, position, len(data), len(data), -1, memoryview(rows))
+        parts.append(rows[:n])
+        if why not in (kernel.SCAN_MORE, kernel.SCAN_END):
+            raise CorruptBatch(f"no whole batch at byte {position}; not stored")
+    return np.concatenate(parts) if parts else new_rows(0)
+
+
+def _is_contiguous(rows: Rows) -> bool:
+    return bool((rows[1:, POSITION] == rows[:-1, POSITION] + rows[:-1, SIZE]).all())
+
+
+def _compacted(data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
+    """Only these batches, back to back: the ones between them were stored before."""
+    kept = bytearray().join(data[p : p + s] for p, s in rows[:, (POSITION, SIZE)].tolist())
+    return memoryview(kept), _rows_of(memoryview(kept))
+
+
+def _stamp_batches(data: memoryview, rows: Rows) -> None:
+    """LogAppendTime: the log's clock for all records of the batches."""
+    now = time.time_ns() // 1_000_000
+    for row in rows:
+        position, size = int(row[POSITION]), int(row[SIZE])
+        batch = data[position : position + size]
+        batch[21:23] = (int(row[ATTRIBUTES]) | TIMESTAMP_TYPE_BIT).to_bytes(2, "big")
+        batch[35:43] = now.to_bytes(8, "big")
+        row[MAX_TIME] = now
+        kernel.patch_crc(batch, 0, crc32c(batch[21:]))

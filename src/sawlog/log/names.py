@@ -1,0 +1,53 @@
+"""The names of a log's files. A directory can be read with `ls`, also in the middle of a crash.
+
+```
+00000000000000001234.log         batches; the number is the first offset that may be in it
+00000000000000001234.index       sparse offsets, see index.py
+00000000000000001234.timeindex   sparse times
+LOCK                             held by the writer; never deleted
+checkpoint                       watermark, log start, clean-shutdown mark, see checkpoint.py
+producers                        state of idempotent producers, see producers.py
+*.tmp                            being written; worthless after a crash
+*.swap                           finished, about to replace the file without the suffix
+*.deleted                        given up, about to be unlinked
+*.torn                           what recovery cut off the end of a segment, kept for people to look at
+*.quarantined                    damaged data that was replaced, kept for people to look at
+```
+
+Anything else is not ours and is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+LOCK = "LOCK"
+CHECKPOINT = "checkpoint"
+PRODUCERS = "producers"
+LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
+TMP, SWAP, DELETED, TORN, QUARANTINED = ".tmp", ".swap", ".deleted", ".torn", ".quarantined"
+
+_SEGMENT = re.compile(r"(\d{20})\.log")
+_OURS = re.compile(r"\d{20}\.(log|index|timeindex)(\.tmp|\.swap|\.deleted|\.torn(\.\d+)?|\.quarantined(\.\d+)?)?")
+_SMALL = frozenset({LOCK, CHECKPOINT, PRODUCERS, CHECKPOINT + TMP, PRODUCERS + TMP})
+
+
+def file_name(base_offset: int, suffix: str = LOG) -> str:
+    """The name of a segment's file; 20 digits, so that lexical order is log order."""
+    return f"{base_offset:020d}{suffix}"
+
+
+def segment_base(name: str) -> int | None:
+    """The base offset if this is a segment's log file."""
+    found = _SEGMENT.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def is_ours(name: str) -> bool:
+    """Whether a log may delete this file when it is removed."""
+    return name in _SMALL or _OURS.fullmatch(name) is not None
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a crash left this file behind and nothing needs it."""
+    return is_ours(name) and name.endswith((TMP, DELETED))

@@ -1,0 +1,140 @@
+"""Idempotent producers: who has written what, so that a batch sent twice is stored once.
+
+A producer stamps its batches with an id, an epoch and the sequence number of the first record. The log remembers the
+last five batches of each producer, as Kafka does. A batch that repeats one of them is recognised and answered with
+the offsets it got the first time; one that leaves a gap, or comes from an older epoch, is refused.
+
+All of it stands in the batch headers, so the state is a cache. It is written to `producers` when a segment is sealed
+and when the log is closed, and brought up to date from the headers behind that point:
+
+```
+sawlog producers 1 <offset up to which it is true>
+<id> <epoch> <first sequence> <last sequence> <first offset> <last offset> <timestamp>      a line a batch
+crc32c 1c291ca3
+```
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from ..batch.checksum import crc32c
+from ..batch.header import BASE, BASE_SEQUENCE, COUNT, LAST, MAX_TIME, PRODUCER_EPOCH, PRODUCER_ID, Rows
+from ..errors import CorruptFile, OutOfOrderSequence, ProducerFenced
+
+#: Kafka's producers have at most five batches in flight.
+REMEMBERED = 5
+#: Sequence numbers are 31-bit and start again at 0.
+_WRAP = 2**31
+
+_TITLE = "sawlog producers 1 "
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    epoch: int
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class ProducerState:
+    """What each producer wrote last. Changed only under the log's lock."""
+
+    def __init__(self, expiry_ms: int) -> None:
+        self._expiry_ms = expiry_ms
+        self._producers: dict[int, deque[_Batch]] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def duplicate(self, producer_id: int, epoch: int, sequence: int, count: int) -> range | None:
+        """The offsets of this batch if it is stored already; None if it is the expected next one; or an error."""
+        batches = self._producers.get(producer_id)
+        if not batches:
+            return None  # never seen, or forgotten: any sequence will do
+        last = batches[-1]
+        if epoch < last.epoch:
+            raise ProducerFenced(
+                f"producer {producer_id} wrote with epoch {last.epoch} already; a batch of epoch {epoch} is refused"
+            )
+        end = (sequence + count - 1) % _WRAP
+        if epoch > last.epoch:
+            if sequence != 0:
+                raise OutOfOrderSequence(f"producer {producer_id} must start epoch {epoch} at sequence 0, not {sequence}")
+            return None
+        for batch in batches:
+            if batch.epoch == epoch and (batch.first_sequence, batch.last_sequence) == (sequence, end):
+                return range(batch.first_offset, batch.last_offset + 1)
+        expected = (last.last_sequence + 1) % _WRAP
+        if sequence != expected:
+            raise OutOfOrderSequence(
+                f"producer {producer_id} is at sequence {expected}; a batch that starts at {sequence} is refused"
+            )
+        return None
+
+    def note(
+        self, producer_id: int, epoch: int, sequence: int, first_offset: int, last_offset: int, timestamp: int
+    ) -> None:
+        """Remember a batch that was placed."""
+        batches = self._producers.setdefault(producer_id, deque(maxlen=REMEMBERED))
+        if batches and batches[-1].epoch != epoch:
+            batches.clear()
+        end = (sequence + last_offset - first_offset) % _WRAP
+        batches.append(_Batch(epoch, sequence, end, first_offset, last_offset, timestamp))
+
+    def note_rows(self, rows: Rows) -> None:
+        """Remember many placed batches, from their headers."""
+        for row in rows[(rows[:, PRODUCER_ID] >= 0) & (rows[:, BASE_SEQUENCE] >= 0) & (rows[:, COUNT] > 0)].tolist():
+            self.note(
+                row[PRODUCER_ID], row[PRODUCER_EPOCH], row[BASE_SEQUENCE], row[BASE], row[LAST], row[MAX_TIME]
+            )
+
+    def cut(self, offset: int) -> None:
+        """The log was truncated: forget the batches from `offset` on."""
+        for producer_id, batches in list(self._producers.items()):
+            kept = [batch for batch in batches if batch.last_offset < offset]
+            if kept:
+                self._producers[producer_id] = deque(kept, maxlen=REMEMBERED)
+            else:
+                del self._producers[producer_id]
+
+    def expire(self, now_ms: int) -> None:
+        """Forget producers that have been silent for long."""
+        oldest = now_ms - self._expiry_ms
+        for producer_id in [p for p, batches in self._producers.items() if batches[-1].timestamp < oldest]:
+            del self._producers[producer_id]
+
+    # --- the file
+
+    def encode(self, offset: int) -> bytes:
+        """The file's bytes: the state as of `offset`."""
+        lines = [f"{_TITLE}{offset}"]
+        for producer_id, batches in sorted(self._producers.items()):
+            lines.extend(
+                f"{producer_id} {b.epoch} {b.first_sequence} {b.last_sequence} {b.first_offset} {b.last_offset} "
+                f"{b.timestamp}"
+                for b in batches
+            )
+        body = ("\n".join(lines) + "\n").encode()
+        return body + f"crc32c {crc32c(body):08x}\n".encode()
+
+    @classmethod
+    def decode(cls, data: bytes, expiry_ms: int) -> tuple[ProducerState, int]:
+        """The state and the offset up to which it is true; `CorruptFile` unless every byte is right."""
+        body, _, mark = data.rpartition(b"crc32c ")
+        if mark != f"{crc32c(body):08x}\n".encode() or not body.startswith(_TITLE.encode()):
+            raise CorruptFile("a producer file whose checksum does not match")
+        made = cls(expiry_ms)
+        try:
+            head, *lines = body.decode().splitlines()
+            offset = int(head[len(_TITLE) :])
+            for line in lines:
+                producer_id, *numbers = map(int, line.split())
+                made._producers.setdefault(producer_id, deque(maxlen=REMEMBERED)).append(_Batch(*numbers))
+        except (ValueError, TypeError) as error:
+            raise CorruptFile(f"a producer file that does not parse: {error}") from error
+        return made, offset

@@ -1,0 +1,327 @@
+"""Reading a log: by offset, in order, as Arrow, as raw batches, by time, and as it grows.
+
+Nothing here takes a lock. Each call works on the segments as they were when it looked, checks every batch, and never
+skips one in silence: what cannot be read raises `CorruptBatch` with the next readable offset, from where the caller
+may go on. If a file is gone because the log was trimmed meanwhile, that is `OffsetOutOfRange`, not a gap.
+
+Memory: a scan looks at about a megabyte at a time and lets go of mapped pages behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..batch import read as batch_read
+from ..batch.header import LAST, POSITION, SIZE, Rows
+from ..batch.kernel import Record
+from ..config import LogConfig
+from ..errors import CorruptBatch, OffsetOutOfRange, ReadBeyondEnd, StorageError
+from .segment import Chunk, Segment
+from .segments import SegmentSet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Mapped pages that a scan has passed are let go when they add up to this.
+_FORGET_BYTES = 32 << 20
+ARROW_ROWS = 65_536
+#: A follower in another process looks again after this long; doubled while nothing comes.
+_POLL_S, _POLL_MOST_S = 0.001, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Whole batches as they are stored. The first may begin below the offset that was asked for."""
+
+    buffers: tuple[memoryview, ...]
+    next_offset: int
+
+    @property
+    def raw(self) -> bytes:
+        """All of them as one copy."""
+        return b"".join(self.buffers)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of them."""
+        return sum(len(buffer) for buffer in self.buffers)
+
+
+class Reader:
+    """The reading half of a log."""
+
+    def __init__(self, segments: SegmentSet, config: LogConfig, is_open: Callable[[], bool]) -> None:
+        self.segments = segments
+        self.config = config
+        self._is_open = is_open
+
+    # --- one record
+
+    def read(self, offset: int) -> Record:
+        """The record at `offset`."""
+        segments = self.segments
+        if not segments.lowest_offset <= offset < segments.next_offset:
+            segments.refresh()
+            segments.check(offset)
+        segment = segments.find(offset)
+        segments.use(segment)
+        try:
+            found = segment.read(offset, self.config.max_decompressed_bytes)
+        except StorageError as error:
+            self._explain(error, offset)
+            raise
+        finally:
+            segments.done(segment)
+        if found is None or found.offset != offset:
+            return self._missing(offset, found)
+        return found
+
+    def _missing(self, offset: int, found: Record | None) -> Record:
+        """No record has that offset although the log reaches over it."""
+        segment = self.segments.find(offset)
+        if not segment.dense:
+            raise OffsetOutOfRange(offset, self.segments.lowest_offset, self.segments.next_offset, "was compacted and")
+        following = found.offset if found is not None else segment.next_offset
+        raise CorruptBatch(
+            f"offset {offset} is missing", path=segment.path, position=segment.size, next_offset=following
+        )
+
+    def _explain(self, error: StorageError, offset: int) -> None:
+        """A file is gone or shorter than it was: say what that means, if it means that the log was trimmed."""
+        if isinstance(error, ReadBeyondEnd) or isinstance(error.__cause__, FileNotFoundError):
+            self.segments.refresh()
+            self.segments.check(offset)
+
+    # --- many records
+
+    def chunks(self, start: int, end: int) -> Iterator[tuple[Segment, Chunk]]:
+        """All checked batches that hold offsets from `start` to `end`, with the segment they lie in."""
+        offset = start
+        while offset < end:
+            segment = self.segments.find(offset)
+            if offset < self.segments.lowest_offset or offset >= segment.next_offset:
+                self.segments.refresh()
+                self.segments.check(offset)
+                segment = self.segments.find(offset)
+                if offset >= segment.next_offset:
+                    raise CorruptBatch(
+                        f"offset {offset} is missing", path=segment.path, position=segment.size, next_offset=None
+                    )
+            self.segments.use(segment)
+            behind = -1
+            try:
+                for chunk in segment.chunks(offset, end):
+                    yield segment, chunk
+                    offset = int(chunk.rows[-1, LAST]) + 1
+                    if behind < 0:
+                        behind = chunk.origin
+                    if chunk.origin - behind >= _FORGET_BYTES:
+                        segment.storage.forget(behind, chunk.origin - behind)
+                        behind = chunk.origin
+            except StorageError as error:
+                self._explain(error, offset)
+                raise
+            finally:
+                self.segments.done(segment)
+            if offset < end and offset < segment.next_offset:
+                if segment.dense:
+                    raise CorruptBatch(
+                        f"offset {offset} is missing",
+                        path=segment.path,
+                        position=segment.size,
+                        next_offset=segment.next_offset,
+                    )
+                offset = segment.next_offset
+
+    def span(self, start: int | None, end: int | None) -> tuple[int, int]:
+        """Where a scan starts and ends: checked, defaults filled in, the end no later than now."""
+        segments = self.segments
+        segments.refresh()
+        lowest, following = segments.lowest_offset, segments.next_offset
+        start = lowest if start is None else start
+        if not lowest <= start <= following:
+            raise OffsetOutOfRange(start, lowest, following, segments.directory.path)
+        return start, following if end is None else min(end, following)
+
+    def scan(self, start: int | None, end: int | None, max_bytes: int | None = None) -> Iterator[Record]:
+        """Records in order. `max_bytes` ends it before the batch that would pass it, never before the first."""
+        start, end = self.span(start, end)
+        return chain.from_iterable(self._lists(start, end, max_bytes))
+
+    def _lists(self, start: int, end: int, max_bytes: int | None = None) -> Iterator[list[Record]]:
+        for segment, chunk in self._limited(start, end, max_bytes):
+            found: list[Record] = []
+            error: CorruptBatch | None = None
+            try:
+                bad = batch_read.records(
+                    chunk.view, chunk.rows, start, end, found, self.config.max_decompressed_bytes
+                )
+                if bad >= 0:
+                    error = CorruptBatch(batch_read.MALFORMED)
+            except CorruptBatch as caught:
+                error = caught
+            yield found
+            if error is not None:
+                raise self._located(error, segment, chunk, found)
+
+    def _located(self, error: CorruptBatch, segment: Segment, chunk: Chunk, found: list[Record]) -> CorruptBatch:
+        """A batch whose CRC is right but whose records are not: find out which, and what follows it."""
+        row = chunk.rows[0]
+        if found:
+            row = chunk.rows[int((chunk.rows[:, LAST] <= found[-1].offset).sum())]
+        return error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
+
+    def _limited(self, start: int, end: int, max_bytes: int | None) -> Iterator[tuple[Segment, Chunk]]:
+        if max_bytes is None:
+            yield from self.chunks(start, end)
+            return
+        used = 0
+        for segment, chunk in self.chunks(start, end):
+            sizes = np.cumsum(chunk.rows[:, SIZE]) + used
+            fits = int((sizes <= max_bytes).sum())
+            if fits < len(chunk.rows):
+                chunk.rows = chunk.rows[: max(fits, 0 if used else 1)]
+                if len(chunk.rows):
+                    yield segment, chunk
+                return
+            used = int(sizes[-1])
+            yield segment, chunk
+
+    # --- Arrow
+
+    def scan_arrow(
+        self, start: int | None, end: int | None, batch_rows: int, columns: Sequence[str], views: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches of at most `batch_rows` rows, made of about two megabytes of log each."""
+        from ..batch.arrow import schema
+
+        schema(columns, views=views)  # refuses unknown columns before anything is read
+        start, end = self.span(start, end)
+        return self._arrow(start, end, batch_rows, columns, views)
+
+    def _arrow(
+        self, start: int, end: int, batch_rows: int, columns: Sequence[str], views: bool
+    ) -> Iterator[pa.RecordBatch]:
+        from ..batch.arrow import to_arrow
+
+        for segment, chunk in self.chunks(start, end):
+            try:
+                batch = to_arrow(
+                    chunk.view,
+                    chunk.rows,
+                    start,
+                    end,
+                    columns=columns,
+                    views=views,
+                    max_bytes=self.config.max_decompressed_bytes,
+                )
+            except CorruptBatch:
+                yield from self._arrow_one_by_one(segment, chunk, start, end, columns, views)
+                continue
+            for first in range(0, batch.num_rows, batch_rows):
+                yield batch.slice(first, batch_rows)
+
+    def _arrow_one_by_one(
+        self, segment: Segment, chunk: Chunk, start: int, end: int, columns: Sequence[str], views: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Something in this chunk does not parse: give what precedes it, then say where it is."""
+        from ..batch.arrow import to_arrow
+
+        most = self.config.max_decompressed_bytes
+        for i in range(len(chunk.rows)):
+            row = chunk.rows[i : i + 1]
+            try:
+                batch = to_arrow(chunk.view, row, start, end, columns=columns, views=views, max_bytes=most)
+            except CorruptBatch as error:
+                raise error.at(
+                    segment.path, chunk.origin + int(row[0, POSITION]), int(row[0, LAST]) + 1
+                ) from None
+            if batch.num_rows:
+                yield batch
+
+    # --- raw batches
+
+    def fetch(self, start: int, max_bytes: int) -> Fetched:
+        """Whole batches from the one that holds `start` on, at least one if there is one."""
+        segments = self.segments
+        if not segments.lowest_offset <= start < segments.next_offset:
+            segments.refresh()
+            segments.check(start, end_allowed=True)
+        buffers: list[memoryview] = []
+        following = start
+        for _, chunk in self._limited(start, segments.next_offset, max(max_bytes, 1)):
+            buffers.append(_bytes_of(chunk.view, chunk.rows))
+            following = int(chunk.rows[-1, LAST]) + 1
+        return Fetched(tuple(buffers), following)
+
+    # --- time
+
+    def offset_at(self, timestamp: int) -> int:
+        """The first offset whose record is not older than `timestamp`; the end if all are."""
+        self.segments.refresh()
+        lowest = self.segments.lowest_offset
+        for segment in self.segments.all:
+            if segment.next_offset <= lowest or not segment.size:
+                continue
+            self.segments.use(segment)
+            try:
+                if segment.timestamps()[1] >= timestamp:
+                    found = segment.first_at(timestamp, lowest, self.config.max_decompressed_bytes)
+                    if found is not None:
+                        return found
+            finally:
+                self.segments.done(segment)
+        return self.segments.next_offset
+
+    # --- as it grows
+
+    def follow(self, start: int | None, timeout: float | None) -> Iterator[Record]:
+        """Records from `start` on, and new ones as they come; ends after `timeout` seconds without any."""
+        offset, _ = self.span(start, None)
+        return chain.from_iterable(self._follow(offset, timeout))
+
+    def _follow(self, offset: int, timeout: float | None) -> Iterator[list[Record]]:
+        while True:
+            end = self.segments.next_offset
+            for found in self._lists(offset, end):
+                yield found
+                if found:
+                    offset = found[-1].offset + 1
+            offset = max(offset, end)
+            if not self._wait(offset, timeout):
+                return
+
+    def _wait(self, offset: int, timeout: float | None) -> bool:
+        """Until there is a record at `offset`; False if time ran out or the log was closed."""
+        segments = self.segments
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = _POLL_S
+        shared = segments.refresh()
+        while segments.next_offset <= offset:
+            if segments.next_offset < offset:  # truncated behind our back: what we gave out is not there any more
+                raise OffsetOutOfRange(offset, segments.lowest_offset, segments.next_offset, segments.directory.path)
+            rest = None if deadline is None else deadline - time.monotonic()
+            if not self._is_open() or (rest is not None and rest <= 0):
+                return False
+            with segments.changed:
+                segments.waiting += 1
+                try:
+                    if segments.next_offset <= offset:
+                        segments.changed.wait(pause if rest is None else min(pause, rest))
+                finally:
+                    segments.waiting -= 1
+            shared = segments.refresh() or shared
+            pause = min(pause * 2, _POLL_MOST_S)
+        return True
+
+
+def _bytes_of(view: memoryview, rows: Rows) -> memoryview:
+    first, last = rows[0], rows[-1]
+    return view[int(first[POSITION]) : int(last[POSITION] + last[SIZE])]
+

@@ -1,0 +1,522 @@
+"""One segment: a file of batches back to back, and its indexes.
+
+A segment is *active* (the last one, growing) or *sealed* (immutable, mapped, let go and mapped again as needed).
+`size` and `next_offset` say what has been committed to it: bytes behind `size` are nobody's business but the
+writer's. Reading checks every batch: header, bounds, CRC, records, and that its offsets follow those before it. A batch larger than 4 KiB is remembered once its
+CRC was right, so that reading single records from large batches does not compute it again and again.
+
+Threads: one writer under the log's lock; any number of readers without one. `tail` is set last.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..batch import kernel
+from ..batch.checksum import crc32c
+from ..batch.compression import decompress
+from ..batch.header import (
+    ATTRIBUTES,
+    BASE,
+    BASE_TIME,
+    BODY,
+    BODY_END,
+    COMPRESSION_MASK,
+    COUNT,
+    CRC,
+    HEADER_BYTES,
+    LAST,
+    MAX_TIME,
+    POSITION,
+    SIZE,
+    TIMESTAMP_TYPE_BIT,
+    Rows,
+    new_rows,
+)
+from ..batch.kernel import Record
+from ..batch.read import MALFORMED, first_bad_crc
+from ..errors import CorruptBatch, StorageError
+from ..storage import Directory, Storage
+from .index import SegmentIndex
+from .names import INDEX, LOG, TIME_INDEX, file_name
+
+#: How much is looked at in one step of a scan: large enough to amortise a call, small enough for the caches.
+CHUNK_BYTES = 1 << 20
+#: Most headers in one step.
+CHUNK_ROWS = 1024
+#: Batches from this size on are remembered when their CRC was right: no two of them start in the same 4 KiB.
+_REMEMBER_SHIFT = 12
+_REMEMBER_BYTES = 1 << _REMEMBER_SHIFT
+
+_NO_BATCH = "no whole batch that follows the one before stands here"
+_BAD_CRC = "the checksum of a batch does not match"
+
+_PLACE = struct.Struct(">qii")
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Whole batches in a buffer. `rows` count positions from the buffer's start, which is `origin` in the file."""
+
+    view: memoryview
+    rows: Rows
+    origin: int
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How far a segment is whole: the offset and position behind its last good batch; then the damage, if any, and
+    the position where good batches begin again (the limit, if none do)."""
+
+    next_offset: int
+    position: int
+    damage: CorruptBatch | None
+    resume_position: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """What an open segment has in memory."""
+
+    storage: Storage
+    index: SegmentIndex
+    proven: bytearray = field(default_factory=bytearray)
+
+
+class Segment:
+    """One segment of a log."""
+
+    def __init__(
+        self, directory: Directory, base_offset: int, next_offset: int, size: int, interval_bytes: int
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        #: (next offset, size): what has been committed, as one value, so that readers never see halves of two.
+        self.tail = (next_offset, size)
+        self.sealed = True
+        #: Whether a bad index found while reading is replaced on disk: only the writer may.
+        self.repairs = False
+        #: Whether each batch begins where the one before it ended; not so where compaction has been.
+        self.dense = True
+        self.identity: object = None
+        self.path = f"{directory.path}/{file_name(base_offset)}"
+        self._interval_bytes = interval_bytes
+        self._open: _Open | None = None
+        self._unpacked: tuple[int, memoryview] | None = None
+        self._times: tuple[int, int] | None = None
+
+    def __repr__(self) -> str:
+        state = "sealed" if self.sealed else "active"
+        return f"Segment({self.base_offset}..{self.next_offset}, {self.size:,} bytes, {state})"
+
+    # --- opening and closing
+
+    @classmethod
+    def create(cls, directory: Directory, base_offset: int, interval_bytes: int) -> Segment:
+        """A new, empty, active segment; its name is durable when this returns."""
+        storage = directory.create(file_name(base_offset))
+        return cls.active(directory, base_offset, storage, SegmentIndex(base_offset, interval_bytes), base_offset, 0)
+
+    @classmethod
+    def active(
+        cls,
+        directory: Directory,
+        base_offset: int,
+        storage: Storage,
+        index: SegmentIndex,
+        next_offset: int,
+        size: int,
+    ) -> Segment:
+        """A segment that stays open because it still grows."""
+        made = cls(directory, base_offset, next_offset, size, index._interval_bytes)
+        made.sealed = False
+        made._open = _Open(storage, index)
+        return made
+
+    @property
+    def _data(self) -> _Open:
+        return self._open or self._load()
+
+    def _load(self) -> _Open:
+        storage = self.directory.open_sealed(file_name(self.base_offset))
+        index = self._read_index()
+        self._open = loaded = _Open(storage, index or self.rebuild_index(storage))
+        if index is None and self.repairs:
+            try:
+                self.write_index()
+            except StorageError:
+                pass  # it is a cache, and the next open tries again
+        return loaded
+
+    def _read_index(self) -> SegmentIndex | None:
+        names = file_name(self.base_offset, INDEX), file_name(self.base_offset, TIME_INDEX)
+        if not all(self.directory.exists(name) for name in names):
+            return None
+        offsets, times = (self.directory.read(name) for name in names)
+        return SegmentIndex.decode(
+            self.base_offset,
+            self._interval_bytes,
+            offsets,
+            times,
+            span=self.next_offset - self.base_offset,
+            size_bytes=self.size,
+        )
+
+    def has_sound_index(self) -> bool:
+        """Whether both index files are there and could be right."""
+        return self._read_index() is not None
+
+    def rebuild_index(self, storage: Storage) -> SegmentIndex:
+        """The indexes anew from the batches, over and behind damage, which reading will report."""
+        index = SegmentIndex(self.base_offset, self._interval_bytes)
+        walk = self.walk(storage, 0, self.size, index)
+        while walk.damage is not None and walk.resume_position < self.size:
+            walk = self.walk(storage, walk.resume_position, self.size, index)
+        return index
+
+    def walk(self, storage: Storage, position: int, limit: int, index: SegmentIndex) -> Walk:
+        """Check every batch from `position` on and enter it into `index`, until the end or the first bad one."""
+        following = self.base_offset if position == 0 else -1
+        end = position
+        try:
+            for chunk in self.batches(storage, position, limit, following):
+                index.add_rows(chunk.rows, chunk.origin)
+                last = chunk.rows[-1]
+                following, end = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
+        except CorruptBatch as damage:
+            at, _ = self.resume(storage, end, limit, max(following, self.base_offset))
+            return Walk(following, end, damage, at)
+        return Walk(following, end, None, limit)
+
+    def write_index(self) -> None:
+        """Write both index files, each replaced atomically."""
+        offsets, times = self._data.index.encode()
+        self.directory.replace(file_name(self.base_offset, INDEX), offsets)
+        self.directory.replace(file_name(self.base_offset, TIME_INDEX), times)
+
+    def remove_index(self) -> None:
+        """Before a segment grows again, its index files go: a stale one must not outlive a crash."""
+        self.directory.remove(file_name(self.base_offset, INDEX))
+        self.directory.remove(file_name(self.base_offset, TIME_INDEX))
+
+    def unload(self) -> None:
+        """Let go of the mapping and the indexes; views that are held stay valid."""
+        self._unpacked = None
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.storage.close()
+
+    def seal(self) -> None:
+        """No more appends: the indexes are written, the file is opened anew as a mapping when it is read."""
+        self.timestamps()
+        try:
+            self.write_index()
+        except StorageError:  # a cache: without it the segment is read more slowly, and it is made anew at the next open
+            self.remove_index()
+        self.sealed = True
+        self.unload()
+
+    def delete(self) -> None:
+        """Remove all files. Readers that have it open keep what they have."""
+        self.unload()
+        for suffix in (LOG, INDEX, TIME_INDEX):
+            self.directory.remove(file_name(self.base_offset, suffix))
+
+    # --- writing (the active segment, under the log's lock)
+
+    @property
+    def storage(self) -> Storage:
+        """The bytes."""
+        return self._data.storage
+
+    @property
+    def index(self) -> SegmentIndex:
+        """The indexes in memory."""
+        return self._data.index
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it is open or mapped now."""
+        return self._open is not None
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset behind the segment."""
+        return self.tail[0]
+
+    @property
+    def size(self) -> int:
+        """Committed bytes."""
+        return self.tail[1]
+
+    # --- what it knows without reading
+
+    def timestamps(self) -> tuple[int, int]:
+        """(of the first batch, largest): ms, -1 where there is none. From the index, so good for finding, not for
+        deciding what to delete: that is `newest_timestamp`."""
+        if self.sealed and self._times is not None:
+            return self._times
+        if self.sealed and self._open is None:
+            index = self._read_index()
+            if index is not None:
+                self._times = -1, index.max_timestamp
+                return self._times
+            times = self._open_times()
+            self.unload()
+            return times
+        return self._open_times()
+
+    def _open_times(self) -> tuple[int, int]:
+        index = self._data.index
+        if index.first_timestamp < 0 and self.size >= HEADER_BYTES:
+            index.first_timestamp = struct.unpack(">q", self.storage.read(35, 8))[0]
+        self._times = index.first_timestamp, index.max_timestamp
+        return self._times
+
+    def newest_timestamp(self) -> int:
+        """The largest timestamp according to the batches themselves; damaged parts are left out."""
+        newest = self.timestamps()[1]
+        storage = self._data.storage
+        try:
+            for chunk in self.batches(storage, 0, self.size, self.base_offset, check=False):
+                newest = max(newest, int(chunk.rows[:, MAX_TIME].max()))
+        except CorruptBatch:
+            pass
+        if self.sealed:
+            self.unload()
+        return newest
+
+    # --- reading
+
+    def chunks(self, offset: int, end: int, *, check: bool = True) -> Iterator[Chunk]:
+        """The batches that hold offsets from `offset` to `end`, in order, checked; raises at the first bad one.
+
+        The first may start below `offset` and the last may go beyond `end`.
+        """
+        opened = self._data
+        limit = self.size
+        start, _, wanted = opened.index.bounds(offset, limit)
+        if wanted >= 0 and not self.names_batch(opened.storage, start, wanted):
+            start = 0
+        least = -1 if start else self.base_offset
+        for chunk in self.batches(opened.storage, start, limit, least, check=check, skip_below=offset):
+            rows = chunk.rows
+            if rows[0, LAST] < offset:
+                first = int((rows[:, LAST] < offset).sum())
+                if first == len(rows):
+                    continue
+                rows = rows[first:]
+            if rows[-1, BASE] >= end:
+                rows = rows[: int((rows[:, BASE] < end).sum())]
+                if len(rows):
+                    chunk.rows = rows
+                    yield chunk
+                return
+            chunk.rows = rows
+            yield chunk
+
+    def batches(
+        self,
+        storage: Storage,
+        position: int,
+        limit: int,
+        least: int,
+        *,
+        check: bool = True,
+        skip_below: int = 0,
+    ) -> Iterator[Chunk]:
+        """All whole batches from `position` to `limit`; `CorruptBatch` where something else stands.
+
+        Batches wholly below `skip_below` are hopped over without a look at their content.
+        """
+        want = CHUNK_BYTES
+        while position < limit:
+            view = storage.view(position, min(want, limit - position))
+            rows = new_rows(CHUNK_ROWS)
+            end = len(view)
+            n, stopped, why = kernel.scan_batches(view, 0, end, end, least, memoryview(rows), self.dense)
+            rows = rows[:n]
+            if n == 0:
+                if why == kernel.SCAN_SHORT and position + len(view) < limit:
+                    want = self._batch_size(view) if len(view) >= HEADER_BYTES else CHUNK_BYTES
+                    if want <= limit - position:
+                        continue
+                raise self._corrupt(storage, position, limit, max(least, self.base_offset), _NO_BATCH)
+            if check:
+                bad = self._first_bad(view, rows, skip_below)
+                if bad >= 0:
+                    if bad:
+                        yield Chunk(view, rows[:bad], position)
+                        least = int(rows[bad - 1, LAST]) + 1
+                    at = position + int(rows[bad, POSITION])
+                    raise self._corrupt(storage, at, limit, int(rows[bad, BASE]), _BAD_CRC)
+            yield Chunk(view, rows, position)
+            least = int(rows[-1, LAST]) + 1
+            position += stopped
+            want = CHUNK_BYTES
+
+    @staticmethod
+    def _first_bad(view: memoryview, rows: Rows, skip_below: int) -> int:
+        if skip_below <= rows[0, LAST]:
+            return first_bad_crc(view, rows)
+        skipped = int((rows[:, LAST] < skip_below).sum())
+        bad = first_bad_crc(view, rows[skipped:])
+        return bad if bad < 0 else bad + skipped
+
+    @staticmethod
+    def _batch_size(view: memoryview) -> int:
+        size: int = 12 + struct.unpack_from(">i", view, 8)[0]
+        return size
+
+    @staticmethod
+    def names_batch(storage: Storage, position: int, last_offset: int) -> bool:
+        """Whether the batch at an indexed position is the one that the index says."""
+        try:
+            header = storage.view(position, HEADER_BYTES)
+        except OSError:
+            return False
+        base, _, _ = _PLACE.unpack_from(header)
+        return bool(header[16] == 2 and base + struct.unpack_from(">i", header, 23)[0] == last_offset)
+
+    def read(self, offset: int, max_bytes: int) -> Record | None:
+        """The record at `offset`, or the first one after it; None if the segment has none so late."""
+        opened = self._data
+        start, stop, wanted = opened.index.bounds(offset, self.size)
+        if self.sealed:
+            stop = self.size
+        if wanted >= 0 and not self.names_batch(opened.storage, start, wanted):
+            start, stop = 0, self.size
+        least = -1 if start else self.base_offset
+        view = opened.storage.view(start, stop - start)
+        while True:
+            at = kernel.find_batch(view, 0, len(view), offset, least, self.dense)
+            if at >= 0:
+                break
+            if at == -1 and stop >= self.size:
+                return None
+            if stop >= self.size:
+                raise self._corrupt(opened.storage, start - 2 - at, self.size, self.base_offset, _NO_BATCH)
+            stop = self.size
+            view = opened.storage.view(start, stop - start)
+        header = _HEADER.unpack_from(view, at)
+        batch = view[at : at + 12 + header[1]]
+        self._prove(opened, start + at, batch, header)
+        found = self._record_in(start + at, batch, header, offset, max_bytes)
+        if found is None and start + at + len(batch) < self.size:
+            return self.read(header[0] + header[6] + 1, max_bytes)
+        return found
+
+    def _prove(self, opened: _Open, position: int, batch: memoryview, header: tuple[int, ...]) -> None:
+        """The batch's CRC is right, now or, if it is a large one, earlier."""
+        size = len(batch)
+        if size >= _REMEMBER_BYTES:
+            cell = position >> _REMEMBER_SHIFT
+            proven = opened.proven
+            if cell >> 3 < len(proven) and proven[cell >> 3] & (1 << (cell & 7)):
+                return
+        if crc32c(batch[21:]) != header[4]:
+            raise self._corrupt(opened.storage, position, self.size, header[0], _BAD_CRC)
+        if size >= _REMEMBER_BYTES:
+            if cell >> 3 >= len(opened.proven):
+                opened.proven.extend(bytes((self.size >> (_REMEMBER_SHIFT + 3)) + 64 - len(opened.proven)))
+            opened.proven[cell >> 3] |= 1 << (cell & 7)
+
+    def _record_in(
+        self, position: int, batch: memoryview, header: tuple[int, ...], offset: int, max_bytes: int
+    ) -> Record | None:
+        base, _, _, _, _, attributes, last_delta, base_time, max_time, _, _, _, count = header
+        body, start, end = batch, HEADER_BYTES, len(batch)
+        if attributes & COMPRESSION_MASK:
+            body = self._unpack(position, batch, attributes, max_bytes)
+            start, end = 0, len(body)
+        found = kernel.record_at(
+            body, start, end, count, base, base + last_delta, attributes, base_time, max_time, offset
+        )
+        if found is False:
+            raise self._corrupt(self.storage, position, self.size, base, MALFORMED)
+        return found  # type: ignore[no-any-return]
+
+    def _unpack(self, position: int, batch: memoryview, attributes: int, max_bytes: int) -> memoryview:
+        """The records of a compressed batch; the last one is kept, because neighbours are often read next."""
+        kept = self._unpacked
+        if kept is not None and kept[0] == position:
+            return kept[1]
+        try:
+            body = decompress(attributes & COMPRESSION_MASK, batch[HEADER_BYTES:], max_bytes=max_bytes)
+        except CorruptBatch as error:
+            base = _PLACE.unpack_from(batch)[0]
+            raise self._corrupt(self.storage, position, self.size, base, error.reason, type(error)) from None
+        if len(body) <= 4 * CHUNK_BYTES:
+            self._unpacked = position, body
+        return body
+
+    def first_at(self, timestamp: int, start: int, max_bytes: int) -> int | None:
+        """The first offset from `start` on whose record is not older than `timestamp`."""
+        offset = max(start, self._data.index.offset_before(timestamp))
+        for chunk in self.chunks(offset, self.next_offset, check=False):
+            for row in chunk.rows[chunk.rows[:, MAX_TIME] >= timestamp]:
+                if row[ATTRIBUTES] & TIMESTAMP_TYPE_BIT:
+                    if row[LAST] >= start:
+                        return max(int(row[BASE]), start)
+                    continue
+                batch = chunk.view[row[POSITION] : row[POSITION] + row[SIZE]]
+                position = chunk.origin + int(row[POSITION])
+                if crc32c(batch[21:]) != row[CRC]:
+                    raise self._corrupt(self.storage, position, self.size, int(row[BASE]), _BAD_CRC)
+                body, first, end = chunk.view, int(row[BODY]), int(row[BODY_END])
+                if row[ATTRIBUTES] & COMPRESSION_MASK:
+                    body = self._unpack(position, batch, int(row[ATTRIBUTES]), max_bytes)
+                    first, end = 0, len(body)
+                found: int = kernel.record_after(
+                    body, first, end, int(row[COUNT]), int(row[BASE]), int(row[BASE_TIME]), start, timestamp
+                )
+                if found == -2:
+                    raise self._corrupt(self.storage, position, self.size, int(row[BASE]), MALFORMED)
+                if found >= 0:
+                    return found
+        return None
+
+    # --- damage
+
+    def _corrupt(
+        self,
+        storage: Storage,
+        position: int,
+        limit: int,
+        least: int,
+        reason: str,
+        kind: type[CorruptBatch] = CorruptBatch,
+    ) -> CorruptBatch:
+        """The error for a bad batch, with the next offset that can be read after it."""
+        _, following = self.resume(storage, position, limit, least)
+        if following is None and self.sealed:
+            following = self.next_offset
+        return kind(reason, path=self.path, position=position, next_offset=following)
+
+    @staticmethod
+    def resume(storage: Storage, position: int, limit: int, least: int) -> tuple[int, int | None]:
+        """Behind damage at `position`: where the next good batch starts, and its first offset.
+
+        Where the damaged batch says that it ends is tried first: a record may itself contain what looks like a batch.
+        """
+        view = storage.view(position, limit - position)
+        if len(view) >= HEADER_BYTES:
+            end = Segment._batch_size(view)
+            if 0 < end < len(view) and kernel.find_header(view, end, len(view), least) == end and _is_good(view, end):
+                return position + end, _PLACE.unpack_from(view, end)[0]
+        at: int = kernel.find_header(view, 1, len(view), least)
+        while at >= 0:
+            if _is_good(view, at):
+                return position + at, _PLACE.unpack_from(view, at)[0]
+            at = kernel.find_header(view, at + 1, len(view), least)
+        return limit, None
+
+
+def _is_good(view: memoryview, position: int) -> bool:
+    """Whether the batch whose header stands there, and fits, has the right CRC."""
+    size = Segment._batch_size(view[position:])
+    crc: int = struct.unpack_from(">I", view, position + 17)[0]
+    return bool(crc32c(view[position + 21 : position + size]) == crc)

@@ -1,0 +1,196 @@
+"""The segments of one log, in order, and which of them are mapped.
+
+The list is swapped as a whole, so that readers, who take no lock, always see one that was true. A sealed segment is
+mapped when it is read and let go when more than `max_mapped` others were read since.
+
+`SegmentSet` belongs to the writing process, which knows what is there. `FollowedSet` belongs to a reader in another
+process: it looks again (`refresh`) when it runs out of records or a file is gone, and believes only whole batches.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from ..config import LogConfig
+from ..errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
+from ..storage import Directory
+from . import checkpoint
+from .index import SegmentIndex
+from .names import INDEX, file_name, segment_base
+from .segment import Segment
+
+
+class SegmentSet:
+    """The writer's view of its segments. Never empty once it is filled; the last one is active."""
+
+    def __init__(self, directory: Directory, config: LogConfig) -> None:
+        self.directory = directory
+        self.config = config
+        #: The log start: the first offset that is not trimmed.
+        self.lowest_offset = 0
+        self._list: tuple[tuple[Segment, ...], list[int]] = ((), [])
+        self._mapped: OrderedDict[Segment, None] = OrderedDict()
+        self._mapped_lock = threading.Lock()
+        self._newest: Segment | None = None
+        #: Signalled when records were added or dropped; see `Reader.follow`.
+        self.changed = threading.Condition()
+        self.waiting = 0
+
+    # --- the list
+
+    @property
+    def all(self) -> tuple[Segment, ...]:
+        """Oldest first."""
+        return self._list[0]
+
+    def set(self, segments: Iterable[Segment]) -> None:
+        """Swap the whole list."""
+        made = tuple(segments)
+        self._list = made, [segment.base_offset for segment in made]
+        with self._mapped_lock:
+            for gone in self._mapped.keys() - set(made):
+                del self._mapped[gone]
+            self._newest = None
+
+    @property
+    def active(self) -> Segment:
+        """The one that grows."""
+        return self._list[0][-1]
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset behind everything that is written."""
+        return self._list[0][-1].tail[0]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all batches."""
+        return sum(segment.size for segment in self._list[0])
+
+    def find(self, offset: int) -> Segment:
+        """The segment that would hold `offset`; the first or last one for offsets outside."""
+        segments, bases = self._list
+        return segments[max(bisect_right(bases, offset) - 1, 0)]
+
+    def check(self, offset: int, *, end_allowed: bool = False) -> None:
+        """Raise `OffsetOutOfRange` unless the log holds that offset."""
+        lowest, following = self.lowest_offset, self.next_offset
+        if not lowest <= offset < following + end_allowed:
+            raise OffsetOutOfRange(offset, lowest, following, self.directory.path)
+
+    def refresh(self) -> bool:
+        """Look for what other processes did; the writer knows already."""
+        return False
+
+    def wake(self) -> None:
+        """Tell those who follow that something changed."""
+        if self.waiting:
+            with self.changed:
+                self.changed.notify_all()
+
+    # --- mappings
+
+    def use(self, segment: Segment) -> None:
+        """Before reading a segment: keep it mapped, let the longest unused go."""
+        if segment is self._newest or not segment.sealed:
+            return
+        with self._mapped_lock:
+            self._newest = segment
+            self._mapped[segment] = None
+            self._mapped.move_to_end(segment)
+            most = self.config.max_mapped_segments
+            while most is not None and len(self._mapped) > max(most, 1):
+                old, _ = self._mapped.popitem(last=False)
+                old.unload()
+
+    def done(self, segment: Segment) -> None:
+        """After reading a segment: with `max_mapped_segments=0` nothing stays mapped."""
+        if self.config.max_mapped_segments == 0 and segment.sealed:
+            with self._mapped_lock:
+                self._mapped.pop(segment, None)
+                self._newest = None
+            segment.unload()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for segment in self._list[0]:
+            segment.unload()
+
+
+class FollowedSet(SegmentSet):
+    """A reader's view of a log that another process may be writing, trimming and replacing."""
+
+    def __init__(self, directory: Directory, config: LogConfig) -> None:
+        super().__init__(directory, config)
+        self._refreshing = threading.Lock()
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Look at the directory again; whether anything is different."""
+        with self._refreshing:
+            before = (self.lowest_offset, self._list[0], self._list[0][-1].tail if self._list[0] else None)
+            for _ in range(100):  # files may come and go while we look; the writer rests sooner or later
+                try:
+                    self._look()
+                    break
+                except StorageError as error:
+                    latest = error
+            else:
+                raise latest
+            return before != (self.lowest_offset, self._list[0], self._list[0][-1].tail if self._list[0] else None)
+
+    def _look(self) -> None:
+        bases = [base for name in self.directory.names() if (base := segment_base(name)) is not None]
+        known = {segment.base_offset: segment for segment in self._list[0]}
+        found: list[Segment] = []
+        for base, following in zip(bases, [*bases[1:], None], strict=True):
+            found.append(self._segment(base, following, known.get(base)))
+        start = self._log_start(found)
+        if found:
+            self.set(found)
+        self.lowest_offset = max(self.lowest_offset, start) if found else start
+
+    def _segment(self, base: int, following: int | None, known: Segment | None) -> Segment:
+        name = file_name(base)
+        identity = self.directory.identity(name)
+        if known is not None and known.identity == identity:
+            if not known.sealed and following is None:
+                self._grow(known)
+                return known
+            if known.sealed and known.next_offset == following:
+                return known
+        # Only a segment that its writer has sealed, index and all, is mapped: what may still be cut must be copied.
+        if following is not None and self.directory.exists(file_name(base, INDEX)):
+            made = Segment(
+                self.directory, base, following, self.directory.size(name), self.config.index_interval_bytes
+            )
+        else:
+            storage = self.directory.open_shared(name)
+            index = SegmentIndex(base, self.config.index_interval_bytes)
+            made = Segment.active(self.directory, base, storage, index, base, 0)
+            self._grow(made)
+        made.identity = identity
+        return made
+
+    @staticmethod
+    def _grow(segment: Segment) -> None:
+        """Take in the whole batches that were appended since; stop at the first that is not."""
+        following, position = segment.tail
+        try:
+            for chunk in segment.batches(segment.storage, position, segment.storage.size, following):
+                segment.index.add_rows(chunk.rows, chunk.origin)
+                last = chunk.rows[-1]
+                segment.tail = int(last[3]) + 1, chunk.origin + int(last[0] + last[1])
+        except CorruptBatch:
+            return  # not whole yet, or never: for a reader both are the end
+
+    def _log_start(self, found: list[Segment]) -> int:
+        try:
+            saved = checkpoint.load(self.directory)
+        except CorruptFile:
+            saved = None
+        start = found[0].base_offset if found else self.config.initial_offset
+        return start if saved is None else max(start, saved.log_start)

@@ -1,0 +1,282 @@
+"""Appending a record whose length nobody knows yet, without holding it in memory.
+
+The batch is written straight into the active segment: first a hole where its header will be, then the chunks as they
+come, with a running CRC and length; at the end the hole is filled. The two lengths in front of the value are varints
+padded to five bytes, so their place is fixed. The CRC of what was patched and of what was streamed are combined.
+
+Until the header is there, the hole reads as zeros: for a reader in another process, and for recovery after a crash,
+the log ends before it. Whatever goes wrong (too long, the stream raises, the disk is full, an interrupt), the segment
+is cut back to where it was. The log's lock is held meanwhile: other appends wait, reads do not.
+
+An async stream may be slow and must not hold a lock over an await: it is collected in a file of its own (`spool`),
+and copied in at the end, when its length is known. Other appends go on all the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterable, Callable, Iterable
+from typing import Any
+
+from ..batch import kernel
+from ..batch.build import refuse
+from ..batch.checksum import combine, crc32c
+from ..batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
+from ..errors import InvalidRecordType, StorageError, StreamAborted, StreamTooLong
+from ..storage import Storage
+from .append import Appender
+from .names import TMP, file_name
+from .segment import Segment
+
+_COPY_BYTES = 4 << 20
+
+
+class StreamedBatch:
+    """The bytes around a streamed value, and what is known of the value so far."""
+
+    def __init__(self, key: Any, headers: Any, timestamp: Any, *, append_time: bool) -> None:
+        # An ordinary batch with an empty value is the pattern: what precedes and follows the value is taken from it.
+        builder = kernel.BatchBuilder(refuse)
+        builder.add(b"", key, headers, timestamp)
+        self._append_time = append_time
+        self.timestamp = int(builder.base_timestamp)
+        record = bytes(memoryview(builder.buffer)[HEADER_BYTES : builder.position])
+        key_bytes = b"" if key is None else bytes(key)
+        _, at = _varint(record, 0)
+        # attributes, timestamp delta 0 and offset delta 0 are one byte each
+        _, key_at = _varint(record, at + 3)
+        value_at = key_at + len(key_bytes)
+        self._before = record[at:value_at]
+        self._after = record[value_at + 1 :]
+        self.prefix_bytes = HEADER_BYTES + 5 + len(self._before) + 5
+        self.value_bytes = 0
+        self._value_crc = 0
+
+    @property
+    def overhead_bytes(self) -> int:
+        """Everything but the value."""
+        return self.prefix_bytes + len(self._after)
+
+    def take(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Count a chunk that is being written."""
+        self._value_crc = crc32c(chunk, self._value_crc)
+        self.value_bytes += len(chunk)
+
+    @property
+    def suffix(self) -> bytes:
+        """What follows the value."""
+        return self._after
+
+    def prefix(self, base_offset: int) -> bytes:
+        """What precedes the value, now that everything is known."""
+        length = len(self._before) + 5 + self.value_bytes + len(self._after)
+        made = bytearray(HEADER_BYTES)
+        stamp = time.time_ns() // 1_000_000 if self._append_time else self.timestamp
+        attributes = TIMESTAMP_TYPE_BIT if self._append_time else 0
+        self.max_timestamp = stamp
+        size = self.overhead_bytes + self.value_bytes
+        kernel.write_header(made, 0, base_offset, size, 0, attributes, 0, self.timestamp, stamp, -1, -1, -1, 1)
+        made += _padded(length) + self._before + _padded(self.value_bytes)
+        head = crc32c(memoryview(made)[21:])
+        head = combine(head, self._value_crc, self.value_bytes)
+        kernel.patch_crc(made, 0, crc32c(self._after, head))
+        return bytes(made)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
+
+
+def _padded(number: int) -> bytes:
+    """A zig-zag varint in exactly five bytes. Kafka's clients read it like any other; all were tried."""
+    shifted = number << 1
+    return bytes(((shifted >> 7 * i) & 127) | (128 if i < 4 else 0) for i in range(5))
+
+
+def _check_chunk(chunk: object) -> bytes | bytearray | memoryview:
+    if isinstance(chunk, (bytes, bytearray)):
+        return chunk
+    if isinstance(chunk, memoryview) and chunk.contiguous:
+        return chunk.cast("B")
+    raise InvalidRecordType(f"a stream yields bytes, not {type(chunk).__name__}; nothing of it was kept")
+
+
+def _check_length(batch: StreamedBatch, more: int, bound: int, max_bytes: int | None) -> None:
+    total = batch.value_bytes + more
+    if max_bytes is not None and total > max_bytes:
+        raise StreamTooLong(f"the stream passed max_bytes={max_bytes:,}; nothing of it was kept")
+    if batch.overhead_bytes + total > bound:
+        raise StreamTooLong(
+            f"the stream passed the {bound:,} bytes that the segment still takes; nothing of it was kept; raise "
+            "segment_bytes or segment_overflow_bytes for longer records"
+        )
+
+
+def append_stream(
+    log: Appender,
+    chunks: Iterable[bytes],
+    *,
+    key: Any = None,
+    headers: Any = (),
+    timestamp: int | None = None,
+    max_bytes: int | None = None,
+    expect_offset: int | None = None,
+) -> int:
+    """One record from an iterable of chunks; its offset."""
+    from ..errors import OffsetMismatch
+
+    batch = StreamedBatch(key, headers, timestamp, append_time=log.recipe.append_time)
+    try:
+        source = iter(chunks)
+    except TypeError as error:
+        raise InvalidRecordType(f"append_stream takes an iterable of bytes, not {type(chunks).__name__}") from error
+    with log.lock:
+        log.check_open()
+        segment, bound = log.room_for_stream()
+        offset, size = segment.tail
+        if expect_offset is not None and expect_offset != offset:
+            raise OffsetMismatch(expect_offset, offset)
+        storage = segment.storage
+        try:
+            storage.append(bytes(batch.prefix_bytes))
+            _pour(batch, source, storage, bound, max_bytes)
+            storage.append(batch.suffix)
+            storage.write_at(size, batch.prefix(offset))
+        except BaseException:
+            _roll_back(log, segment, size)
+            raise
+        _enter(log, segment, batch, offset, size)
+    log.segments.wake()
+    log.settle(offset + 1)
+    return offset
+
+
+def _pour(batch: StreamedBatch, source: Any, storage: Storage, bound: int, max_bytes: int | None) -> None:
+    while True:
+        try:
+            chunk = next(source)
+        except StopIteration:
+            return
+        except Exception as error:
+            raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing of it was kept") from error
+        data = _check_chunk(chunk)
+        _check_length(batch, len(data), bound, max_bytes)
+        batch.take(data)
+        storage.append(data)
+
+
+def _roll_back(log: Appender, segment: Segment, size: int) -> None:
+    try:
+        segment.storage.truncate(size)
+    except StorageError as error:
+        log.commit.fail(error)
+
+
+def _enter(log: Appender, segment: Segment, batch: StreamedBatch, offset: int, size: int) -> None:
+    end = segment.storage.size
+    segment.index.add(offset, size, end - size, batch.max_timestamp)
+    segment.tail = offset + 1, end
+    log.note_written(end - size)
+
+
+# --- async
+
+
+class Spool:
+    """A file beside the segments that collects an async stream until it is whole."""
+
+    _number = 0
+
+    def __init__(self, log: Appender, batch: StreamedBatch, max_bytes: int | None) -> None:
+        self._log = log
+        self._batch = batch
+        self._max_bytes = max_bytes
+        with log.lock:
+            log.check_open()
+            _, self._bound = log.room_for_stream()
+            Spool._number += 1
+            # A name that a crash leaves behind is recognised as worthless, and that no segment can have.
+            self._name = file_name(10**19 + Spool._number) + TMP
+            log.directory.remove(self._name)
+            self._storage = log.directory.create(self._name)
+
+    def write(self, chunk: object) -> None:
+        """Add a chunk."""
+        data = _check_chunk(chunk)
+        _check_length(self._batch, len(data), self._bound, self._max_bytes)
+        self._batch.take(data)
+        self._storage.append(data)
+
+    def place(self) -> int:
+        """Copy the collected value into the log as one record; its offset."""
+        log, batch = self._log, self._batch
+        with log.lock:
+            log.check_open()
+            segment, bound = log.room_for_stream()
+            if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
+                segment = log.rotate()  # others have filled it meanwhile
+                _, bound = log.room_for_stream()
+            _check_length(batch, 0, bound, self._max_bytes)
+            offset, size = segment.tail
+            storage = segment.storage
+            try:
+                storage.append(batch.prefix(offset))
+                for position in range(0, batch.value_bytes, _COPY_BYTES):
+                    storage.append(self._storage.read(position, min(_COPY_BYTES, batch.value_bytes - position)))
+                storage.append(batch.suffix)
+            except BaseException:
+                _roll_back(log, segment, size)
+                raise
+            _enter(log, segment, batch, offset, size)
+        log.segments.wake()
+        log.settle(offset + 1)
+        return offset
+
+    def discard(self) -> None:
+        """The file has served, or is not wanted any more."""
+        self._storage.remove()
+
+
+async def append_stream_async(
+    log: Appender,
+    chunks: AsyncIterable[bytes],
+    run: Callable[..., Any],
+    run_to_end: Callable[..., Any],
+    *,
+    key: Any = None,
+    headers: Any = (),
+    timestamp: int | None = None,
+    max_bytes: int | None = None,
+) -> int:
+    """One record from an async iterable of chunks; its offset. `run` runs a blocking call in a thread;
+    `run_to_end` as well, and a cancellation cannot undo it."""
+    batch = StreamedBatch(key, headers, timestamp, append_time=log.recipe.append_time)
+    if not hasattr(chunks, "__aiter__"):
+        raise InvalidRecordType(f"append_stream_async takes an async iterable, not {type(chunks).__name__}")
+    spool: Spool = await run(Spool, log, batch, max_bytes)
+    try:
+        source = chunks.__aiter__()
+        while True:
+            try:
+                chunk = await source.__anext__()
+            except StopAsyncIteration:
+                break
+            except Exception as error:
+                raise StreamAborted(
+                    f"the stream raised {type(error).__name__}: {error}; nothing of it was kept"
+                ) from error
+            await run(spool.write, chunk)
+        offset: int = await run_to_end(spool.place)
+        return offset
+    finally:
+        spool.discard()
+
+
+

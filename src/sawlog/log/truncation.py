@@ -1,0 +1,164 @@
+"""Dropping the end of a log (`truncate`) and its beginning (`trim`).
+
+Truncation keeps [lowest, offset). The watermark is lowered first, so that a crash half-way leaves a longer log, never
+a damaged one. Later segments are deleted, newest first. The segment that holds `offset` is never cut where it lies:
+what remains of it is written to a new file, fsynced and renamed over it, because readers may have it mapped. A batch
+that holds both kept and dropped records is built anew with the kept ones, at the same offsets.
+
+Trimming notes the new log start durably, then deletes the segments that lie wholly below it. Offsets never go back:
+if nothing is left, the log goes on in an empty segment at the offset that was next.
+"""
+
+from __future__ import annotations
+
+from ..batch import kernel
+from ..batch.checksum import crc32c
+from ..batch.compression import compress, decompress
+from ..batch.header import (
+    ATTRIBUTES,
+    BASE,
+    BASE_SEQUENCE,
+    BASE_TIME,
+    BODY,
+    BODY_END,
+    COMPRESSION_MASK,
+    COUNT,
+    HEADER_BYTES,
+    LEADER_EPOCH,
+    MAX_TIME,
+    POSITION,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    TIMESTAMP_TYPE_BIT,
+)
+from ..batch.read import MALFORMED
+from ..errors import CorruptBatch, OffsetOutOfRange
+from .append import Appender
+from .index import SegmentIndex
+from .names import TMP, file_name
+from .segment import Chunk, Segment
+
+_COPY_BYTES = 8 << 20
+
+
+def truncate(log: Appender, offset: int) -> int:
+    """Keep the records below `offset`; how many were dropped."""
+    with log.exclusive():
+        segments = log.segments
+        lowest, following = segments.lowest_offset, segments.next_offset
+        if not lowest <= offset <= following:
+            raise OffsetOutOfRange(offset, lowest, following, log.directory.path)
+        if offset == following:
+            return 0
+        kept = list(segments.all)
+        target = segments.find(offset)
+        position, rest = _cut_point(log, target, offset)
+        log.retreat((offset, target.base_offset, position))
+        while kept[-1] is not target:
+            kept.pop().delete()
+        log.directory.sync()
+        kept[-1] = _cut(log, target, offset, position, rest)
+        log.producers.cut(offset)
+        log.adopt(kept)
+        log.save_producers()
+    segments.wake()
+    return following - offset
+
+
+def _cut_point(log: Appender, segment: Segment, offset: int) -> tuple[int, bytes]:
+    """Where the file is cut, and a batch with the kept records of the one that is cut through."""
+    for chunk in segment.chunks(offset, offset + 1):
+        row = chunk.rows[0]
+        position = chunk.origin + int(row[POSITION])
+        return position, b"" if row[BASE] >= offset else _head_of(log, chunk, offset)
+    return segment.size, b""
+
+
+def _head_of(log: Appender, chunk: Chunk, offset: int) -> bytes:
+    """The first batch of a chunk with its records below `offset` only, byte for byte as they were."""
+    row = chunk.rows[0]
+    base, attributes = int(row[BASE]), int(row[ATTRIBUTES])
+    body, start, end = chunk.view, int(row[BODY]), int(row[BODY_END])
+    codec = attributes & COMPRESSION_MASK
+    if codec:
+        body = decompress(codec, chunk.view[start:end], max_bytes=log.config.max_decompressed_bytes)
+        start, end = 0, len(body)
+    count, end, newest = kernel.head_of(body, start, end, int(row[COUNT]), offset - base)
+    if count < 0:
+        raise CorruptBatch(MALFORMED)
+    packed = compress(codec, body[start:end], log.config.compression_level) if codec else None
+    if packed is None:
+        attributes, packed = attributes & ~COMPRESSION_MASK, body[start:end]
+    made = bytearray(HEADER_BYTES + len(packed))
+    made[HEADER_BYTES:] = packed
+    kernel.write_header(
+        made,
+        0,
+        base,
+        len(made),
+        int(row[LEADER_EPOCH]),
+        attributes,
+        offset - 1 - base,
+        int(row[BASE_TIME]),
+        int(row[MAX_TIME]) if attributes & TIMESTAMP_TYPE_BIT else int(row[BASE_TIME]) + newest,
+        int(row[PRODUCER_ID]),
+        int(row[PRODUCER_EPOCH]),
+        int(row[BASE_SEQUENCE]),
+        count,
+    )
+    kernel.patch_crc(made, 0, crc32c(memoryview(made)[21:]))
+    return bytes(made)
+
+
+def _cut(log: Appender, segment: Segment, offset: int, position: int, rest: bytes) -> Segment:
+    """What remains of a segment, as the active one."""
+    directory, base = log.directory, segment.base_offset
+    interval = log.config.index_interval_bytes
+    segment.remove_index()
+    temporary = file_name(base) + TMP
+    directory.remove(temporary)
+    copy = directory.create(temporary)
+    source = segment.storage
+    for start in range(0, position, _COPY_BYTES):
+        copy.append(source.view(start, min(_COPY_BYTES, position - start)))
+    if rest:
+        copy.append(rest)
+    copy.sync()
+    copy.close()
+    directory.rename(temporary, file_name(base))
+    directory.sync()
+    segment.unload()
+    storage = directory.open(file_name(base))
+    index = SegmentIndex(base, interval)
+    size = position + len(rest)
+    made = Segment.active(directory, base, storage, index, offset, size)
+    made.dense = segment.dense
+    made.walk(storage, 0, size, index)
+    return made
+
+
+def trim(log: Appender, offset: int) -> int:
+    """Drop the records below `offset`; how many were dropped."""
+    with log.exclusive():
+        segments = log.segments
+        lowest, following = segments.lowest_offset, segments.next_offset
+        if offset < lowest:
+            return 0
+        if offset > following:
+            raise OffsetOutOfRange(offset, lowest, following, log.directory.path)
+        if offset == following and segments.active.size:
+            log.rotate()
+        segments.lowest_offset = offset
+        log.save(clean=False)
+        kept = list(segments.all)
+        gone: list[Segment] = []
+        while len(kept) > 1 and kept[0].next_offset <= offset:
+            gone.append(kept.pop(0))
+        if gone:
+            segments.set(kept)
+            for segment in gone:
+                segment.delete()
+            log.directory.sync()
+    segments.wake()
+    return offset - lowest
+

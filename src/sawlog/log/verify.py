@@ -1,0 +1,151 @@
+"""Checking everything: every batch, every record, every index entry, against each other.
+
+`verify` reads the whole log and changes nothing. Damage is listed, not raised, and reading goes on behind it, so that
+one report tells all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..batch import kernel
+from ..batch.header import COUNT, LAST, POSITION, SIZE
+from ..batch.read import MALFORMED, unpack
+from ..errors import CorruptBatch, StorageError
+from .index import SegmentIndex
+from .segment import Chunk, Segment
+from .segments import SegmentSet
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: where, what, and the next offset that can be read (None: nothing readable follows)."""
+
+    path: str
+    position: int
+    reason: str
+    next_offset: int | None
+
+    def __str__(self) -> str:
+        return f"{self.path} at byte {self.position}: {self.reason}"
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What was read and what is wrong. `bool(report)` says whether all is well."""
+
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        verdict = "all good" if self.ok else f"{len(self.problems)} problems"
+        head = (
+            f"{verdict}: {self.records:,} records in {self.batches:,} batches, {self.segments} segments, "
+            f"{self.size_bytes:,} bytes"
+        )
+        return "\n  ".join([head, *map(str, self.problems)])
+
+
+def verify(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyReport:
+    """Read everything below the end as of now."""
+    report = VerifyReport()
+    for segment in segments.all:
+        segments.use(segment)
+        try:
+            _verify_segment(segment, report, max_decompressed_bytes)
+        except StorageError as error:
+            if segments.lowest_offset >= segment.next_offset:
+                continue  # trimmed while we were reading
+            report.problems.append(Problem(segment.path, 0, str(error), segment.next_offset))
+        finally:
+            segments.done(segment)
+    return report
+
+
+def _verify_segment(segment: Segment, report: VerifyReport, most: int) -> None:
+    following, size = segment.tail
+    storage = segment.storage
+    report.segments += 1
+    report.size_bytes += size
+    position, least = 0, segment.base_offset
+    expected = segment.base_offset
+    while position < size:
+        try:
+            for chunk in segment.batches(storage, position, size, least):
+                _verify_records(segment, chunk, report, most)
+                last = chunk.rows[-1]
+                position, expected = chunk.origin + int(last[POSITION] + last[SIZE]), int(last[LAST]) + 1
+        except CorruptBatch as error:
+            report.problems.append(_problem(segment, error))
+            at = error.position if error.position is not None else position
+            position, resumed = segment.resume(storage, at, size, expected)
+            least, expected = -1, resumed if resumed is not None else following
+    if expected < following and segment.dense:
+        reason = f"offsets {expected} to {following - 1} are missing"
+        report.problems.append(Problem(segment.path, size, reason, following))
+    _verify_index(segment, segment.index, report)
+
+
+def _problem(segment: Segment, error: CorruptBatch) -> Problem:
+    return Problem(segment.path, error.position or 0, error.reason, error.next_offset)
+
+
+def _verify_records(segment: Segment, chunk: Chunk, report: VerifyReport, most: int) -> None:
+    """Every record of a chunk parses, and the header's count and largest timestamp are true."""
+    report.batches += len(chunk.rows)
+    report.records += int(chunk.rows[:, COUNT].sum())
+    done = 0
+    for body, rows, error in unpack(chunk.view, chunk.rows, most):
+        reason = None if error is None else error.reason
+        bad = 0
+        if reason is None:
+            total = int(rows[:, COUNT].sum())
+            numbers, times = np.empty(total, np.int64), np.empty(total, np.int64)
+            empty_int, empty = memoryview(np.empty(1, np.int32)), memoryview(bytearray(1))
+            bad, *_ = kernel.decode_columns(
+                body,
+                memoryview(rows),
+                len(rows),
+                memoryview(numbers),
+                memoryview(times),
+                empty_int,
+                empty,
+                empty,
+                empty_int,
+                empty,
+                empty,
+                False,
+                False,
+            )
+            reason = MALFORMED if bad >= 0 else None
+        if reason is not None:
+            row = chunk.rows[done + max(bad, 0)]
+            where = chunk.origin + int(row[POSITION])
+            report.problems.append(Problem(segment.path, where, reason, int(row[LAST]) + 1))
+            if error is not None:
+                return
+        done += len(rows)
+
+
+def _verify_index(segment: Segment, index: SegmentIndex, report: VerifyReport) -> None:
+    """Every entry points at a batch that is the one it names."""
+    storage = segment.storage
+    for relative, position in zip(index.offsets, index.positions, strict=False):
+        if not Segment.names_batch(storage, position, segment.base_offset + relative):
+            reason = f"the index says that the batch that ends at {segment.base_offset + relative} starts here"
+            report.problems.append(Problem(segment.path, position, reason, None))
+            return
+

@@ -1,0 +1,145 @@
+"""Explicit buffering: records one by one, batches to the log.
+
+`append` here *is* the compiled builder's method: it encodes the record into the open batch and returns. When the
+batch is full, when it is `linger_ms` old, on `flush` and on `close`, the batch is placed. So an offset is known only
+then; `flush` gives the range. A record that was taken is lost if the process dies before it is placed: whoever needs
+to know calls `flush`, which returns when the log's durability policy is satisfied.
+
+Bad records are refused by `append` at once and leave the batch as it was. If placing fails, the batch stays and the
+error is raised; the next `flush` tries again. Leaving the `with` block flushes, also after an exception.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from ..batch import kernel
+from ..batch.build import Encoded, finish, refuse
+from ..config import KIB
+from ..errors import LogClosed, SawlogError
+from . import background
+from .append import Appender
+
+#: About a thousand records of a hundred bytes: large enough to be fast, small enough to find a record in quickly.
+BATCH_BYTES = 128 * KIB
+
+
+class Writer:
+    """Collects records into batches and places them. Safe between threads."""
+
+    #: `append(value, key=None, headers=(), timestamp=None)`: take one record; its offset is known when it is placed.
+    append: Callable[..., None]
+
+    def __init__(self, log: Appender, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
+        self._log = log
+        recipe = log.recipe
+        limit = min(batch_bytes, recipe.max_batch_bytes)
+        self._lock = threading.RLock()
+        self._builder = kernel.BatchBuilder(
+            refuse,
+            limit=limit,
+            on_full=self._full,
+            max_record=recipe.max_record_bytes,
+            max_total=recipe.max_batch_bytes,
+            capacity=limit + 4096,
+        )
+        self._spare: bytearray | None = bytearray(limit + 4096)
+        self._pending: tuple[Encoded, bytearray] | None = None
+        self._closed = False
+        self._linger_s = None if linger_ms is None else linger_ms / 1000
+        self._oldest = 0.0
+        #: The offsets of the batch that was placed last.
+        self.last: range = range(0)
+        # A call into the compiled kernel is atomic under the interpreter's lock; interpreted it is not.
+        self.append = self._builder.add if kernel.COMPILED else self._append_locked
+        log.writers.add(self)
+        if self._linger_s is not None:
+            background.every(max(self._linger_s / 2, 0.001), self._flush_in_time)
+
+    def _append_locked(self, value: Any, key: Any = None, headers: Any = (), timestamp: Any = None) -> None:
+        with self._lock:
+            self._builder.add(value, key, headers, timestamp)
+
+    def append_many(self, records: Any) -> None:
+        """Take many records, as `Log.append_many` does, but not as one batch."""
+        for record in records:
+            if isinstance(record, kernel.Record):
+                stamp = None if record.timestamp < 0 else record.timestamp
+                self.append(record.value, record.key, record.headers, stamp)
+            elif isinstance(record, tuple):
+                self.append(*record)
+            elif isinstance(record, dict):
+                self.append(**record)
+            else:
+                self.append(record)
+
+    def _full(self) -> None:
+        """The builder's batch has reached its size."""
+        self._place(wait=True)
+
+    def _place(self, *, wait: bool) -> range:
+        with self._lock:
+            if self._closed:
+                raise LogClosed("this writer is closed")
+            placed = range(0)
+            if self._pending is None and self._builder.count:
+                spare, self._spare = self._spare, None
+                encoded = finish(self._builder, self._log.recipe)
+                self._pending = encoded, self._builder.swap(spare or bytearray(len(self._builder.buffer)))
+            if self._pending is not None:
+                encoded, buffer = self._pending
+                placed = self._log.place(encoded)
+                self._pending, self._spare = None, buffer
+                self.last = placed
+        if wait and placed:
+            self._log.settle(placed.stop)
+        return placed
+
+    def flush(self) -> range:
+        """Place everything taken so far; the offsets of the last batch. Durable as the log's policy says."""
+        placed = self._place(wait=True)
+        if self._builder.count:  # a batch that had failed before went first
+            placed = self._place(wait=True)
+        return placed
+
+    def _flush_in_time(self) -> None:
+        """The background's turn: place a batch that has waited for long enough."""
+        if self._closed or not self._builder.count:
+            self._oldest = 0.0
+            return
+        now = time.monotonic()
+        if not self._oldest:
+            self._oldest = now
+        elif self._linger_s is not None and now - self._oldest >= self._linger_s / 2:
+            self._oldest = 0.0
+            try:
+                self.flush()
+            except (SawlogError, OSError):
+                pass  # the batch is kept; the next append or flush meets the same error and raises it
+
+    def close(self) -> None:
+        """Flush and stop."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                self.flush()
+            finally:
+                self._closed = True
+                self.append = self._refuse
+                self._log.writers.discard(self)
+
+    def _refuse(self, *_arguments: Any, **_keywords: Any) -> None:
+        raise LogClosed("this writer is closed")
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

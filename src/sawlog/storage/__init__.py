@@ -1,0 +1,22 @@
+"""Where bytes live: files, memory, mappings, all behind one small interface.
+
+`Storage` is one run of bytes that grows at its end; `Directory` is where they are made, found and replaced by name.
+Everything above runs on any pair that keeps the promises in `interface.py`; `sawlog.testing` has a suite for that.
+Only this package talks to the operating system.
+"""
+
+from .file import FileDirectory, FileStorage
+from .interface import Directory, Lock, Storage
+from .mapped import MappedStorage
+from .memory import MemoryDirectory, MemoryStorage
+
+__all__ = [
+    "Directory",
+    "FileDirectory",
+    "FileStorage",
+    "Lock",
+    "MappedStorage",
+    "MemoryDirectory",
+    "MemoryStorage",
+    "Storage",
+]

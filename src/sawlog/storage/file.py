@@ -1,0 +1,360 @@
+"""Storages in files, and the directory that holds them.
+
+Writing is `pwrite` at a position that we keep ourselves: no file position is shared with a forked child, and a failed
+append cannot leave later ones behind a torn one. Reading the part that is still growing goes through a mapping of
+what had been written when it was made, and through `pread` beyond it. Such a mapping never outlives its bytes:
+nothing below the size that a log has committed is ever cut in place (see `sawlog.log.truncation`).
+
+Names are opened relative to one descriptor of the directory and never through a symbolic link.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import socket
+import stat
+
+from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError, SyncFailed
+from .interface import Buffer, Lock, Storage
+from .mapped import MappedStorage
+from .system import fcntl, reporting, storage_error, sync_data
+
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
+#: Reads beyond the mapping are copied until they add up to this; then the file is mapped anew.
+_REMAP_BYTES = 1 << 20
+
+
+class FileStorage:
+    """A file that this process appends to, or (`shared`) that another process does."""
+
+    def __init__(self, directory: FileDirectory, name: str, fd: int, *, shared: bool = False) -> None:
+        self.name = name
+        self._directory = directory
+        self._path = f"{directory.path}/{name}"
+        self._fd = fd
+        self._shared = shared
+        self._size = os.fstat(fd).st_size
+        self._map: memoryview | None = None
+        self._copied_bytes = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes written; of a shared file, as of now."""
+        if self._shared:
+            self._size = os.fstat(self._fd).st_size
+        return self._size
+
+    def append(self, data: Buffer) -> int:
+        """Write at the end; a short write goes on, a failed one is taken back."""
+        position = self._size
+        try:
+            self._write(position, data)
+        except OSError as error:
+            raise self._undo(error, position) from error
+        except BaseException:  # an interrupt between two parts of one append
+            os.ftruncate(self._fd, position)
+            raise
+        self._size = position + len(data)
+        return position
+
+    def _write(self, position: int, data: Buffer) -> None:
+        written = os.pwrite(self._fd, data, position)
+        if written < len(data):
+            rest = memoryview(data)[written:]
+            while rest:
+                position += written
+                written = os.pwrite(self._fd, rest, position)
+                rest = rest[written:]
+
+    def _undo(self, error: OSError, size: int) -> StorageError:
+        made = storage_error(error, "writing", self._path)
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError:
+            made.torn = True
+        return made
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Overwrite what nobody has seen yet."""
+        with reporting("writing", self._path):
+            self._write(position, data)
+
+    def read(self, position: int, size: int) -> bytes:
+        """A copy; loops, because a single pread gives at most 2 GiB."""
+        with reporting("reading", self._path):
+            data = os.pread(self._fd, size, position)
+            while len(data) < size:
+                more = os.pread(self._fd, size - len(data), position + len(data))
+                if not more:
+                    raise ReadBeyondEnd(
+                        errno.ENODATA, f"{self._path} has {position + len(data)} bytes, not {position + size}"
+                    )
+                data += more
+        return data
+
+    def view(self, position: int, size: int) -> memoryview:
+        """From the mapping if it reaches so far; a shared file, which its writer may cut, is always copied."""
+        end = position + size
+        mapped = self._map
+        if mapped is not None and end <= len(mapped):
+            return mapped[position:end]
+        if end > self.size:
+            raise ReadBeyondEnd(errno.ENODATA, f"{self._path} has {self._size} bytes, not {end}")
+        if not self._shared and size:
+            self._copied_bytes += size
+            if self._copied_bytes >= _REMAP_BYTES:
+                return self._remap()[position:end]
+        return memoryview(self.read(position, size))
+
+    def _remap(self) -> memoryview:
+        with reporting("mapping", self._path):
+            self._map = memoryview(mmap.mmap(self._fd, self._size, access=mmap.ACCESS_READ))
+        self._copied_bytes = 0
+        return self._map
+
+    def truncate(self, size: int) -> None:
+        """Cut the file; the caller sees to it that nobody maps what is cut off."""
+        with reporting("truncating", self._path):
+            os.ftruncate(self._fd, size)
+        self._size = size
+        if self._map is not None and len(self._map) > size:
+            self._map = None
+
+    def sync(self) -> None:
+        """fdatasync: content and size."""
+        sync_data(self._fd, self._path)
+
+    def forget(self, position: int, size: int) -> None:
+        """Let go of the pages of the mapping; they stay in the system's cache."""
+        if self._map is not None:
+            forget_pages(self._map, position, min(size, len(self._map) - position))
+
+    def close(self) -> None:
+        """Close the descriptor once."""
+        fd, self._fd = self._fd, -1
+        self._map = None
+        if fd >= 0:
+            os.close(fd)
+
+    def remove(self) -> None:
+        """Close and delete."""
+        self.close()
+        self._directory.remove(self.name)
+
+
+def forget_pages(view: memoryview, position: int, size: int) -> None:
+    """Drop whole pages of a mapping from this process's memory; touching them again brings them back."""
+    page = mmap.PAGESIZE
+    first = (position + page - 1) // page * page
+    last = (position + size) // page * page
+    if last > first and hasattr(mmap, "MADV_DONTNEED") and isinstance(view.obj, mmap.mmap):
+        view.obj.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+class FileLock:
+    """flock on a file that is never deleted; the kernel frees it when the process dies, however it dies."""
+
+    def __init__(self, directory: FileDirectory, name: str) -> None:
+        if fcntl is None:
+            raise StorageError(errno.ENOTSUP, "sawlog needs flock to write safely; this system has none")
+        self._path = f"{directory.path}/{name}"
+        while True:
+            with reporting("opening", self._path):
+                self._fd = os.open(name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666, dir_fd=directory.fd)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                holder = os.pread(self._fd, 200, 0).decode("utf-8", "replace").strip()
+                self._drop()
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise DirectoryLocked(directory.path, holder) from None
+                raise storage_error(error, "locking", self._path) from error
+            if directory.identity(name) == _identity(os.fstat(self._fd)):
+                break
+            self._drop()  # somebody deleted the file between our open and our flock: it locks nothing
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        _held.add(self)
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds it."""
+        return self._fd >= 0
+
+    def release(self) -> None:
+        """Let the next one in."""
+        _held.discard(self)
+        self._drop()
+
+    def _drop(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+#: Locks of this process. A forked child closes its copies, so that it cannot keep its parent's locks alive.
+_held: set[FileLock] = set()
+
+
+def _forget_parents_locks() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parents_locks)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+class FileDirectory:
+    """A directory of the file system, held open by a descriptor."""
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
+        self.path = os.fspath(path)
+        if create:
+            self._make(os.path.abspath(self.path))
+        with reporting("opening", self.path):
+            self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    @staticmethod
+    def _make(path: str) -> None:
+        """mkdir -p whose every new name is durable."""
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for each in reversed(missing):
+            with reporting("creating", each):
+                try:
+                    os.mkdir(each)
+                except FileExistsError:
+                    if not os.path.isdir(each):
+                        raise
+                parent = os.open(os.path.dirname(each), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    os.fsync(parent)
+                finally:
+                    os.close(parent)
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        with reporting("listing", self.path):
+            return sorted(os.listdir(self.fd))
+
+    def _stat(self, name: str) -> os.stat_result | None:
+        try:
+            return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a regular file of that name."""
+        found = self._stat(name)
+        return found is not None and stat.S_ISREG(found.st_mode)
+
+    def size(self, name: str) -> int:
+        """Bytes in the file."""
+        with reporting("looking at", f"{self.path}/{name}"):
+            return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_size
+
+    def identity(self, name: str) -> object:
+        """Device and inode."""
+        found = self._stat(name)
+        return None if found is None else _identity(found)
+
+    def _open(self, name: str, flags: int) -> int:
+        with reporting("opening", f"{self.path}/{name}"):
+            return os.open(name, flags | _FLAGS, 0o666, dir_fd=self.fd)
+
+    def create(self, name: str) -> Storage:
+        """Create, fsync the file, fsync the directory: only then may something be appended."""
+        fd = self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            sync_data(fd, f"{self.path}/{name}")
+            self.sync()
+            return FileStorage(self, name, fd)
+        except BaseException:
+            os.close(fd)
+            self.remove(name)
+            raise
+
+    def open(self, name: str) -> Storage:
+        """For appending and reading."""
+        return FileStorage(self, name, self._open(name, os.O_RDWR))
+
+    def open_shared(self, name: str) -> Storage:
+        """For reading what another process appends to."""
+        return FileStorage(self, name, self._open(name, os.O_RDONLY), shared=True)
+
+    def open_sealed(self, name: str) -> Storage:
+        """Mapped as a whole."""
+        fd = self._open(name, os.O_RDONLY)
+        try:
+            with reporting("mapping", f"{self.path}/{name}"):
+                return MappedStorage(name, f"{self.path}/{name}", fd, self)
+        finally:
+            os.close(fd)
+
+    def read(self, name: str) -> bytes:
+        """The whole file."""
+        fd = self._open(name, os.O_RDONLY)
+        with reporting("reading", f"{self.path}/{name}"), open(fd, "rb", buffering=0) as file:
+            return file.readall()
+
+    def replace(self, name: str, data: Buffer) -> None:
+        """Write beside, fsync, rename, fsync the directory."""
+        temporary = f"{name}.tmp"
+        fd = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            with reporting("writing", f"{self.path}/{temporary}"):
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+            sync_data(fd, f"{self.path}/{temporary}")
+        finally:
+            os.close(fd)
+        self.rename(temporary, name)
+        self.sync()
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic within the directory."""
+        with reporting("renaming", f"{self.path}/{old}"):
+            os.rename(old, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def remove(self, name: str) -> None:
+        """Unlink; those who have it open keep it."""
+        with reporting("removing", f"{self.path}/{name}"):
+            try:
+                os.unlink(name, dir_fd=self.fd)
+            except FileNotFoundError:
+                pass
+
+    def sync(self) -> None:
+        """fsync of the directory: the names in it."""
+        try:
+            os.fsync(self.fd)
+        except OSError as error:
+            raise SyncFailed(error.errno, f"{error.strerror} while syncing the directory {self.path}") from error
+
+    def lock(self, name: str) -> Lock:
+        """flock, at once or not at all."""
+        return FileLock(self, name)
+
+    def dispose(self) -> None:
+        """rmdir; strangers' files keep the directory alive."""
+        try:
+            os.rmdir(self.path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise storage_error(error, "removing", self.path) from error
+
+    def close(self) -> None:
+        """Close the descriptor once."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)

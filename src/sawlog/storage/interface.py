@@ -1,0 +1,119 @@
+"""What a storage and a directory promise. Nothing here does anything.
+
+Failure is part of the promise: an `append` happens wholly or not at all. If the partial bytes of a failed append
+could not be taken back either, the error says so (`torn`), and the log above stops writing. `sync` either made
+everything durable that was written before it, or raises `SyncFailed`, and is not tried again.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+#: What can be written. Python 3.12 has collections.abc.Buffer; we start at 3.11.
+Buffer = bytes | bytearray | memoryview
+
+
+class Storage(Protocol):
+    """One run of bytes that grows at its end.
+
+    Threads: one appends, truncates and syncs; any number read. A view stays valid for as long as it is held,
+    whatever happens to the storage afterwards.
+    """
+
+    name: str
+
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+
+    def append(self, data: Buffer) -> int:
+        """Add bytes at the end, all or none; gives the position where they start."""
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Overwrite bytes that were appended before: only ever the header of a batch that nobody has seen yet."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """A copy of exactly these bytes; `ReadBeyondEnd` if they are not all there."""
+
+    def view(self, position: int, size: int) -> memoryview:
+        """Exactly these bytes without a copy where that is possible."""
+
+    def truncate(self, size: int) -> None:
+        """Drop everything from `size` on."""
+
+    def sync(self) -> None:
+        """Return when everything written before is durable."""
+
+    def forget(self, position: int, size: int) -> None:
+        """A hint: these bytes have been read and need not stay in memory for this reader."""
+
+    def close(self) -> None:
+        """Give up the handle; views that are held stay valid."""
+
+    def remove(self) -> None:
+        """Close, and delete the bytes."""
+
+
+class Lock(Protocol):
+    """Held from its making until `release`; also gone when the process dies."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this process still holds it: not after `release`, and not in a forked child."""
+
+    def release(self) -> None:
+        """Let the next one in."""
+
+
+class Directory(Protocol):
+    """Where storages are made, found, replaced and deleted by name."""
+
+    path: str
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a name."""
+
+    def size(self, name: str) -> int:
+        """Bytes under that name."""
+
+    def identity(self, name: str) -> object:
+        """Changes when the name is replaced by another file; equal while it is the same one. None if missing."""
+
+    def create(self, name: str) -> Storage:
+        """A new, empty storage; the name is durable when this returns. An error if it exists."""
+
+    def open(self, name: str) -> Storage:
+        """An existing storage, to append to and read."""
+
+    def open_shared(self, name: str) -> Storage:
+        """An existing storage to read while another process appends to it; its size follows."""
+
+    def open_sealed(self, name: str) -> Storage:
+        """An existing storage that nobody changes any more, to read only."""
+
+    def read(self, name: str) -> bytes:
+        """All bytes of a small file."""
+
+    def replace(self, name: str, data: Buffer) -> None:
+        """Make `data` the content of `name`, atomically and durably: before a crash the old, after it the new."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, over whatever had it; durable after `sync`."""
+
+    def remove(self, name: str) -> None:
+        """Delete a name if it is there; durable after `sync`."""
+
+    def sync(self) -> None:
+        """Return when all names are durable."""
+
+    def lock(self, name: str) -> Lock:
+        """Become the one holder, or raise `DirectoryLocked` at once."""
+
+    def dispose(self) -> None:
+        """Delete the directory itself if it is empty."""
+
+    def close(self) -> None:
+        """Give up the handle."""

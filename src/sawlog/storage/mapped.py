@@ -1,0 +1,81 @@
+"""A sealed file as a mapping: read by everybody, changed by nobody.
+
+Every process that maps it shares the same memory. It is replaced by rename or unlinked, never cut or edited, so a
+mapping cannot lose its bytes under a reader (which would kill the process with SIGBUS).
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import mmap
+import os
+from typing import TYPE_CHECKING, NoReturn
+
+from ..errors import ReadBeyondEnd
+from .interface import Buffer
+
+if TYPE_CHECKING:
+    from .interface import Directory
+
+
+class MappedStorage:
+    """Bytes that do not change any more."""
+
+    def __init__(self, name: str, path: str, fd: int, directory: Directory) -> None:
+        self.name = name
+        self._path = path
+        self._directory = directory
+        self._size = os.fstat(fd).st_size
+        self._view = memoryview(b"")
+        if self._size:  # an empty file cannot be mapped
+            self._view = memoryview(mmap.mmap(fd, self._size, access=mmap.ACCESS_READ))
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self._size
+
+    def read(self, position: int, size: int) -> bytes:
+        """A copy."""
+        return bytes(self.view(position, size))
+
+    def view(self, position: int, size: int) -> memoryview:
+        """A part of the mapping; it keeps the mapping alive."""
+        if position + size > self._size:
+            raise ReadBeyondEnd(errno.ENODATA, f"{self._path} has {self._size} bytes, not {position + size}")
+        return self._view[position : position + size]
+
+    def forget(self, position: int, size: int) -> None:
+        """Let go of the pages; they stay in the system's cache."""
+        from .file import forget_pages
+
+        forget_pages(self._view, position, size)
+
+    def close(self) -> None:
+        """Drop our hold; the mapping goes when the last view of it goes."""
+        self._view = memoryview(b"")
+        self._size = 0
+
+    def remove(self) -> None:
+        """Close and delete the name; other mappings of it live on."""
+        self.close()
+        self._directory.remove(self.name)
+
+    def _refuse(self) -> NoReturn:
+        raise io.UnsupportedOperation(f"{self._path} is sealed")
+
+    def append(self, data: Buffer) -> int:
+        """Sealed means immutable."""
+        self._refuse()
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Sealed means immutable."""
+        self._refuse()
+
+    def truncate(self, size: int) -> None:
+        """Sealed means immutable."""
+        self._refuse()
+
+    def sync(self) -> None:
+        """It was durable before it was sealed."""

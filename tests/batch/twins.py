@@ -1,0 +1,122 @@
+"""The kernel twice: as the package runs it (compiled, as a rule), and interpreted from the same source.
+
+The interpreter checks every index and never wraps a number round, so it is the judge of the compiled kernel,
+which does neither. `BOTH` is for tests that hold for either; `scan` and `columns` say what a kernel makes of
+some bytes in a form that can be compared.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sawlog.batch import kernel as packaged
+from sawlog.batch.header import new_rows
+
+SOURCE = Path(packaged.__file__).parent / "kernel.py"
+
+
+def load_interpreted(name: str = "sawlog_kernel_interpreted") -> ModuleType:
+    """The kernel's source as an ordinary Python module."""
+    spec = importlib.util.spec_from_file_location(name, SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+interpreted = load_interpreted()
+BOTH = [pytest.param(packaged, id="packaged"), pytest.param(interpreted, id="interpreted")]
+
+#: Offsets no higher than this, as everybody who reads to the end says it.
+FOR_EVER = 2**63 - 1
+
+
+def plain(record: Any) -> Any:
+    """A record of either kernel as a tuple; anything else as it is."""
+    return record._fields() if hasattr(record, "_fields") else record
+
+
+def outcome(function: Any, *arguments: Any) -> Any:
+    """What a call gives, or that it refused a range."""
+    try:
+        return function(*arguments)
+    except ValueError as error:
+        if "outside" not in str(error):
+            raise
+        return "refused"
+
+
+def scan(kernel: Any, view: memoryview, least_offset: int = 0, room: int = 8) -> tuple[Any, np.ndarray]:
+    """`scan_batches` over all of a buffer: what it said, and the rows it filled."""
+    rows = new_rows(room)
+    said = kernel.scan_batches(view, 0, len(view), len(view), least_offset, memoryview(rows))
+    return said, rows[: said[0]]
+
+
+def columns(kernel: Any, view: memoryview, rows: np.ndarray, *, views: bool = False) -> Any:
+    """`decode_columns` or `decode_views` and then `decode_headers`, as Python lists."""
+    total = int(rows[:, 4].sum())
+    # No record is shorter than seven bytes: room for all that can parse, whatever a header claims.
+    room = int((rows[:, 13] - rows[:, 12]).sum())
+    total = min(total, room // 7 + 1)
+    offsets, times = np.zeros(total, np.int64), np.zeros(total, np.int64)
+    starts = [np.zeros(total + 1, np.int32) for _ in range(2)]
+    data = [bytearray(total * 16 if views else room) for _ in range(2)]
+    valid = [bytearray((total + 7) // 8) for _ in range(2)]
+    if views:
+        origin = int(rows[0, 12]) if len(rows) else 0
+        said = outcome(
+            kernel.decode_views,
+            view,
+            memoryview(rows),
+            len(rows),
+            origin,
+            *map(memoryview, (offsets, times, data[0], valid[0], data[1], valid[1])),
+            True,
+            True,
+        )
+    else:
+        said = outcome(
+            kernel.decode_columns,
+            view,
+            memoryview(rows),
+            len(rows),
+            *map(memoryview, (offsets, times, starts[0], data[0], valid[0], starts[1], data[1], valid[1])),
+            True,
+            True,
+        )
+    if said == "refused" or said[0] >= 0:
+        return said if said == "refused" else said[0]
+    filled = [offsets.tolist(), times.tolist(), *map(bytes, (*data, *valid))]
+    return said, filled, [s.tolist() for s in starts], headers(kernel, view, rows, total, said[6], room)
+
+
+def headers(kernel: Any, view: memoryview, rows: np.ndarray, total: int, count: int, room: int) -> Any:
+    """`decode_headers`, as Python lists."""
+    lists, names, contents = (np.zeros(n + 1, np.int32) for n in (total, count, count))
+    name_data, content_data, valid = bytearray(room), bytearray(room), bytearray((count + 7) // 8)
+    said = outcome(
+        kernel.decode_headers,
+        view,
+        memoryview(rows),
+        len(rows),
+        *map(memoryview, (lists, names, name_data, contents, content_data, valid)),
+    )
+    if said == "refused" or said[0] >= 0:
+        return said if said == "refused" else said[0]
+    return (
+        said,
+        lists.tolist(),
+        names.tolist(),
+        contents.tolist(),
+        *map(bytes, (name_data, content_data, valid)),
+    )

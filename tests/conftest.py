@@ -1,0 +1,44 @@
+"""What holds for every test: hypothesis repeats itself, and the kernel under test is the one in the source.
+
+Profiles (`pytest --hypothesis-profile=NAME`):
+
+    repeatable   the default: the same examples every time, so that a red run is red again
+    explore      new random examples, and more of them; what it finds is printed with a blob to replay
+
+No deadline in either: the machines that run this are shared, and a slow neighbour is not a bug.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+KERNEL = Path(__file__).resolve().parent.parent / "src/sawlog/batch/kernel.py"
+
+settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("explore", max_examples=500, deadline=None, print_blob=True)
+settings.load_profile("repeatable")
+
+
+def stale_kernels(source: Path) -> list[Path]:
+    """Compiled kernels older than their source: Python would run them and ignore the source."""
+    candidates = (source.with_suffix(suffix) for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+    edited = source.stat().st_mtime_ns if source.exists() else 0
+    return [path for path in candidates if path.exists() and path.stat().st_mtime_ns < edited]
+
+
+def pytest_configure() -> None:
+    """Refuse to test a kernel that is not the one in the source."""
+    if stale := stale_kernels(KERNEL):
+        raise pytest.UsageError(f"{stale[0].name} is older than kernel.py and hides it: run `make kernel`")
+
+
+def pytest_report_header() -> str:
+    """Say which kernel the tests ran with: a silent fallback would only show as slowness."""
+    import sawlog
+
+    kernel = "compiled" if sawlog.kernel_info().compiled else "plain Python"
+    return f"sawlog {sawlog.__version__}, kernel: {kernel}"

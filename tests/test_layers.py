@@ -1,0 +1,114 @@
+"""Who may touch the operating system, and who may know asyncio.
+
+That imports between our packages point one way is import-linter's business (`make layers`). This is the
+other half of the promise: which modules of the standard library a package may use.
+
+    os, mmap, fcntl, open()   storage alone; cli, console and testing stand outside the engine and may as well
+    asyncio                   broker, console, and the log's async facade
+    any I/O                   never batch: it turns bytes into records and back
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "sawlog"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`names` may be used below the paths in `allowed`, or, if those are empty, anywhere but in `denied`."""
+
+    names: frozenset[str]
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+
+    def forbids(self, name: str, path: str) -> bool:
+        if name not in self.names:
+            return False
+        if self.allowed:
+            return not path.startswith(self.allowed)
+        return path.startswith(self.denied)
+
+
+RULES = [
+    Rule(frozenset({"os", "mmap", "fcntl", "open()"}), allowed=("storage/", "testing/", "cli/", "console/")),
+    Rule(frozenset({"asyncio"}), allowed=("broker/", "console/", "log/aio.py")),
+    Rule(
+        frozenset({"io", "pathlib", "shutil", "socket", "subprocess", "tempfile"}),
+        denied=("batch/",),
+    ),
+]
+
+
+def names_used(source: str) -> Iterator[tuple[int, str]]:
+    """Each top-level module that `source` imports and each call of the builtin `open`, with its line."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            # os.PathLike is the type of a path, not a way to touch a file.
+            if not (node.module == "os" and {alias.name for alias in node.names} == {"PathLike"}):
+                yield node.lineno, node.module.partition(".")[0]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+            yield node.lineno, "open()"
+
+
+def violations(source: str, path: str) -> list[str]:
+    """What `source` uses that a file at `path` (below src/sawlog) may not."""
+    return [
+        f"{path}:{line}: {name}"
+        for line, name in names_used(source)
+        if any(rule.forbids(name, path) for rule in RULES)
+    ]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(SOURCE).as_posix())
+def test_module_stays_in_its_layer(file: Path) -> None:
+    assert violations(file.read_text(encoding="utf-8"), file.relative_to(SOURCE).as_posix()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "path"),
+    [
+        ("import os", "log/log.py"),
+        ("import os.path", "topics/store.py"),
+        ("import json, fcntl", "log/log.py"),
+        ("from os import fsync, PathLike", "log/log.py"),
+        ("def f():\n    from mmap import mmap", "batch/read.py"),
+        ("file = open(name)", "log/log.py"),
+        ("import asyncio", "log/log.py"),
+        ("from asyncio import to_thread", "storage/file.py"),
+        ("import pathlib", "batch/build.py"),
+        ("import socket", "batch/kernel.py"),
+    ],
+)
+def test_what_a_layer_may_not_use_is_noticed(source: str, path: str) -> None:
+    assert len(violations(source, path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "path"),
+    [
+        ("import os, mmap, fcntl\nfile = open(name)", "storage/file.py"),
+        ("from os import PathLike", "log/log.py"),
+        ("from .os import thing\nfrom . import mmap", "log/log.py"),
+        ("log = Log.open(path)", "topics/store.py"),
+        ("import asyncio", "log/aio.py"),
+        ("import asyncio, socket", "broker/server.py"),
+        ("import pathlib", "log/retention.py"),
+    ],
+)
+def test_what_a_layer_may_use_is_let_through(source: str, path: str) -> None:
+    assert violations(source, path) == []
+
+
+def test_there_is_something_to_check() -> None:
+    assert any(file.parent.name == "storage" for file in FILES)
+    assert any(file.parent.name == "batch" for file in FILES)

@@ -1,0 +1,88 @@
+"""Compile src/sawlog/batch/kernel.py in place if the extension beside it is missing or older than its source.
+
+Python prefers an extension to a .py of the same name, so a stale one silently hides every edit. The old one
+is therefore removed before the new one is built: whatever happens, what runs afterwards is today's source.
+
+Exits with an error if the source does not compile. A machine without a C compiler is told what it misses.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src/sawlog/batch/kernel.py"
+GENERATED = ROOT / "build/cython"
+
+
+def extensions() -> list[Path]:
+    """Every compiled kernel that this Python would import instead of the source."""
+    candidates = (SOURCE.with_suffix(suffix) for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+    return [path for path in candidates if path.exists()]
+
+
+def fresh() -> bool:
+    """True if there is one extension and it is younger than all that it is made from."""
+    found = extensions()
+    made_from = max(path.stat().st_mtime_ns for path in (SOURCE, ROOT / "setup.py"))
+    return len(found) == 1 and found[0].stat().st_mtime_ns > made_from
+
+
+def remove_extensions() -> None:
+    """Make the source the only kernel there is."""
+    for path in extensions():
+        path.unlink()
+
+
+def can_compile() -> bool:
+    """True if a C file that includes Python.h compiles here at all."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    include = "-I" + sysconfig.get_path("include")
+    command = [*compiler, include, "-fsyntax-only", "-x", "c", "-"]
+    try:
+        done = subprocess.run(command, input=b"#include <Python.h>\n", capture_output=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def build() -> int:
+    """Compile; without a compiler say so and leave the source to run as it is."""
+    remove_extensions()
+    if not can_compile():
+        print(
+            "no C compiler, or no Python.h: the kernel runs as plain Python, correct but far slower.\n"
+            "To compile it: install gcc or clang and Python's headers, then `make kernel`."
+        )
+        return 0
+    print("compiling the kernel", flush=True)
+    shutil.rmtree(GENERATED, ignore_errors=True)  # Cython trusts modification times; a restored file lies
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--force", "--inplace"]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode == 0 and fresh():
+        return 0
+    words, _, _ = done.stdout.partition("Traceback (most recent call last)")  # ours: it says nothing more
+    print(words.strip() or done.stdout, "the kernel does not compile", sep="\n", file=sys.stderr)
+    return 1
+
+
+def main() -> int:
+    """Bring the kernel in line with its source and with SAWLOG_PURE."""
+    if os.environ.get("SAWLOG_PURE", "0") not in {"", "0"}:
+        remove_extensions()
+        print("SAWLOG_PURE is set: the kernel runs as plain Python")
+        return 0
+    return 0 if fresh() else build()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
