@@ -52,9 +52,7 @@ from sawlog.batch.compression import (
 from sawlog.errors import CorruptBatch, DecompressionLimit, InvalidConfig, UnsupportedCompression
 
 with warnings.catch_warnings():
-    warnings.simplefilter(
-        "ignore", DeprecationWarning
-    )  # kafka-python reads its schemas in a way that 3.11 is tired of
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas in a way that 3.11 is tired of
     import kafka.codec
 
 PACKING = [GZIP, SNAPPY, LZ4, ZSTD]
@@ -207,9 +205,7 @@ def test_a_level_that_the_codec_does_not_take_is_refused(codec: int, level: int)
         compress(codec, BATCH, level)
 
 
-@pytest.mark.parametrize(
-    ("codec", "level"), [(codec, level) for codec in PACKING for level in LEVELS[codec][-22:]]
-)
+@pytest.mark.parametrize(("codec", "level"), [(codec, level) for codec in PACKING for level in LEVELS[codec][-22:]])
 def test_every_level_round_trips(codec: int, level: int) -> None:
     assert decompress(codec, packed_by_us(codec, BATCH[:20_000], level)) == BATCH[:20_000]
 
@@ -431,6 +427,13 @@ def test_a_xerial_header_between_blocks_is_passed_over() -> None:
     assert decompress(SNAPPY, packed) == BATCH + SMALL
 
 
+def test_xerial_headers_count_as_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "BLOCKS_MAX", 500)
+    assert decompress(SNAPPY, XERIAL * 490) == b""
+    with pytest.raises(DecompressionLimit, match="blocks"):
+        decompress(SNAPPY, XERIAL * 510)
+
+
 def test_a_xerial_header_alone_is_no_data() -> None:
     assert decompress(SNAPPY, XERIAL) == b""
 
@@ -490,9 +493,7 @@ def test_a_window_that_the_reader_would_not_pay_for_is_not_used() -> None:
 
 @every_codec
 @given(unit=st.binary(min_size=1, max_size=20), times=st.integers(1, 5000), max_bytes=st.integers(0, 100_000))
-def test_whatever_compress_returns_is_accepted_back(
-    codec: int, unit: bytes, times: int, max_bytes: int
-) -> None:
+def test_whatever_compress_returns_is_accepted_back(codec: int, unit: bytes, times: int, max_bytes: int) -> None:
     packed = compress(codec, unit * times, max_bytes=max_bytes)
     if packed is not None:
         assert decompress(codec, packed, max_bytes=max_bytes) == unit * times
@@ -523,9 +524,7 @@ def test_the_default_limit_is_a_default_segment() -> None:
     assert DEFAULT_MAX == 1 << 30
 
 
-@pytest.mark.parametrize(
-    "write", [zstandard.ZstdCompressor().compress, zstd_without_size], ids=["size", "no size"]
-)
+@pytest.mark.parametrize("write", [zstandard.ZstdCompressor().compress, zstd_without_size], ids=["size", "no size"])
 def test_beyond_the_free_bytes_the_ratio_decides(write: Callable[[bytes], bytes]) -> None:
     zeros = bytes(RATIO_FREE_BYTES + MIB)
     just_enough = zeros + random.Random(6).randbytes(len(zeros) // RATIO_MAX)
@@ -854,6 +853,8 @@ BOMBS: dict[str, tuple[int, Callable[[], bytes]]] = {
     "zstd, many frames": (ZSTD, lambda: zstandard.ZstdCompressor().compress(bytes(MIB)) * 200),
     "zstd, many frames without size": (ZSTD, lambda: zstd_without_size(bytes(MIB)) * 200),
     "zstd, widest window": (ZSTD, lambda: zstd_window(bytes(200 * MIB), 27)),
+    "snappy, blocks of nothing": (SNAPPY, lambda: xerial(*[b"\0"] * (1 << 20))),
+    "zstd, frames of nothing but windows": (ZSTD, lambda: bytes.fromhex("28b52ffd 00 f8 010000") * (1 << 19)),
     "zstd, a window of 2 TiB": (ZSTD, lambda: zstd_rle(200 * MIB, "28b52ffd 00 f8")),
     "zstd, window and size": (
         ZSTD,
@@ -863,6 +864,10 @@ BOMBS: dict[str, tuple[int, Callable[[], bytes]]] = {
     "zstd, the wide window in the second frame": (
         ZSTD,
         lambda: zstandard.ZstdCompressor().compress(SMALL) + zstd_window(bytes(200 * MIB), 27),
+    ),
+    "zstd, a wide window before much that is stored": (
+        ZSTD,
+        lambda: zstd_window(SMALL, 27) + zstd_without_size(random.Random(8).randbytes(20 * MIB)),
     ),
 }
 

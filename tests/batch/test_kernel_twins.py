@@ -1,7 +1,7 @@
 """The kernel is one file that runs compiled and interpreted: both have to make the same bytes.
 
-That reading agrees is tested where the reading is (`test_hostile`, `test_roundtrip`). Here are the writing, the
-whole package on top of the interpreted kernel, and the kernel without Cython on the machine at all.
+That reading agrees is tested where the reading is (`test_hostile`, `test_roundtrip`). Here are the writing,
+the whole package on top of the interpreted kernel, and the kernel without Cython on the machine at all.
 """
 
 from __future__ import annotations
@@ -188,14 +188,19 @@ LIARS = {
 }
 
 
+COLUMNS_THAT_LIE = [
+    (column, lie)
+    for column in ("value", "key", "header name", "header value")
+    for lie in LIARS
+    if (column, lie) != ("header name", "validity")  # a header's name has none: it is never null
+]
+
+
 @pytest.mark.parametrize("kernel", BOTH)
-@pytest.mark.parametrize("lie", LIARS)
-@pytest.mark.parametrize("column", ["value", "key", "header name", "header value"])
-def test_offsets_that_leave_their_data_are_refused(kernel: Any, lie: str, column: str) -> None:
+@pytest.mark.parametrize(("column", "lie"), COLUMNS_THAT_LIE)
+def test_offsets_that_leave_their_data_are_refused(kernel: Any, column: str, lie: str) -> None:
     liar, lists = LIARS[lie], (ints(), 0, NONE, NONE)
     if column.startswith("header"):
-        if lie == "validity" and column == "header name":
-            pytest.skip("a header's name has no validity: it is never null")
         lists = (ints(0, 1, 2), 0, *((liar, FINE) if column == "header name" else (FINE, liar)))
     out = memoryview(bytearray(1000))
     with pytest.raises(ValueError, match="outside"):
@@ -242,7 +247,8 @@ def test_rows_that_a_table_does_not_have_are_refused(
 
 
 def test_a_table_whose_offsets_lie_is_refused() -> None:
-    for offsets in ((0, 3, 6), (0, 2**31 - 1, 2**31 - 1), (3, 0, 5)):
+    # Arrow itself looks at the first and at the last of them only.
+    for offsets in ((0, 9, 5), (0, 2**31 - 1, 5), (0, -3, 5), (4, 2, 5)):
         column = pa.Array.from_buffers(
             pa.binary(), 2, [None, pa.py_buffer(np.array(offsets, np.int32)), pa.py_buffer(b"abcde")]
         )

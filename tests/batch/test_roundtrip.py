@@ -51,9 +51,7 @@ def test_every_way_to_say_a_record_makes_the_same_batch(records: list[tuple[Any,
     assert encode([dict(zip(names, record, strict=True)) for record in records]) == as_tuples
     assert encode(expected(records, 99)) == as_tuples
     assert encode(iter(records)) == as_tuples
-    assert (
-        encode((v and bytearray(v), k and memoryview(k), list(h), t) for v, k, h, t in records) == as_tuples
-    )
+    assert encode((v and bytearray(v), k and memoryview(k), list(h), t) for v, k, h, t in records) == as_tuples
 
 
 @given(record=single_records)
@@ -75,9 +73,7 @@ def test_an_encoder_remembers_nothing_of_earlier_batches(lists: list[list[Any]],
         assert bytes(encoder.many(records).data) == encode(records, compression=codec)
 
 
-@given(
-    headers=headers, names=st.dictionaries(st.text(max_size=5), st.none() | st.binary(max_size=5), max_size=3)
-)
+@given(headers=headers, names=st.dictionaries(st.text(max_size=5), st.none() | st.binary(max_size=5), max_size=3))
 def test_headers_may_be_pairs_a_dict_or_an_iterator(headers: Any, names: dict[str, bytes | None]) -> None:
     def stored(headers: Any) -> Any:
         return decode(encode([(b"", None, headers, T)]))[0].headers
@@ -115,9 +111,7 @@ def logs(draw: st.DrawFn, compacted: bool = True) -> tuple[bytes, list[tuple[Any
     """Batches in a row, with gaps inside, after and between them, and the fields of the records in them."""
     data, found, offset = b"", [], draw(st.integers(0, 3))
     for _ in range(draw(st.integers(1, 4))):
-        steps = draw(
-            st.lists(st.integers(1, 3 if compacted else 1), min_size=0 if compacted else 1, max_size=8)
-        )
+        steps = draw(st.lists(st.integers(1, 3 if compacted else 1), min_size=0 if compacted else 1, max_size=8))
         deltas = [sum(steps[: i + 1]) - 1 for i in range(len(steps))]
         appended = draw(st.booleans())
         contents = draw(st.lists(st.tuples(payloads, payloads), min_size=len(deltas), max_size=len(deltas)))
@@ -155,17 +149,13 @@ def test_record_at_gives_the_first_record_at_or_above_each_offset(kernel: Any, l
     for row in rows.tolist():
         here = [r for r in records if row[2] <= r[4] <= row[3]]
         for offset in range(row[2] - 1, row[3] + 2):
-            found = kernel.record_at(
-                view, row[12], row[13], row[4], row[2], row[3], row[5], row[6], row[7], offset
-            )
+            found = kernel.record_at(view, row[12], row[13], row[4], row[2], row[3], row[5], row[6], row[7], offset)
             assert plain(found) == next((r for r in here if r[4] >= offset), None)
 
 
 @given(log=logs(), timestamp=st.integers(T - 60, T + 70), start=st.integers(0, 40))
 @pytest.mark.parametrize("kernel", BOTH)
-def test_record_after_gives_the_first_record_not_older(
-    kernel: Any, log: Any, timestamp: int, start: int
-) -> None:
+def test_record_after_gives_the_first_record_not_older(kernel: Any, log: Any, timestamp: int, start: int) -> None:
     data, records = log
     view = memoryview(data)
     _, rows = scan_rows(kernel, view)
@@ -190,6 +180,21 @@ def test_find_batch_says_where_something_is_no_whole_batch(kernel: Any, log: Any
     data, _ = log
     last = scan(data)[-1]
     assert kernel.find_batch(memoryview(data), 0, len(data) - cut, last.last_offset) == -2 - last.position
+
+
+@given(log=logs(compacted=False), gap=st.integers(-1, 2))
+@pytest.mark.parametrize("kernel", BOTH)
+def test_find_batch_never_goes_past_offsets_that_cannot_be(kernel: Any, log: Any, gap: int) -> None:
+    data, records = log
+    following = records[-1][4] + 1
+    last = batch([(0, 0, None, b"", ())], Header(base_offset=following + gap))
+    both = memoryview(data + last)
+    broken, found = -2 - len(data), len(data)
+    first, wanted = records[0][4], following + 2
+    assert kernel.find_batch(both, 0, len(both), following, first, True) == (broken if gap else found)
+    assert kernel.find_batch(both, 0, len(both), following, 0, False) == (broken if gap < 0 else found)
+    assert kernel.find_batch(both, 0, len(both), wanted) == (broken if gap < 0 else found if gap == 2 else -1)
+    assert kernel.find_batch(both, 0, len(both), 0, first + 1) == -2
 
 
 # --- scanning headers ---------------------------------------------------------------------------------------
@@ -264,9 +269,7 @@ def test_head_of_gives_the_records_below_an_offset(kernel: Any, log: Any, wanted
     since=st.integers(0, 1000),
 )
 @pytest.mark.parametrize("kernel", BOTH)
-def test_index_entries_are_made_as_kafka_makes_them(
-    kernel: Any, sizes: list[int], interval: int, since: int
-) -> None:
+def test_index_entries_are_made_as_kafka_makes_them(kernel: Any, sizes: list[int], interval: int, since: int) -> None:
     rows = new_rows(len(sizes))
     rows[:, 1] = sizes
     chosen = np.full(len(sizes), -1, np.int64)

@@ -1,8 +1,8 @@
 """RecordBatch v2 written a second time, slowly and straight from the format's description.
 
 What lives here: `batch` and `record`, which write any batch, sound or not, and know nothing of the engine; a
-CRC-32C that works bit by bit; and `hex_bytes`, which reads bytes that are drawn with their meaning beside them.
-Tests use them to say what bytes ought to be, and to make the ones that nobody should ever send.
+CRC-32C that works bit by bit; and `hex_bytes`, which reads bytes drawn with their meaning beside them. Tests
+use them to say what bytes ought to be, and to make the ones that nobody should ever send.
 """
 
 from __future__ import annotations

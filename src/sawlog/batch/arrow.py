@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import CorruptBatch, InvalidRecord, InvalidRecordType
+from ..errors import CorruptBatch, DecompressionLimit, InvalidRecord, InvalidRecordType
 from . import kernel
-from .header import ATTRIBUTES, BODY, BODY_END, COUNT, Rows
+from .build import refuse
+from .header import ATTRIBUTES, BODY, BODY_END, COUNT, SIZE, Rows
 from .read import MALFORMED, unpack
 
 HEADER_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
@@ -81,9 +82,13 @@ def _bitmap(count: int) -> memoryview:
 def joined(view: memoryview, rows: Rows, max_bytes: int) -> tuple[memoryview, Rows]:
     """All batches in one buffer, unpacked; where nothing is compressed that is the buffer as it is."""
     runs: list[tuple[memoryview, Rows]] = []
+    room = max(max_bytes, int(rows[:, SIZE].max())) if len(rows) else 0
     for body, run, error in unpack(view, rows, max_bytes):
         if error is not None:
             raise error
+        room -= int((run[:, BODY_END] - run[:, BODY]).sum())
+        if room < 0:
+            raise DecompressionLimit(f"batches that unpack to more than {max_bytes:,} bytes in all")
         runs.append((body, run))
     if len(runs) == 1:
         return runs[0]
@@ -111,6 +116,7 @@ def to_arrow(
     max_bytes: int = 1 << 30,
 ) -> pa.RecordBatch:
     """One record batch of the records with start <= offset < end in these batches."""
+    shape = schema(columns, views=views)
     view, rows = joined(view, rows, max_bytes)
     total = int(rows[:, COUNT].sum())
     offsets, offsets_view = _longs(total)
@@ -130,11 +136,11 @@ def to_arrow(
             arrays.append(_decode_headers(view, rows, total, header_count))
         else:
             arrays.append(payload[name])
-    batch = pa.RecordBatch.from_arrays(arrays, schema=schema(columns, views=views))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=shape)
     if total and (offsets_view[0] < start or offsets_view[total - 1] >= end):
         numbers = np.frombuffer(offsets_view, np.int64)
         low, high = np.searchsorted(numbers, (start, end))
-        batch = batch.slice(int(low), int(high - low))
+        batch = batch.slice(int(low), max(int(high - low), 0))
     return batch
 
 
@@ -167,9 +173,7 @@ def _decode_columns(
     made: dict[str, pa.Array] = {}
     if key_data is not None:
         bits = pa.py_buffer(key_valid) if null_keys else None
-        made["key"] = pa.Array.from_buffers(
-            pa.binary(), total, [bits, key_offsets, key_data.slice(0, keys)], null_keys
-        )
+        made["key"] = pa.Array.from_buffers(pa.binary(), total, [bits, key_offsets, key_data.slice(0, keys)], null_keys)
     if value_data is not None:
         bits = pa.py_buffer(value_valid) if null_values else None
         made["value"] = pa.Array.from_buffers(
@@ -205,9 +209,7 @@ def _decode_views(
     made: dict[str, pa.Array] = {}
     if key:
         bits = pa.py_buffer(key_valid) if null_keys else None
-        made["key"] = pa.Array.from_buffers(
-            pa.binary_view(), total, [bits, pa.py_buffer(key_views), data], null_keys
-        )
+        made["key"] = pa.Array.from_buffers(pa.binary_view(), total, [bits, pa.py_buffer(key_views), data], null_keys)
     if value:
         bits = pa.py_buffer(value_valid) if null_values else None
         made["value"] = pa.Array.from_buffers(
@@ -236,13 +238,19 @@ def _decode_headers(view: memoryview, rows: Rows, total: int, count: int) -> pa.
         valid,
     )
     _check(bad)
-    key = pa.Array.from_buffers(pa.string(), count, [None, names, name_data.slice(0, name_bytes)], 0)
+    key = _text(pa.Array.from_buffers(pa.binary(), count, [None, names, name_data.slice(0, name_bytes)], 0))
     bits = pa.py_buffer(valid) if nulls else None
-    value = pa.Array.from_buffers(
-        pa.binary(), count, [bits, contents, content_data.slice(0, content_bytes)], nulls
-    )
+    value = pa.Array.from_buffers(pa.binary(), count, [bits, contents, content_data.slice(0, content_bytes)], nulls)
     pairs = pa.StructArray.from_arrays([key, value], fields=list(HEADER_TYPE.value_type))
     return pa.Array.from_buffers(HEADER_TYPE, total, [None, lists], 0, children=[pairs])
+
+
+def _text(names: pa.Array) -> pa.Array:
+    """Header keys as strings; what is not UTF-8 is shown with replacement characters, as Arrow allows nothing else."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())
 
 
 def _check(bad: int) -> None:
@@ -263,45 +271,68 @@ class RecordColumns:
     sizes: tuple[Any, ...]
     keep: tuple[pa.Array, ...]
 
-    def largest(self, _row: int) -> int:
-        """Room for what one record may take beyond a full batch, without looking at every record."""
-        return 4096
-
     def bound(self, row: int) -> int:
         """At most so many bytes does the record in `row` take."""
         return 128 + sum(int(size(row)) for size in self.sizes)
 
 
-def record_columns(table: pa.Table | pa.RecordBatch, now: int) -> Iterator[RecordColumns]:
+def record_columns(table: pa.Table | pa.RecordBatch, now: int, max_record_bytes: int = 0) -> Iterator[RecordColumns]:
     """The chunks of a table, checked and turned into buffers; raises before the first chunk if a column is wrong."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
         raise InvalidRecordType(f"append_arrow takes a pyarrow Table or RecordBatch, not {type(table).__name__}")
-    if "value" not in table.column_names:
-        raise InvalidRecord(f"the table has no column 'value'; its columns are {', '.join(table.column_names)}")
-    unknown = set(table.column_names) - {"value", "key", "timestamp", "headers"}
-    if unknown:
-        raise InvalidRecord(
-            f"the table has columns that a record does not: {', '.join(sorted(unknown))}; select value, key, "
-            "timestamp, headers first"
-        )
-    wanted = [("value", _binary), ("key", _binary), ("timestamp", lambda c: _timestamps(c, now)), ("headers", _headers)]
+    _check_names(table.column_names)
     fields: list[str] = []
     arrays: list[pa.ChunkedArray] = []
-    for name, convert in wanted:
+    for name, convert in (("value", _binary), ("key", _binary), ("timestamp", _timestamps), ("headers", _headers)):
         if name in table.column_names:
             fields.append(name)
-            arrays.append(convert(table.column(name)))
+            try:
+                arrays.append(convert(table.column(name)))
+            except pa.ArrowException as error:
+                raise InvalidRecordType(f"the column '{name}' cannot be stored: {error}") from error
     converted = pa.table(arrays, names=fields)
+    if "timestamp" in fields:
+        at = fields.index("timestamp")
+        converted = converted.set_column(at, "timestamp", _in_range(converted.column(at), now))
+    if max_record_bytes:
+        _check_lengths(converted, max_record_bytes)
     return (_chunk(batch) for batch in converted.to_batches() if batch.num_rows)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if "value" not in names:
+        raise InvalidRecord(f"the table has no column 'value'; its columns are {', '.join(names)}")
+    strange = {name for name in names if name not in ("value", "key", "timestamp", "headers") or names.count(name) > 1}
+    if strange:
+        raise InvalidRecord(
+            f"the table has columns that a record does not, or twice: {', '.join(sorted(strange))}; select value, "
+            "key, timestamp, headers first"
+        )
+
+
+def _check_lengths(table: pa.Table, most: int) -> None:
+    lengths = sum(
+        (
+            pc.fill_null(pc.binary_length(table.column(name)), 0).to_numpy()
+            for name in ("value", "key")
+            if name in table.column_names
+        ),
+        np.zeros(table.num_rows, np.int64),
+    )
+    if "headers" in table.column_names:
+        for row, pairs in enumerate(table.column("headers").to_pylist()):
+            lengths[row] += sum(len(pair["key"].encode()) + len(pair["value"] or b"") for pair in pairs or ())
+    if len(lengths) and lengths.max() > most:
+        raise refuse("too_large", int(lengths.max()), most)
 
 
 def _binary(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type
     if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = column.type
+        chunks = [_binary(pa.chunked_array([c.dictionary])).combine_chunks().take(c.indices) for c in column.chunks]
+        return pa.chunked_array(chunks, pa.binary())
     if pa.types.is_null(kind) or pa.types.is_fixed_size_binary(kind):
         return column.cast(pa.binary())
     if kind in (pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), pa.binary_view(), pa.string_view()):
@@ -309,44 +340,65 @@ def _binary(column: pa.ChunkedArray) -> pa.ChunkedArray:
     raise InvalidRecordType(f"keys and values must be binary or string columns, not {kind}; cast the column first")
 
 
-def _timestamps(column: pa.ChunkedArray, now: int) -> pa.ChunkedArray:
+def _timestamps(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As milliseconds in int64; what lies before 1970 or too late is refused by `_in_range`."""
     kind = column.type
-    if pa.types.is_timestamp(kind):
-        column = column.cast(pa.timestamp("ms", tz=kind.tz), safe=False).cast(pa.int64())
-    elif pa.types.is_null(kind) or pa.types.is_integer(kind):
-        column = column.cast(pa.int64())
-    else:
+    if pa.types.is_null(kind) or pa.types.is_integer(kind):
+        return column.cast(pa.int64())
+    if not pa.types.is_timestamp(kind):
         raise InvalidRecordType(f"timestamps must be a timestamp column or int64 milliseconds, not {kind}")
+    numbers = column.cast(pa.int64())
+    if kind.unit == "s":
+        return pc.multiply_checked(numbers, 1000)
+    if kind.unit == "ms":
+        return numbers
+    # Rounded down, so that a moment before 1970 stays before it.
+    step = 1000 if kind.unit == "us" else 1_000_000
+    chunks = [_floor(chunk, step) for chunk in numbers.chunks]
+    return pa.chunked_array(chunks, pa.int64())
+
+
+def _floor(numbers: pa.Array, step: int) -> pa.Array:
+    down = np.floor_divide(pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False), step)
+    return pa.array(down, pa.int64(), mask=numbers.is_null().to_numpy(zero_copy_only=False))
+
+
+def _in_range(column: pa.ChunkedArray, now: int) -> pa.ChunkedArray:
     if column.null_count:
         column = pc.fill_null(column, now)
     if len(column):
         low, high = pc.min_max(column).as_py().values()
         if low < 0 or high > kernel.MAX_TIMESTAMP:
-            worst = low if low < 0 else high
-            raise InvalidRecord(
-                f"timestamp {worst} is out of range: milliseconds since 1970, 0 to {kernel.MAX_TIMESTAMP}"
-            )
+            raise refuse("timestamp", "timestamp", low if low < 0 else high)
     return column
 
 
 def _headers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     target = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    if pa.types.is_map(column.type):
+    kind = column.type
+    if pa.types.is_map(kind):
         column = column.cast(pa.map_(pa.string(), pa.binary()))
-        plain = [_map_to_list(chunk, target) for chunk in column.chunks]
-        return pa.chunked_array(plain, type=target)
-    try:
-        return column.cast(target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise InvalidRecordType(
-            f"headers must be list<struct<key: string, value: binary>> or a map, not {column.type}"
-        ) from error
+        column = pa.chunked_array([_map_to_list(chunk, target) for chunk in column.chunks], type=target)
+    elif pa.types.is_null(kind):
+        column = column.cast(target)
+    elif not _is_list_of_pairs(kind):
+        raise InvalidRecordType(f"headers must be list<struct<key: string, value: binary>> or a map, not {kind}")
+    column = column.cast(target)
+    flat = pc.list_flatten(column)
+    if flat.null_count or pc.struct_field(flat, "key").null_count:
+        raise InvalidRecord("a header, and a header's key, must not be null")
+    return column
+
+
+def _is_list_of_pairs(kind: pa.DataType) -> bool:
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return lists and pa.types.is_struct(kind.value_type) and {f.name for f in kind.value_type} == {"key", "value"}
 
 
 def _map_to_list(chunk: pa.Array, target: pa.DataType) -> pa.Array:
+    """Keys and items are those of the whole array, sliced or not, and so are the offsets."""
     pairs = pa.StructArray.from_arrays([chunk.keys, chunk.items], fields=list(target.value_type))
-    offsets = chunk.offsets
-    return pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), pairs, mask=chunk.is_null())
+    return pa.ListArray.from_arrays(pc.add(chunk.offsets, 0), pairs, mask=chunk.is_null())
 
 
 def _chunk(batch: pa.RecordBatch) -> RecordColumns:
@@ -384,8 +436,6 @@ def _header_buffers(array: pa.Array | None) -> tuple[tuple[Any, ...], Any]:
         array = pc.if_else(array.is_valid(), array, pa.scalar([], array.type))
     pairs = array.values
     names, contents = pairs.field("key"), pairs.field("value")
-    if names.null_count:
-        raise InvalidRecord("a header's key must not be null")
     offsets = memoryview(array.buffers()[1]).cast("B")[: (array.offset + len(array) + 1) * 4].cast("i")
     name, name_size = _payload(names.cast(pa.binary()))
     content, content_size = _payload(contents)

@@ -23,6 +23,8 @@ from .header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .arrow import RecordColumns
+
 #: Kafka stores a batch's length as a signed 32-bit number.
 MAX_BATCH_BYTES = 2**31 - 1
 #: Above this an encoder gives its buffer back instead of keeping it for the next batch.
@@ -36,6 +38,12 @@ class Producer:
     id: int = -1
     epoch: int = -1
     sequence: int = -1
+
+    def __post_init__(self) -> None:
+        for name, most in (("id", 2**63 - 1), ("epoch", 2**15 - 1), ("sequence", 2**31 - 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= most:
+                raise InvalidRecord(f"a producer's {name} is a number from -1 (none) to {most}, not {value!r}")
 
 
 NOBODY = Producer()
@@ -82,7 +90,7 @@ def refuse(kind: str, what: Any, value: Any) -> SawlogError:
     if kind == "timestamp":
         hint = "; is it in microseconds or nanoseconds?" if value > kernel.MAX_TIMESTAMP else ""
         return InvalidRecord(
-            f"timestamp {value} is out of range: milliseconds since 1970, 0 to {kernel.MAX_TIMESTAMP}{hint}"
+            f"timestamp {_shown(value)} is out of range: milliseconds since 1970, 0 to {kernel.MAX_TIMESTAMP}{hint}"
         )
     if kind == "too_large":
         return RecordTooLarge(
@@ -94,9 +102,16 @@ def refuse(kind: str, what: Any, value: Any) -> SawlogError:
             f"a batch of {what:,} bytes or more does not fit into {value:,}; append fewer records at once"
         )
     error, text = _REFUSALS[kind]
-    shown = repr(value)
-    given = f"{type(value).__name__} {shown if len(shown) < 60 else shown[:57] + '...'}"
-    return error(text.format(what, given))
+    return error(text.format(what, _shown(value)))
+
+
+def _shown(value: Any) -> str:
+    """A short picture of anything; some objects cannot even be printed."""
+    try:
+        shown = repr(value)
+    except Exception:
+        return type(value).__name__
+    return f"{type(value).__name__} {shown if len(shown) < 60 else shown[:57] + '...'}"
 
 
 class Encoder:
@@ -121,11 +136,10 @@ class Encoder:
         """One batch of all the records (at least one)."""
         builder = self._fresh()
         try:
-            builder.extend(records)
+            source = iter(records)
         except TypeError as error:
-            if isinstance(error, SawlogError):
-                raise
             raise InvalidRecordType(f"records must be an iterable of records: {error}") from error
+        builder.extend(source)
         if builder.count == 0:
             raise InvalidRecord("there is no record to append")
         return finish(builder, self._recipe, producer)
@@ -133,7 +147,7 @@ class Encoder:
     def _fresh(self) -> kernel.BatchBuilder:
         builder = self._builder
         if len(builder.buffer) > KEEP_BYTES:
-            builder.swap(bytearray(64 << 10))
+            builder.take(bytearray(64 << 10))
         builder.reset()
         return builder
 
@@ -142,26 +156,32 @@ class Encoder:
         from .arrow import record_columns
 
         now = time.time_ns() // 1_000_000
-        for columns in record_columns(table, now):
+        return self._table(record_columns(table, now, self._recipe.max_record_bytes), batch_bytes, now)
+
+    def _table(self, chunks: Iterator[RecordColumns], batch_bytes: int, now: int) -> Iterator[Encoded]:
+        usual = HEADER_BYTES + batch_bytes + 4096  # room for the record that crosses the line
+        for columns in chunks:
             row = 0
             while row < columns.rows:
-                need = HEADER_BYTES + batch_bytes + columns.largest(row)
-                if len(self._scratch) < need:
-                    self._scratch = bytearray(need)
+                if not usual <= len(self._scratch) <= max(usual, KEEP_BYTES):
+                    self._scratch = bytearray(usual)
                 first = row
-                row, end, base, top = kernel.encode_arrow(
-                    self._scratch, HEADER_BYTES, first, columns.rows, batch_bytes, now, *columns.buffers
-                )
+                row, end, base, top = self._encode(columns, first, batch_bytes, now)
                 if row == first:  # one record larger than batch_bytes
-                    need = HEADER_BYTES + columns.bound(row)
-                    self._check_size(need)
-                    self._scratch = bytearray(need)
-                    continue
+                    self._scratch = bytearray(HEADER_BYTES + columns.bound(row))
+                    row, end, base, top = self._encode(columns, first, batch_bytes, now)
+                if end > self._recipe.max_batch_bytes:
+                    raise refuse("batch_too_large", end, self._recipe.max_batch_bytes)
                 yield seal(self._scratch, end, row - first, base, top, self._recipe)
 
-    def _check_size(self, size_bytes: int) -> None:
-        if size_bytes > self._recipe.max_batch_bytes:
-            raise refuse("batch_too_large", size_bytes, self._recipe.max_batch_bytes)
+    def _encode(self, columns: RecordColumns, first: int, batch_bytes: int, now: int) -> tuple[int, int, int, int]:
+        try:
+            made: tuple[int, int, int, int] = kernel.encode_arrow(
+                memoryview(self._scratch), HEADER_BYTES, first, columns.rows, batch_bytes, now, *columns.buffers
+            )
+            return made
+        except ValueError as error:
+            raise InvalidRecord(f"the table is damaged: {error}; nothing of it was stored") from error
 
 
 def finish(builder: kernel.BatchBuilder, recipe: Recipe, producer: Producer = NOBODY) -> Encoded:
@@ -200,8 +220,9 @@ def seal(
     if recipe.append_time:
         attributes |= TIMESTAMP_TYPE_BIT
         max_timestamp = time.time_ns() // 1_000_000
+    data = memoryview(buffer)[:end]
     kernel.write_header(
-        buffer,
+        data,
         0,
         0,
         end,
@@ -215,8 +236,7 @@ def seal(
         producer.sequence,
         count,
     )
-    data = memoryview(buffer)[:end]
-    kernel.patch_crc(buffer, 0, crc32c(data[21:]))
+    kernel.patch_crc(data, 0, crc32c(data[21:]))
     return Encoded(data, count, base_timestamp, max_timestamp)
 
 
@@ -229,6 +249,8 @@ def encode(
     append_time: bool = False,
 ) -> bytes:
     """One batch of records: bytes, `Record`s, dicts, or (value, key, headers, timestamp) tuples."""
+    if not 0 <= base_offset < 2**62:
+        raise InvalidRecord(f"a base offset is a number from 0 to 2**62 - 1, not {base_offset}")
     encoder = Encoder(Recipe(codec_id(compression), append_time=append_time))
     batch = encoder.many(records, producer).data
     kernel.patch_place(batch, 0, base_offset, 0)

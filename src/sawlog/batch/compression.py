@@ -34,7 +34,7 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import cramjam
@@ -281,25 +281,29 @@ def _snappy_compress(view: memoryview, level: int | None) -> memoryview:
 
 
 def _snappy_decompress(view: memoryview, max_bytes: int) -> memoryview:
-    # No bare block begins like the magic: its first element would be a copy of what is not there yet.
-    blocks = _xerial_blocks(view) if bytes(view[:8]) == _XERIAL_MAGIC else [view]
-    limit, total = _limit(len(view), max_bytes), sum(map(_snappy_size, blocks))
+    limit, total = _limit(len(view), max_bytes), sum(map(_snappy_size, _snappy_blocks(view)))
     if total > limit:
         _refuse("snappy", view, total, limit)
-
-    def decode(_: memoryview, target: memoryview) -> int:
-        filled = 0
-        for block in blocks:
-            filled += cramjam.snappy.decompress_raw_into(block, target[filled:])
-        return filled
-
-    return _run("snappy", decode, view, total, limit)
+    return _run("snappy", _snappy_decode, view, total, limit)
 
 
-def _xerial_blocks(view: memoryview) -> list[memoryview]:
-    blocks: list[memoryview] = []
+def _snappy_decode(view: memoryview, target: memoryview) -> int:
+    filled = 0
+    for block in _snappy_blocks(view):
+        filled += cramjam.snappy.decompress_raw_into(block, target[filled:])
+    return filled
+
+
+def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
+    """The bare blocks, one at a time: a list of a million views would be a bomb of its own."""
+    # No bare block begins like the magic: its first element would be a copy of what is not there yet.
+    if bytes(view[:8]) != _XERIAL_MAGIC:
+        yield view
+        return
     position = len(_XERIAL_HEADER)
-    while position < len(view):
+    for _ in range(BLOCKS_MAX):
+        if position == len(view):
+            return
         (length,) = _i32_be(view, position)
         if length < 0 and bytes(view[position : position + 8]) == _XERIAL_MAGIC:
             position += len(_XERIAL_HEADER)
@@ -307,13 +311,9 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
         position += 4
         if not 0 < length <= len(view) - position:
             raise CorruptBatch(f"snappy: a block of {length} bytes where {len(view) - position} are left")
-        blocks.append(view[position : position + length])
+        yield view[position : position + length]
         position += length
-        if len(blocks) > BLOCKS_MAX:
-            _too_many_blocks("snappy")
-    if position > len(view):
-        raise CorruptBatch("snappy: xerial's header is cut short")
-    return blocks
+    _too_many_blocks("snappy")
 
 
 def _snappy_size(block: memoryview) -> int:
@@ -480,12 +480,7 @@ def _zstd_compress(view: memoryview, level: int | None) -> memoryview:
 
 def _zstd_decompress(view: memoryview, max_bytes: int) -> memoryview:
     limit = _limit(len(view), max_bytes)
-    bound, windows = _zstd_plan(view, limit, max_bytes)
-    if windows:
-        narrowed = bytearray(view)
-        for position, byte in windows.items():
-            narrowed[position] = byte
-        view = memoryview(narrowed)
+    bound, view = _zstd_plan(view, limit, max_bytes)
     return _run("zstd", cramjam.zstd.decompress_into, view, bound, limit)
 
 
@@ -497,14 +492,14 @@ def _zstd_window_fits(packed: memoryview | bytes, max_bytes: int) -> bool:
     return True
 
 
-def _zstd_plan(view: memoryview, limit: int, max_bytes: int) -> tuple[int, dict[int, int]]:
-    """The most that the frames can unpack to, and the window bytes to replace, by position.
+def _zstd_plan(view: memoryview, limit: int, max_bytes: int) -> tuple[int, memoryview]:
+    """The most that the frames can unpack to, and the frames, with windows no wider than that if they are short.
 
-    Java's levels 20 to 22 ask for windows of 32 to 128 MiB however short the batch is. No frame can reach
-    back further than the whole of what it unpacks to, so a window of that size decodes it as well.
+    Java's levels 20 to 22 ask for windows of 32 to 128 MiB however little there is in the batch. No frame can
+    reach back further than the whole of what it unpacks to, so a window of that size decodes it as well.
     """
     position = bound = blocks = window_max = 0
-    windows: dict[int, int] = {}
+    narrowed: bytearray | None = None
     while position < len(view):
         (magic,) = _u32_le(view, position)
         blocks += 1
@@ -519,21 +514,32 @@ def _zstd_plan(view: memoryview, limit: int, max_bytes: int) -> tuple[int, dict[
             position += 4 if view[start] & 0x04 else 0  # checksum
             if declared is not None:
                 size = min(size, declared)
-            if window > _ZSTD_WINDOW_FREE and not view[start] & 0x20:
-                byte = bisect_left(_ZSTD_WINDOWS, max(size, _ZSTD_WINDOW_FREE))
-                if _ZSTD_WINDOWS[byte] < window:
-                    windows[start + 1] = byte
-                    window = _ZSTD_WINDOWS[byte]
+            if window > _ZSTD_WINDOW_FREE >= len(view) and not view[start] & 0x20:
+                narrowed = narrowed or bytearray(view)
+                narrowed[start + 1] = min(view[start + 1], _zstd_window_byte(size))
+                window = _ZSTD_WINDOWS[narrowed[start + 1]]
             blocks += count
             bound += size
             window_max = max(window_max, window)
         if blocks > BLOCKS_MAX:
             _too_many_blocks("zstd")
-    if window_max > _ZSTD_WINDOW_FREE:
-        needed = min(bound, limit) + window_max - _ZSTD_WINDOW_FREE
-        if needed > max_bytes or window_max > _ZSTD_WINDOW_MAX:
-            _refuse("zstd", view, needed, max_bytes)
-    return bound, windows
+    _check_zstd_window(window_max, min(bound, limit), max_bytes)
+    return bound, view if narrowed is None else memoryview(narrowed)
+
+
+def _zstd_window_byte(size_bytes: int) -> int:
+    """The header's byte for the smallest window that holds `size_bytes`, and as much as is free."""
+    return bisect_left(_ZSTD_WINDOWS, max(size_bytes, _ZSTD_WINDOW_FREE))
+
+
+def _check_zstd_window(window_bytes: int, output_bytes: int, max_bytes: int) -> None:
+    if window_bytes <= _ZSTD_WINDOW_FREE:
+        return
+    if window_bytes > _ZSTD_WINDOW_MAX or output_bytes + window_bytes > max_bytes + _ZSTD_WINDOW_FREE:
+        raise DecompressionLimit(
+            f"zstd: a window of {window_bytes} bytes beside up to {output_bytes} of output; {max_bytes} are "
+            f"allowed for both, and {_ZSTD_WINDOW_MAX} for a window"
+        )
 
 
 def _zstd_header(view: memoryview, position: int) -> tuple[int, int, int | None]:

@@ -99,7 +99,7 @@ class BatchHeader:
     def from_row(cls, row: Any) -> BatchHeader:
         """From one line of a `rows` array."""
         numbers = [int(x) for x in row]
-        return cls(*numbers[: BODY], leader_epoch=numbers[LEADER_EPOCH])
+        return cls(*numbers[:BODY], *numbers[LEADER_EPOCH : LEADER_EPOCH + 1])
 
     @property
     def compression(self) -> int:
@@ -124,6 +124,7 @@ class BatchHeader:
 
 def scan(buffer: Any, start: int = 0, end: int | None = None) -> list[BatchHeader]:
     """The headers of all batches in a buffer; raises `CorruptBatch` at the first thing that is not a whole one."""
+    buffer = memoryview(buffer)
     end = len(buffer) if end is None else end
     rows = new_rows(256)
     found: list[BatchHeader] = []

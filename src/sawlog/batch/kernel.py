@@ -26,6 +26,8 @@ try:
 except ImportError:  # interpreted, and Cython is not installed
     from sawlog.batch.cyshim import cython
 
+from sawlog.errors import InvalidRecordType
+
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
     from cython.cimports.libc.string import memcpy
@@ -67,9 +69,9 @@ class Record:
     headers = cython.declare(object, visibility="readonly")
 
     def __init__(self, value=None, key=None, headers=(), timestamp=None, offset=-1, timestamp_type=0):
-        self.value = value
-        self.key = key
-        self.headers = headers
+        self.value = payload(value)
+        self.key = payload(key)
+        self.headers = headers if type(headers) is tuple else tuple(headers)
         self.timestamp = -1 if timestamp is None else timestamp
         self.offset = offset
         self.timestamp_type = timestamp_type
@@ -90,6 +92,15 @@ class Record:
         key = "" if self.key is None else f", key={_short(self.key)}"
         headers = f", headers={self.headers!r}" if self.headers else ""
         return f"Record(offset={self.offset}, timestamp={self.timestamp}{key}, value={_short(self.value)}{headers})"
+
+
+def payload(what):
+    """A key or value as bytes or None."""
+    if what is None or type(what) is bytes:
+        return what
+    if isinstance(what, (bytes, bytearray, memoryview)):
+        return bytes(memoryview(what))
+    raise InvalidRecordType(f"keys and values are bytes or None, not {type(what).__name__}; encode it first")
 
 
 def _short(value):
@@ -151,9 +162,7 @@ def get64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.lo
 def add64(a: cython.longlong, b: cython.longlong) -> cython.longlong:
     """a + b, wrapping as two's complement does, in C and in Python alike."""
     if cython.compiled:
-        return cython.cast(
-            cython.longlong, cython.cast(cython.ulonglong, a) + cython.cast(cython.ulonglong, b)
-        )
+        return cython.cast(cython.longlong, cython.cast(cython.ulonglong, a) + cython.cast(cython.ulonglong, b))
     return ((a + b + 2**63) & (2**64 - 1)) - 2**63
 
 
@@ -433,6 +442,40 @@ def header_is_sound(
     return (attributes & 7) != 0 or count <= (length - 49) // 7
 
 
+@cython.cfunc
+def check_rows(
+    b: cython.const[cython.uchar][::1],
+    rows: cython.const[cython.longlong][:, ::1],
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
+    """(records, bytes of bodies) of these rows; ValueError unless all of them lie in the buffer and can be true."""
+    q: cython.Py_ssize_t
+    records: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t = 0
+    good: cython.bint = 0 <= first <= last <= rows.shape[0] and rows.shape[1] >= 16
+    if good:
+        for q in range(first, last):
+            if not (0 <= rows[q, 12] <= rows[q, 13] <= b.shape[0]):
+                good = False
+                break
+            if not (0 <= rows[q, 4] <= (rows[q, 13] - rows[q, 12]) // 7):
+                good = False
+                break
+            records += cython.cast(cython.Py_ssize_t, rows[q, 4])
+            size += cython.cast(cython.Py_ssize_t, rows[q, 13] - rows[q, 12])
+    if not good:
+        raise ValueError("rows outside the buffer")
+    return records, size
+
+
+@cython.cfunc
+def check_room(room: cython.Py_ssize_t, needed: cython.Py_ssize_t) -> object:
+    if room < needed:
+        raise ValueError("the records would go outside a buffer that is too small")
+    return None
+
+
 def scan_batches(
     b: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,
@@ -455,7 +498,7 @@ def scan_batches(
     room: cython.Py_ssize_t = rows.shape[0]
     size: cython.Py_ssize_t
     why: cython.int = 0
-    if start < 0 or end > b.shape[0]:
+    if start < 0 or end < 0 or end > b.shape[0] or rows.shape[1] < 16:
         raise ValueError("range outside the buffer")
     with cython.nogil:
         while n < room:
@@ -467,9 +510,7 @@ def scan_batches(
             if end - p < 61:
                 why = 2
                 break
-            if not header_is_sound(b, p, least_offset) or (
-                dense and least_offset >= 0 and get64(b, p) != least_offset
-            ):
+            if not header_is_sound(b, p, least_offset) or (dense and least_offset >= 0 and get64(b, p) != least_offset):
                 why = 3
                 break
             size = 12 + cython.cast(cython.Py_ssize_t, get32s(b, p + 8))
@@ -512,7 +553,7 @@ def find_batch(
     p: cython.Py_ssize_t = start
     size: cython.Py_ssize_t
     last: cython.longlong
-    if start < 0 or end > b.shape[0]:
+    if start < 0 or end < 0 or end > b.shape[0]:
         raise ValueError("range outside the buffer")
     while p < end:
         if end - p < 61 or not header_is_sound(b, p, least_offset):
@@ -539,7 +580,7 @@ def find_header(
     """After damage: the next position where a whole batch may start, or -1. The caller checks its CRC."""
     p: cython.Py_ssize_t = start
     found: cython.Py_ssize_t = -1
-    if start < 0 or end > b.shape[0]:
+    if start < 0 or end < 0 or end > b.shape[0]:
         raise ValueError("range outside the buffer")
     with cython.nogil:
         while end - p >= 61:
@@ -621,7 +662,7 @@ class BatchBuilder:
     """Encodes records one after the other into one growing buffer, behind room for a header.
 
     `add` refuses bad input with an error from `refuse` and leaves the batch as it was. When the encoded bytes reach
-    `limit` after an `add`, `on_full()` is called, which is expected to `finish` and `swap`.
+    `limit` after an `add`, `on_full()` is called, which is expected to `take` it.
     """
 
     buffer = cython.declare(object, visibility="readonly")
@@ -643,51 +684,67 @@ class BatchBuilder:
         self.on_full = on_full
         self.max_record = max_record
         self.max_total = max_total
-        self._use(bytearray(capacity if capacity > 61 else 61))
-
-    @cython.cfunc
-    def _use(self, buffer: object) -> cython.void:
-        self.buffer = buffer
-        self.view = buffer
-        self.capacity = len(buffer)
-        self.position = 61
-        self.count = 0
-        self.base_timestamp = -1
-        self.max_timestamp = -1
+        self.capacity = capacity if capacity > 61 else 61
+        self.buffer = bytearray(self.capacity)
+        self.view = self.buffer
+        self.reset_fields()
 
     def reset(self):
         """Forget all records; keep the buffer."""
+        self.reset_fields()
+
+    def take(self, buffer):
+        """Go on with an empty batch in another buffer. Gives what was there: (buffer, where the records in it end,
+        how many, first timestamp, largest timestamp). Atomic: no other thread's record falls between."""
+        if len(buffer) < 61:
+            raise ValueError("a batch needs a buffer of 61 bytes or more")
+        view: cython.uchar[::1] = buffer
+        old: object = self.buffer
+        position: cython.Py_ssize_t = self.position
+        count: cython.Py_ssize_t = self.count
+        base: cython.longlong = self.base_timestamp
+        top: cython.longlong = self.max_timestamp
+        self.buffer = buffer
+        self.view = view
+        self.capacity = view.shape[0] if cython.compiled else len(buffer)
+        self.reset_fields()
+        return old, position, count, base, top
+
+    @cython.cfunc
+    def reset_fields(self) -> cython.void:
         self.position = 61
         self.count = 0
         self.base_timestamp = -1
         self.max_timestamp = -1
 
-    def swap(self, buffer):
-        """Go on with an empty batch in another buffer; gives the old buffer back."""
-        old = self.buffer
-        self._use(buffer)
-        return old
-
     @cython.cfunc
     def _grow(self, need: cython.Py_ssize_t) -> object:
+        """A new, larger buffer instead of a resized one: somebody may still hold a view of the old."""
         wanted: cython.Py_ssize_t = self.position + need
         if wanted < self.capacity * 2:
             wanted = self.capacity * 2
-        # A new buffer instead of a larger old one: somebody may still hold a view of it.
-        grown = bytearray(wanted)
-        grown[: self.position] = memoryview(self.buffer)[: self.position]
+        grown: object = bytearray(wanted)
+        view: cython.uchar[::1] = grown
+        if cython.compiled:
+            memcpy(cython.address(view[0]), cython.address(self.view[0]), self.position)
+        else:
+            view[: self.position] = self.view[: self.position]
         self.buffer = grown
-        self.view = grown
+        self.view = view
         self.capacity = wanted
         return None
 
     @cython.cfunc
     def _bytes(self, what: object, name: object) -> object:
         """The slow path of a value that is not exactly bytes."""
-        if what is None or isinstance(what, bytes):
+        if what is None or type(what) is bytes:
             return what
-        if isinstance(what, (bytearray, memoryview)):
-            return bytes(what)
+        if isinstance(what, (bytes, bytearray, memoryview)):
+            try:
+                # Exactly bytes from here on: a subclass may lie about its length.
+                return bytes(memoryview(what))
+            except ValueError:  # a memoryview that was released
+                pass
         raise self.refuse("type", name, what)
 
     @cython.cfunc
@@ -709,7 +766,7 @@ class BatchBuilder:
                 if not isinstance(name, str):
                     raise self.refuse("header_key", "header key", name)
                 try:
-                    encoded = name.encode("utf-8", "surrogateescape")
+                    encoded = str.encode(name, "utf-8", "surrogateescape")
                 except UnicodeEncodeError:
                     raise self.refuse("header_key", "header key", name) from None
                 pairs.append((encoded, self._bytes(value, "header value")))
@@ -727,9 +784,15 @@ class BatchBuilder:
         p: cython.Py_ssize_t
         body: cython.longlong
         payload: cython.longlong = 0
+        header_bytes: cython.longlong = 0
+        i: cython.Py_ssize_t
         nheaders: cython.Py_ssize_t = 0
         delta: cython.longlong
         pairs: object = None
+        # The caller's code first: it may be slow, raise, or even come back here.
+        if headers is not None and not (type(headers) is tuple and len(headers) == 0):
+            pairs = self._encode_headers(headers)
+            nheaders = len(pairs)
         if type(value) is not bytes:
             value = self._bytes(value, "value")
         if type(key) is not bytes:
@@ -740,24 +803,29 @@ class BatchBuilder:
         if key is not None:
             klen = PyBytes_GET_SIZE(key) if cython.compiled else len(key)
             payload += klen
-        delta = timestamp - self.base_timestamp if self.count > 0 else 0
-        body = 1 + varint_size(delta) + varint_size(self.count) + varint_size(klen) + varint_size(vlen) + payload
-        if headers is not None and headers != ():
-            pairs = self._encode_headers(headers)
-            nheaders = len(pairs)
-            for name, content in pairs:
-                hlen = len(name)
-                body += varint_size(hlen) + hlen
-                payload += hlen
-                hlen = -1 if content is None else len(content)
-                body += varint_size(hlen) + (0 if hlen < 0 else hlen)
-                payload += 0 if hlen < 0 else hlen
-        body += varint_size(nheaders)
+        for i in range(nheaders):
+            name, content = pairs[i]
+            hlen = len(name)
+            header_bytes += varint_size(hlen) + hlen
+            payload += hlen
+            hlen = -1 if content is None else len(content)
+            header_bytes += varint_size(hlen) + (0 if hlen < 0 else hlen)
+            payload += 0 if hlen < 0 else hlen
         if self.max_record > 0 and payload > self.max_record:
             raise self.refuse("too_large", payload, self.max_record)
-        if self.position + 5 + body > self.max_total:
-            raise self.refuse("batch_too_large", self.position + 5 + body, self.max_total)
-        if self.capacity - self.position < 5 + body:
+        # From here on nothing runs Python code, so that records of several threads do not mix; but growing may.
+        while True:
+            delta = timestamp - self.base_timestamp if self.count > 0 else 0
+            body = 1 + varint_size(delta) + varint_size(self.count) + varint_size(klen) + varint_size(vlen)
+            body += varint_size(nheaders) + header_bytes
+            if klen > 0:
+                body += klen
+            if vlen > 0:
+                body += vlen
+            if self.position + 5 + body > self.max_total:
+                raise self.refuse("batch_too_large", self.position + 5 + body, self.max_total)
+            if self.capacity - self.position >= 5 + body:
+                break
             self._grow(5 + body)
         view = self.view
         p = put_varint(view, self.position, body)
@@ -792,17 +860,24 @@ class BatchBuilder:
 
     @cython.cfunc
     def _put_headers(self, pairs: object, p: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        n: cython.Py_ssize_t
         for name, content in pairs:
-            n = len(name)
-            p = put_varint(self.view, p, n)
-            copy(self.view, p, name, 0, n)
+            p = self._put_bytes(name, p)
+            p = self._put_bytes(content, p)
+        return p
+
+    @cython.cfunc
+    def _put_bytes(self, what: object, p: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """A length and that many bytes; `what` is exactly bytes, or None."""
+        n: cython.Py_ssize_t = -1
+        if what is not None:
+            n = PyBytes_GET_SIZE(what) if cython.compiled else len(what)
+        p = put_varint(self.view, p, n)
+        if n > 0:
+            if cython.compiled:
+                memcpy(cython.address(self.view[p]), PyBytes_AS_STRING(what), n)
+            else:
+                self.view[p : p + n] = what
             p += n
-            n = -1 if content is None else len(content)
-            p = put_varint(self.view, p, n)
-            if n > 0:
-                copy(self.view, p, content, 0, n)
-                p += n
         return p
 
     def add(self, value, key=None, headers=(), timestamp=None):
@@ -863,8 +938,8 @@ def encode_arrow(
 
     Stops where `limit` bytes are reached, or before a record that the rest of `out` may not hold. `value` and `key`
     are (offsets, data, validity bitmap, index of row 0 in the three); `headers` is (list offsets, index of row 0 in
-    them, key part, value part). Empty buffers stand for what is absent. The caller has checked that offsets and
-    data belong together.
+    them, key part, value part). Empty buffers stand for what is absent. An
+    offset outside its data raises ValueError.
     """
     value_offsets: cython.const[cython.int][::1] = value[0]
     value_data: cython.const[cython.uchar][::1] = value[1]
@@ -883,14 +958,22 @@ def encode_arrow(
     content_data: cython.const[cython.uchar][::1] = headers[3][1]
     content_valid: cython.const[cython.uchar][::1] = headers[3][2]
     content_at: cython.Py_ssize_t = headers[3][3]
-    has_value: cython.bint = value_offsets.shape[0] > 0 if cython.compiled else len(value_offsets) > 0
-    has_key: cython.bint = key_offsets.shape[0] > 0 if cython.compiled else len(key_offsets) > 0
-    has_time: cython.bint = timestamps.shape[0] > 0 if cython.compiled else len(timestamps) > 0
-    has_headers: cython.bint = list_offsets.shape[0] > 0 if cython.compiled else len(list_offsets) > 0
-    value_nulls: cython.bint = value_valid.shape[0] > 0 if cython.compiled else len(value_valid) > 0
-    key_nulls: cython.bint = key_valid.shape[0] > 0 if cython.compiled else len(key_valid) > 0
-    content_nulls: cython.bint = content_valid.shape[0] > 0 if cython.compiled else len(content_valid) > 0
-    capacity: cython.Py_ssize_t = out.shape[0] if cython.compiled else len(out)
+    has_value: cython.bint = value_offsets.shape[0] > 0
+    has_key: cython.bint = key_offsets.shape[0] > 0
+    has_time: cython.bint = timestamps.shape[0] > 0
+    has_headers: cython.bint = list_offsets.shape[0] > 0
+    value_nulls: cython.bint = value_valid.shape[0] > 0
+    key_nulls: cython.bint = key_valid.shape[0] > 0
+    content_nulls: cython.bint = content_valid.shape[0] > 0
+    capacity: cython.Py_ssize_t = out.shape[0]
+    value_room: cython.longlong = value_data.shape[0]
+    key_room: cython.longlong = key_data.shape[0]
+    name_room: cython.longlong = name_data.shape[0]
+    content_room: cython.longlong = content_data.shape[0]
+    names: cython.Py_ssize_t = name_offsets.shape[0]
+    contents: cython.Py_ssize_t = content_offsets.shape[0]
+    content_bits: cython.Py_ssize_t = content_valid.shape[0] * 8
+    bad: cython.bint = False
     p: cython.Py_ssize_t = start
     i: cython.Py_ssize_t = first
     h: cython.Py_ssize_t
@@ -906,22 +989,38 @@ def encode_arrow(
     ts: cython.longlong
     base: cython.longlong = now
     top: cython.longlong = now
+    if start < 0 or start > capacity or first < 0 or value_at < 0 or key_at < 0 or list_at < 0:
+        raise ValueError("rows outside the buffers")
+    if name_at < 0 or content_at < 0 or limit <= 0:
+        raise ValueError("rows outside the buffers")
+    if has_time:
+        check_room(timestamps.shape[0], last)
+    if has_value:
+        check_room(value_offsets.shape[0], value_at + last + 1)
+    if has_key:
+        check_room(key_offsets.shape[0], key_at + last + 1)
+    if has_headers:
+        check_room(list_offsets.shape[0], list_at + last + 1)
+    if value_nulls:
+        check_room(value_valid.shape[0] * 8, value_at + last)
+    if key_nulls:
+        check_room(key_valid.shape[0] * 8, key_at + last)
     with cython.nogil:
         while i < last and p - start < limit:
             ts = timestamps[i] if has_time else now
             if i == first:
                 base = ts
                 top = ts
-            elif ts > top:
-                top = ts
             vlen = -1
             if has_value and not (value_nulls and bit(value_valid, value_at + i) == 0):
                 vpos = value_offsets[value_at + i]
                 vlen = value_offsets[value_at + i + 1] - vpos
+                bad = bad or vpos < 0 or vlen < 0 or vlen > value_room - vpos
             klen = -1
             if has_key and not (key_nulls and bit(key_valid, key_at + i) == 0):
                 kpos = key_offsets[key_at + i]
                 klen = key_offsets[key_at + i + 1] - kpos
+                bad = bad or kpos < 0 or klen < 0 or klen > key_room - kpos
             body = 1 + varint_size(ts - base) + varint_size(i - first) + varint_size(klen) + varint_size(vlen)
             if klen > 0:
                 body += klen
@@ -930,16 +1029,28 @@ def encode_arrow(
             if has_headers:
                 h0 = list_offsets[list_at + i]
                 h1 = list_offsets[list_at + i + 1]
+                if h0 < 0 or h1 < h0 or name_at + h1 >= names or content_at + h1 >= contents:
+                    bad = True
+                    break
+                if content_nulls and content_at + h1 > content_bits:
+                    bad = True
+                    break
                 for h in range(h0, h1):
-                    nlen = name_offsets[name_at + h + 1] - name_offsets[name_at + h]
+                    npos = name_offsets[name_at + h]
+                    nlen = name_offsets[name_at + h + 1] - npos
+                    bad = bad or npos < 0 or nlen < 0 or nlen > name_room - npos
                     body += varint_size(nlen) + nlen
                     nlen = -1
                     if not (content_nulls and bit(content_valid, content_at + h) == 0):
-                        nlen = content_offsets[content_at + h + 1] - content_offsets[content_at + h]
+                        npos = content_offsets[content_at + h]
+                        nlen = content_offsets[content_at + h + 1] - npos
+                        bad = bad or npos < 0 or nlen < 0 or nlen > content_room - npos
                     body += varint_size(nlen) + (nlen if nlen > 0 else 0)
             body += varint_size(h1 - h0)
-            if body + 5 > capacity - p:
+            if bad or body + 5 > capacity - p:
                 break
+            if ts > top:
+                top = ts
             p = put_varint(out, p, body)
             out[p] = 0
             p = put_varint(out, p + 1, ts - base)
@@ -969,6 +1080,8 @@ def encode_arrow(
                     copy(out, p, content_data, npos, cython.cast(cython.Py_ssize_t, nlen))
                     p += cython.cast(cython.Py_ssize_t, nlen)
             i += 1
+    if bad:
+        raise ValueError("an offset outside the data of an array")
     return i, p, base, top
 
 
@@ -1008,6 +1121,7 @@ def decode_records(
     appended: cython.bint
     record: Record
     headers: object
+    check_rows(b, rows, first, last)
     for q in range(first, last):
         p = rows[q, 12]
         body_end = rows[q, 13]
@@ -1071,9 +1185,10 @@ def record_at(
     hpos: cython.Py_ssize_t
     hcount: cython.Py_ssize_t
     record: Record
-    if body < 0 or end > b.shape[0]:
+    if body < 0 or end < body or end > b.shape[0]:
         raise ValueError("range outside the buffer")
-    if last_offset - base_offset == count - 1:
+    dense: cython.bint = last_offset - base_offset == count - 1
+    if dense:
         while i < wanted and i < count:
             length, p = get_varint(b, p, end)
             if p > end or length < 6 or length > end - p:
@@ -1082,7 +1197,7 @@ def record_at(
             i += 1
     while i < count:
         rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, end)
-        if rend < 0:
+        if rend < 0 or delta < i or delta > last_offset - base_offset or (dense and delta != i):
             return False
         if delta >= wanted:
             headers: object = ()
@@ -1117,6 +1232,7 @@ def record_after(
     none, -2 if the records do not parse."""
     p: cython.Py_ssize_t = body
     i: cython.longlong
+    previous: cython.longlong = -1
     rend: cython.Py_ssize_t
     ts: cython.longlong
     delta: cython.longlong
@@ -1126,12 +1242,13 @@ def record_after(
     vlen: cython.Py_ssize_t
     hpos: cython.Py_ssize_t
     hcount: cython.Py_ssize_t
-    if body < 0 or end > b.shape[0]:
+    if body < 0 or end < body or end > b.shape[0]:
         raise ValueError("range outside the buffer")
     for i in range(count):
         rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, end)
-        if rend < 0:
+        if rend < 0 or delta <= previous or delta > 0x7FFFFFFF:
             return -2
+        previous = delta
         if base_offset + delta >= start and add64(base_timestamp, ts) >= timestamp:
             return base_offset + delta
         p = rend
@@ -1185,6 +1302,20 @@ def decode_columns(
     null_keys: cython.Py_ssize_t = 0
     null_values: cython.Py_ssize_t = 0
     appended: cython.bint
+    total: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    total, size = check_rows(b, rows, 0, batches)
+    check_room(offsets.shape[0], total)
+    check_room(timestamps.shape[0], total)
+    check_room(0x7FFFFFFF, size)
+    if with_key:
+        check_room(key_offsets.shape[0], total + 1)
+        check_room(key_data.shape[0], size)
+        check_room(key_valid.shape[0] * 8, total)
+    if with_value:
+        check_room(value_offsets.shape[0], total + 1)
+        check_room(value_data.shape[0], size)
+        check_room(value_valid.shape[0] * 8, total)
     if with_key:
         key_offsets[0] = 0
     if with_value:
@@ -1288,6 +1419,20 @@ def decode_views(
     null_keys: cython.Py_ssize_t = 0
     null_values: cython.Py_ssize_t = 0
     appended: cython.bint
+    total: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    total, size = check_rows(b, rows, 0, batches)
+    check_room(offsets.shape[0], total)
+    check_room(timestamps.shape[0], total)
+    for q in range(batches):
+        if origin < 0 or rows[q, 12] < origin or rows[q, 13] - origin > 0x7FFFFFFF:
+            raise ValueError("rows outside what a view can point at")
+    if with_key:
+        check_room(key_views.shape[0] // 16, total)
+        check_room(key_valid.shape[0] * 8, total)
+    if with_value:
+        check_room(value_views.shape[0] // 16, total)
+        check_room(value_valid.shape[0] * 8, total)
     with cython.nogil:
         for q in range(batches):
             p = rows[q, 12]
@@ -1358,10 +1503,21 @@ def decode_headers(
     vlen: cython.Py_ssize_t
     hpos: cython.Py_ssize_t
     hcount: cython.Py_ssize_t
-    room: cython.Py_ssize_t = (content_offsets.shape[0] if cython.compiled else len(content_offsets)) - 1
+    room: cython.Py_ssize_t = content_offsets.shape[0] - 1
     names: cython.Py_ssize_t = 0
     contents: cython.Py_ssize_t = 0
     nulls: cython.Py_ssize_t = 0
+    total: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    total, size = check_rows(b, rows, 0, batches)
+    check_room(list_offsets.shape[0], total + 1)
+    check_room(name_offsets.shape[0], room + 1)
+    check_room(content_offsets.shape[0], 1)
+    check_room(0x7FFFFFFF, size)
+    if room > 0:
+        check_room(name_data.shape[0], size)
+        check_room(content_data.shape[0], size)
+        check_room(content_valid.shape[0] * 8, room)
     list_offsets[0] = 0
     name_offsets[0] = 0
     content_offsets[0] = 0
@@ -1421,6 +1577,8 @@ def select_entries(
     """
     q: cython.Py_ssize_t
     n: cython.Py_ssize_t = 0
+    if batches < 0 or batches > rows.shape[0] or rows.shape[1] < 16 or batches > chosen.shape[0]:
+        raise ValueError("rows outside the buffer")
     with cython.nogil:
         for q in range(batches):
             if since > interval:
@@ -1442,6 +1600,7 @@ def head_of(
     delta among them); a count of -1 if they do not parse."""
     p: cython.Py_ssize_t = body
     i: cython.longlong = 0
+    previous: cython.longlong = -1
     top: cython.longlong = 0
     rend: cython.Py_ssize_t
     ts: cython.longlong
@@ -1452,12 +1611,13 @@ def head_of(
     vlen: cython.Py_ssize_t
     hpos: cython.Py_ssize_t
     hcount: cython.Py_ssize_t
-    if body < 0 or end > b.shape[0]:
+    if body < 0 or end < body or end > b.shape[0]:
         raise ValueError("range outside the buffer")
     while i < count:
         rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, end)
-        if rend < 0:
+        if rend < 0 or delta <= previous or delta > 0x7FFFFFFF:
             return -1, p, top
+        previous = delta
         if delta >= wanted:
             break
         if i == 0 or ts > top:

@@ -23,6 +23,7 @@ from .header import (
     BODY,
     BODY_END,
     COMPRESSION_MASK,
+    COUNT,
     CRC,
     POSITION,
     SIZE,
@@ -60,6 +61,9 @@ def unpack(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[memor
             body = decompress(int(packed[i]), view[row[0, BODY] : row[0, BODY_END]], max_bytes=max_bytes)
         except CorruptBatch as error:
             yield view, rows[i : i + 1], error
+            return
+        if row[0, COUNT] > len(body) // 7:  # a record takes seven bytes: more cannot be in there
+            yield view, rows[i : i + 1], CorruptBatch(MALFORMED)
             return
         row[0, BODY], row[0, BODY_END] = 0, len(body)
         yield body, row, None

@@ -24,7 +24,7 @@ import numpy as np
 from ..batch import kernel
 from ..batch.build import MAX_BATCH_BYTES, NOBODY, Encoded, Encoder, Producer, Recipe
 from ..batch.compression import codec_id
-from ..batch.header import BASE, COUNT, LAST, MAX_TIME, POSITION, SIZE, Rows
+from ..batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ..config import MAX_SEGMENT_BYTES, Interval, LogConfig
 from ..errors import LogClosed, OffsetMismatch, RecordTooLarge, SawlogError, StorageError
 from ..storage import Directory, Lock
@@ -93,7 +93,10 @@ class Appender:
 
     def encoder(self) -> Encoder:
         """One to use and to give back with `keep`."""
-        return self._encoders.pop() if self._encoders else Encoder(self.recipe)
+        try:
+            return self._encoders.pop()
+        except IndexError:
+            return Encoder(self.recipe)
 
     def keep(self, encoder: Encoder) -> None:
         """Back for the next one."""
@@ -133,9 +136,7 @@ class Appender:
             last = offset + count - 1
             segment.index.add(last, size, len(data), batch.max_timestamp)
             if producer.id >= 0:
-                self.producers.note(
-                    producer.id, producer.epoch, producer.sequence, offset, last, batch.max_timestamp
-                )
+                self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, batch.max_timestamp)
             segment.tail = last + 1, size + len(data)
             self._written_bytes += len(data)
         self.segments.wake()
@@ -223,7 +224,11 @@ class Appender:
         age = config.segment_age_ms
         if (
             size + size_bytes > config.segment_bytes
-            or (age is not None and timestamp - segment.index.first_timestamp > age and segment.index.first_timestamp >= 0)
+            or (
+                age is not None
+                and timestamp - segment.index.first_timestamp > age
+                and segment.index.first_timestamp >= 0
+            )
             or segment.index.size_bytes + 12 > config.max_index_bytes
             or offset - segment.base_offset + count > _MAX_SPAN
         ):
@@ -239,10 +244,9 @@ class Appender:
         segment = self._active
         if segment.tail[1] >= self.config.segment_bytes:
             segment = self.rotate()
-        offset, size = segment.tail
-        if size:
+        if segment.tail[1]:
             segment = self._room(1, 1, time.time_ns() // 1_000_000)
-            offset, size = segment.tail
+        size = segment.tail[1]
         allowed = self.config.segment_bytes - size + self.config.overflow_bytes
         return segment, min(allowed, MAX_SEGMENT_BYTES - size)
 
@@ -251,9 +255,9 @@ class Appender:
     def settle(self, offset: int) -> None:
         """Do what the policy asks for before an append that ended at `offset` is acknowledged."""
         policy = self._policy
-        if policy == "always":
-            self.commit.ensure(offset)
-        elif policy != "os" and self._written_bytes - self._synced_bytes >= policy.bytes:
+        if policy == "os":
+            return
+        if policy == "always" or self._written_bytes - self._synced_bytes >= policy.bytes:
             self.commit.ensure(offset)
 
     def sync(self) -> None:
@@ -269,10 +273,19 @@ class Appender:
 
     def _sync_active(self) -> int:
         with self._sync_lock:
+            self.commit.check()
             tail, written = self._tail(), self._written_bytes
-            self._active.storage.sync()
+            self._sync(self._active)
             self._durable_tail, self._synced_bytes = tail, written
         return tail[0]
+
+    def _sync(self, segment: Segment) -> None:
+        """fsync, once: if it fails, everyone knows before the next one can try. The caller holds the sync lock."""
+        try:
+            segment.storage.sync()
+        except Exception as error:
+            self.commit.fail(error)
+            raise
 
     def _sync_in_time(self) -> None:
         """The background's turn, for the interval policy."""
@@ -289,11 +302,8 @@ class Appender:
         old = self._active
         offset = old.tail[0]
         with self._sync_lock:
-            try:
-                old.storage.sync()
-            except SawlogError as error:
-                self.commit.fail(error)
-                raise
+            self.commit.check()
+            self._sync(old)
             self._synced_bytes = self._written_bytes
             self._durable_tail = self._tail()
             self.commit.reached(offset)
@@ -387,4 +397,3 @@ class Appender:
         self._ended = self.closed = True
         self.segments.close()
         self.held.release()
-

@@ -16,12 +16,15 @@ truth, never newer. With `clean` the log ended exactly there. `log_start` is the
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 from ..batch.checksum import crc32c
 from ..errors import CorruptFile
 from ..storage import Directory
 from .names import CHECKPOINT
+
+T = TypeVar("T", int, bool)
 
 _TITLE = "sawlog checkpoint 1"
 
@@ -49,15 +52,20 @@ class Checkpoint:
             raise CorruptFile("a checkpoint whose checksum does not match")
         try:
             found = json.loads(body[len(_TITLE) + 1 :])
-            return cls(**{field.name: _as(field.type, found[field.name]) for field in fields(cls)})
+            return cls(
+                clean=_as(bool, found["clean"]),
+                durable_offset=_as(int, found["durable_offset"]),
+                segment=_as(int, found["segment"]),
+                position=_as(int, found["position"]),
+                log_start=_as(int, found["log_start"]),
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptFile(f"a checkpoint that does not parse: {error}") from error
 
 
-def _as(kind: object, value: object) -> object:
-    wanted: type = bool if kind == "bool" else int
-    if type(value) is not wanted:
-        raise ValueError(f"{value!r} is not {kind}")
+def _as(kind: type[T], value: object) -> T:
+    if type(value) is not kind:
+        raise ValueError(f"{value!r} is not {kind.__name__}")
     return value
 
 

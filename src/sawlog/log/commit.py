@@ -84,7 +84,8 @@ class GroupCommit:
     def reached(self, offset: int) -> None:
         """Somebody else (rotation) made everything below `offset` durable."""
         with self._mutex:
-            self.durable_offset = max(self.durable_offset, offset)
+            if self.failure is None:
+                self.durable_offset = max(self.durable_offset, offset)
 
     def retreat(self, offset: int) -> None:
         """The log was cut: nothing from `offset` on is there any more."""

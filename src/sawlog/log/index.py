@@ -176,7 +176,7 @@ class SegmentIndex:
         return made
 
 
-def _native(code: str, numbers: np.ndarray) -> array[int]:  # type: ignore[type-arg]
+def _native(code: str, numbers: np.ndarray) -> array[int]:
     made: array[int] = array(code)
     kind = np.dtype(f"{'<' if sys.byteorder == 'little' else '>'}{'u4' if code == 'I' else 'i8'}")
     made.frombytes(np.ascontiguousarray(numbers, kind).tobytes())

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import errno
 import time
-import weakref
 from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from os import PathLike
@@ -32,6 +32,7 @@ import numpy as np
 from ..batch import kernel
 from ..batch.arrow import DEFAULT_COLUMNS
 from ..batch.build import NOBODY, Producer
+from ..batch.checksum import crc32c
 from ..batch.header import (
     ATTRIBUTES,
     BASE,
@@ -47,7 +48,6 @@ from ..batch.header import (
     Rows,
     new_rows,
 )
-from ..batch.checksum import crc32c
 from ..batch.kernel import Record
 from ..batch.read import MALFORMED, first_bad_crc, unpack
 from ..config import LogConfig
@@ -101,7 +101,7 @@ class Log:
         self._appender = appender
         self._closed = False
         self._reader = Reader(segments, config, lambda: not self._closed)
-        self._loops: weakref.WeakKeyDictionary[Any, AsyncAppends] = weakref.WeakKeyDictionary()
+        self._loops: dict[int, AsyncAppends] = {}
         #: What opening found and did.
         self.recovery = report
 
@@ -125,29 +125,30 @@ class Log:
             return cls._open_reader(path, config)
         if mode != "w":
             raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
-        directory = FileDirectory(path) if isinstance(path, (str, PathLike)) else path
-        held = directory.lock(LOCK)
-        try:
+        with ExitStack() as undo:
+            directory = _directory(path, undo, create=True)
+            held = directory.lock(LOCK)
+            undo.callback(held.release)
             found = recover(directory, config)
             segments = SegmentSet(directory, config)
             segments.set(found.segments)
             segments.lowest_offset = found.lowest_offset
             appender = Appender(directory, config, segments, found.producers, held)
             appender.save(clean=False)
-        except BaseException:
-            held.release()
-            raise
+            undo.pop_all()
         return cls(directory, config, segments, appender, found.report)
 
     @classmethod
     def _open_reader(cls, path: str | PathLike[str] | Directory, config: LogConfig) -> Log:
-        try:
-            directory = FileDirectory(path, create=False) if isinstance(path, (str, PathLike)) else path
-        except OSError as error:
-            raise LogNotFound(errno.ENOENT, f"there is no log in {path}: {error}") from error
-        segments = FollowedSet(directory, config)
-        if not segments.all:
-            raise LogNotFound(errno.ENOENT, f"there is no log in {directory.path}: it holds no segment")
+        with ExitStack() as undo:
+            try:
+                directory = _directory(path, undo, create=False)
+            except OSError as error:
+                raise LogNotFound(errno.ENOENT, f"there is no log in {path}: {error}") from error
+            segments = FollowedSet(directory, config)
+            if not segments.all:
+                raise LogNotFound(errno.ENOENT, f"there is no log in {directory.path}: it holds no segment")
+            undo.pop_all()
         return cls(directory, config, segments, None, RecoveryReport())
 
     @classmethod
@@ -159,19 +160,21 @@ class Log:
         """Write out what writers still hold, sync, and mark the log as closed in order. Safe to call twice."""
         if self._closed:
             return
-        try:
-            if self._appender is not None:
-                for writer in list(self._appender.writers):
-                    writer.close()
-                self._appender.close()
-            else:
+        with ExitStack() as last:  # each step happens, whatever the others raise
+            last.callback(self._directory.close)
+            last.callback(self._segments.wake)
+            last.callback(self._mark_closed)
+            if self._appender is None:
                 self._segments.close()
-        finally:
-            self._closed = True
-            for appends in list(self._loops.values()):
-                appends.close()
-            self._segments.wake()
-            self._directory.close()
+                return
+            last.callback(self._appender.close)
+            for appends in self._loops.values():
+                last.callback(appends.close)
+            for writer in list(self._appender.writers):
+                last.callback(writer.close)
+
+    def _mark_closed(self) -> None:
+        self._closed = True
 
     def remove(self) -> None:
         """Close the log and delete it: all its files, and the directory if nothing else is in it."""
@@ -478,13 +481,17 @@ class Log:
         timestamp: int | datetime | None = None,
     ) -> int:
         """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync."""
-        from .aio import AsyncAppends, asyncio
+        from .aio import AsyncAppends, running_loop
 
         appender = self._writable()
-        loop = asyncio.get_running_loop()
-        appends = self._loops.get(loop)
-        if appends is None:
-            appends = self._loops[loop] = AsyncAppends(appender)
+        loop = running_loop()
+        appends = self._loops.get(id(loop))
+        if appends is None or appends.loop is not loop:
+            for number, gone in list(self._loops.items()):
+                if gone.loop.is_closed():
+                    del self._loops[number]
+                    gone.close()
+            appends = self._loops[id(loop)] = AsyncAppends(appender)
         return await appends.append(value, key, headers, _stamp(timestamp))
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
@@ -593,6 +600,15 @@ class Log:
     def verify(self) -> VerifyReport:
         """Read and check everything; damage is listed in the report, not raised."""
         return verify(self._readable().segments, self._config.max_decompressed_bytes)
+
+
+def _directory(path: str | PathLike[str] | Directory, undo: ExitStack, *, create: bool) -> Directory:
+    """The directory to work in; one that is made here is closed by `undo`."""
+    if not isinstance(path, (str, PathLike)):
+        return path
+    made = FileDirectory(path, create=create)
+    undo.callback(made.close)
+    return made
 
 
 def _stamp(timestamp: Any) -> Any:

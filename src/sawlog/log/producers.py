@@ -64,7 +64,9 @@ class ProducerState:
         end = (sequence + count - 1) % _WRAP
         if epoch > last.epoch:
             if sequence != 0:
-                raise OutOfOrderSequence(f"producer {producer_id} must start epoch {epoch} at sequence 0, not {sequence}")
+                raise OutOfOrderSequence(
+                    f"producer {producer_id} must start epoch {epoch} at sequence 0, not {sequence}"
+                )
             return None
         for batch in batches:
             if batch.epoch == epoch and (batch.first_sequence, batch.last_sequence) == (sequence, end):
@@ -89,9 +91,7 @@ class ProducerState:
     def note_rows(self, rows: Rows) -> None:
         """Remember many placed batches, from their headers."""
         for row in rows[(rows[:, PRODUCER_ID] >= 0) & (rows[:, BASE_SEQUENCE] >= 0) & (rows[:, COUNT] > 0)].tolist():
-            self.note(
-                row[PRODUCER_ID], row[PRODUCER_EPOCH], row[BASE_SEQUENCE], row[BASE], row[LAST], row[MAX_TIME]
-            )
+            self.note(row[PRODUCER_ID], row[PRODUCER_EPOCH], row[BASE_SEQUENCE], row[BASE], row[LAST], row[MAX_TIME])
 
     def cut(self, offset: int) -> None:
         """The log was truncated: forget the batches from `offset` on."""

@@ -159,9 +159,7 @@ class Reader:
             found: list[Record] = []
             error: CorruptBatch | None = None
             try:
-                bad = batch_read.records(
-                    chunk.view, chunk.rows, start, end, found, self.config.max_decompressed_bytes
-                )
+                bad = batch_read.records(chunk.view, chunk.rows, start, end, found, self.config.max_decompressed_bytes)
                 if bad >= 0:
                     error = CorruptBatch(batch_read.MALFORMED)
             except CorruptBatch as caught:
@@ -239,9 +237,7 @@ class Reader:
             try:
                 batch = to_arrow(chunk.view, row, start, end, columns=columns, views=views, max_bytes=most)
             except CorruptBatch as error:
-                raise error.at(
-                    segment.path, chunk.origin + int(row[0, POSITION]), int(row[0, LAST]) + 1
-                ) from None
+                raise error.at(segment.path, chunk.origin + int(row[0, POSITION]), int(row[0, LAST]) + 1) from None
             if batch.num_rows:
                 yield batch
 
@@ -324,4 +320,3 @@ class Reader:
 def _bytes_of(view: memoryview, rows: Rows) -> memoryview:
     first, last = rows[0], rows[-1]
     return view[int(first[POSITION]) : int(last[POSITION] + last[SIZE])]
-

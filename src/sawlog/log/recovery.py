@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 
 from ..config import LogConfig
 from ..errors import CorruptFile, InvalidConfig
@@ -204,12 +205,14 @@ class _Recovery:
             self.clean = True  # a new log
 
     def _check_initial_offset(self, bases: list[int]) -> None:
-        if bases and bases[0] < self.config.initial_offset and self.saved is not None:
-            if max(bases[0], self.saved.log_start) < self.config.initial_offset:
-                raise InvalidConfig(
-                    f"the log {self.directory.path} starts at offset {max(bases[0], self.saved.log_start)}, below "
-                    f"initial_offset {self.config.initial_offset}; that setting is for new logs"
-                )
+        if not bases:
+            return
+        start = bases[0] if self.saved is None else max(bases[0], self.saved.log_start)
+        if start < self.config.initial_offset:
+            raise InvalidConfig(
+                f"the log {self.directory.path} starts at offset {start}, below initial_offset "
+                f"{self.config.initial_offset}; that setting is for new logs"
+            )
 
     # --- segments
 
@@ -218,20 +221,18 @@ class _Recovery:
             return [self._first_segment()]
         trusted = self._trusted_end(bases[-1])
         segments: list[Segment] = []
-        for base, following in zip(bases[:-1], bases[1:], strict=True):
+        for base, following in pairwise(bases):
             segments.append(self._sealed(base, following))
         segments.extend(self._last(bases[-1], trusted))
         return segments
 
     def _first_segment(self) -> Segment:
-        start = self.config.initial_offset
-        if self.saved is not None:
-            start = max(start, self.saved.durable_offset, self.saved.log_start)
-            if self.saved.durable_offset > self.saved.log_start:
-                self._find(
-                    Where.TAIL_BELOW_WATERMARK,
-                    f"all segments are gone; offsets {self.saved.log_start} to {self.saved.durable_offset - 1} are lost",
-                )
+        start, saved = self.config.initial_offset, self.saved
+        if saved is not None:
+            start = max(start, saved.durable_offset, saved.log_start)
+            if saved.durable_offset > saved.log_start:
+                lost = f"all segments are gone; offsets {saved.log_start} to {saved.durable_offset - 1} are lost"
+                self._find(Where.TAIL_BELOW_WATERMARK, lost)
         return Segment.create(self.directory, start, self.config.index_interval_bytes)
 
     def _trusted_end(self, last_base: int) -> bool:

@@ -56,10 +56,9 @@ def _expired_end(log: Appender, age_ms: float) -> int:
     oldest = time.time_ns() // 1_000_000 - age_ms
     end = log.segments.lowest_offset
     for segment in log.segments.all:
-        if segment.size:
-            # The index says quickly what is young; before anything is deleted, the batches themselves are asked.
-            if segment.timestamps()[1] > oldest or not 0 <= segment.newest_timestamp() <= oldest:
-                break
+        # The index says quickly what is young; before anything is deleted, the batches themselves are asked.
+        if segment.size and (segment.timestamps()[1] > oldest or not 0 <= segment.newest_timestamp() <= oldest):
+            break
         end = max(end, segment.next_offset)
     return end
 

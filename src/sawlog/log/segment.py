@@ -2,8 +2,9 @@
 
 A segment is *active* (the last one, growing) or *sealed* (immutable, mapped, let go and mapped again as needed).
 `size` and `next_offset` say what has been committed to it: bytes behind `size` are nobody's business but the
-writer's. Reading checks every batch: header, bounds, CRC, records, and that its offsets follow those before it. A batch larger than 4 KiB is remembered once its
-CRC was right, so that reading single records from large batches does not compute it again and again.
+writer's. Reading checks every batch: header, bounds, CRC, records, and that its offsets follow those before it. A
+batch larger than 4 KiB is remembered once its CRC was right, so that reading single records from large batches does
+not compute it again and again.
 
 Threads: one writer under the log's lock; any number of readers without one. `tail` is set last.
 """
@@ -203,18 +204,19 @@ class Segment:
         self.directory.remove(file_name(self.base_offset, TIME_INDEX))
 
     def unload(self) -> None:
-        """Let go of the mapping and the indexes; views that are held stay valid."""
+        """Let go of the file and the indexes. A reader in the middle of them keeps them alive until it is done; then
+        they close by themselves."""
         self._unpacked = None
-        opened, self._open = self._open, None
-        if opened is not None:
-            opened.storage.close()
+        self._open = None
 
     def seal(self) -> None:
         """No more appends: the indexes are written, the file is opened anew as a mapping when it is read."""
         self.timestamps()
         try:
             self.write_index()
-        except StorageError:  # a cache: without it the segment is read more slowly, and it is made anew at the next open
+        except (
+            StorageError
+        ):  # a cache: without it the segment is read more slowly, and it is made anew at the next open
             self.remove_index()
         self.sealed = True
         self.unload()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..config import LogConfig
 from ..errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
@@ -145,9 +145,8 @@ class FollowedSet(SegmentSet):
     def _look(self) -> None:
         bases = [base for name in self.directory.names() if (base := segment_base(name)) is not None]
         known = {segment.base_offset: segment for segment in self._list[0]}
-        found: list[Segment] = []
-        for base, following in zip(bases, [*bases[1:], None], strict=True):
-            found.append(self._segment(base, following, known.get(base)))
+        following: Sequence[int | None] = [*bases[1:], None]
+        found = [self._segment(base, after, known.get(base)) for base, after in zip(bases, following, strict=False)]
         start = self._log_start(found)
         if found:
             self.set(found)
@@ -157,16 +156,15 @@ class FollowedSet(SegmentSet):
         name = file_name(base)
         identity = self.directory.identity(name)
         if known is not None and known.identity == identity:
-            if not known.sealed and following is None:
-                self._grow(known)
+            if not known.sealed and (following is None or not self.directory.exists(file_name(base, INDEX))):
+                if known.next_offset != following:
+                    self._grow(known)
                 return known
             if known.sealed and known.next_offset == following:
                 return known
         # Only a segment that its writer has sealed, index and all, is mapped: what may still be cut must be copied.
         if following is not None and self.directory.exists(file_name(base, INDEX)):
-            made = Segment(
-                self.directory, base, following, self.directory.size(name), self.config.index_interval_bytes
-            )
+            made = Segment(self.directory, base, following, self.directory.size(name), self.config.index_interval_bytes)
         else:
             storage = self.directory.open_shared(name)
             index = SegmentIndex(base, self.config.index_interval_bytes)

@@ -277,6 +277,3 @@ async def append_stream_async(
         return offset
     finally:
         spool.discard()
-
-
-

@@ -161,4 +161,3 @@ def trim(log: Appender, offset: int) -> int:
             log.directory.sync()
     segments.wake()
     return offset - lowest
-

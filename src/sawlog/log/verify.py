@@ -148,4 +148,3 @@ def _verify_index(segment: Segment, index: SegmentIndex, report: VerifyReport) -
             reason = f"the index says that the batch that ends at {segment.base_offset + relative} starts here"
             report.problems.append(Problem(segment.path, position, reason, None))
             return
-

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from ..batch import kernel
-from ..batch.build import Encoded, finish, refuse
+from ..batch.build import Encoded, refuse, seal
 from ..config import KIB
 from ..errors import LogClosed, SawlogError
 from . import background
@@ -88,8 +88,10 @@ class Writer:
             placed = range(0)
             if self._pending is None and self._builder.count:
                 spare, self._spare = self._spare, None
-                encoded = finish(self._builder, self._log.recipe)
-                self._pending = encoded, self._builder.swap(spare or bytearray(len(self._builder.buffer)))
+                taken: tuple[bytearray, int, int, int, int] = self._builder.take(
+                    spare or bytearray(len(self._builder.buffer))
+                )
+                self._pending = seal(*taken, self._log.recipe), taken[0]
             if self._pending is not None:
                 encoded, buffer = self._pending
                 placed = self._log.place(encoded)

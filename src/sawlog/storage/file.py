@@ -33,11 +33,12 @@ class FileStorage:
         self.name = name
         self._directory = directory
         self._path = f"{directory.path}/{name}"
-        self._fd = fd
+        self._fd = -1
         self._shared = shared
         self._size = os.fstat(fd).st_size
         self._map: memoryview | None = None
         self._copied_bytes = 0
+        self._fd = fd
 
     @property
     def size(self) -> int:
@@ -138,6 +139,10 @@ class FileStorage:
         if fd >= 0:
             os.close(fd)
 
+    def __del__(self) -> None:
+        # A segment is let go of while readers may be in the middle of it: the last of them closes the file.
+        self.close()
+
     def remove(self) -> None:
         """Close and delete."""
         self.close()
@@ -154,43 +159,44 @@ def forget_pages(view: memoryview, position: int, size: int) -> None:
 
 
 class FileLock:
-    """flock on a file that is never deleted; the kernel frees it when the process dies, however it dies."""
+    """flock, which the kernel frees when the process dies, however it dies.
+
+    Both the file and its directory are locked. The file says who holds it; but a file can be deleted, and then locks
+    nothing, while the directory cannot, as long as it holds a log.
+    """
 
     def __init__(self, directory: FileDirectory, name: str) -> None:
         if fcntl is None:
             raise StorageError(errno.ENOTSUP, "sawlog needs flock to write safely; this system has none")
-        self._path = f"{directory.path}/{name}"
-        while True:
-            with reporting("opening", self._path):
-                self._fd = os.open(name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666, dir_fd=directory.fd)
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                holder = os.pread(self._fd, 200, 0).decode("utf-8", "replace").strip()
-                self._drop()
-                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+        self._fds: list[int] = []
+        path = f"{directory.path}/{name}"
+        try:
+            with reporting("locking", path):
+                self._fds.append(os.open(name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666, dir_fd=directory.fd))
+                self._fds.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory.fd))
+                try:
+                    for fd in self._fds:
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    holder = os.pread(self._fds[0], 200, 0).decode("utf-8", "replace").strip()
                     raise DirectoryLocked(directory.path, holder) from None
-                raise storage_error(error, "locking", self._path) from error
-            if directory.identity(name) == _identity(os.fstat(self._fd)):
-                break
-            self._drop()  # somebody deleted the file between our open and our flock: it locks nothing
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+                os.ftruncate(self._fds[0], 0)
+                os.pwrite(self._fds[0], f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        except BaseException:
+            self.release()
+            raise
         _held.add(self)
 
     @property
     def held(self) -> bool:
         """Whether this process holds it."""
-        return self._fd >= 0
+        return bool(self._fds)
 
     def release(self) -> None:
         """Let the next one in."""
         _held.discard(self)
-        self._drop()
-
-    def _drop(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
+        fds, self._fds = self._fds, []
+        for fd in fds:
             os.close(fd)
 
 

@@ -53,9 +53,7 @@ class MappedStorage:
         forget_pages(self._view, position, size)
 
     def close(self) -> None:
-        """Drop our hold; the mapping goes when the last view of it goes."""
-        self._view = memoryview(b"")
-        self._size = 0
+        """The mapping goes when its last user goes: somebody may be reading right now."""
 
     def remove(self) -> None:
         """Close and delete the name; other mappings of it live on."""

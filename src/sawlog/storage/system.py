@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import StorageError, StorageFull, SyncFailed
+from ..errors import SawlogError, StorageError, StorageFull, SyncFailed
 
 try:
     import fcntl
 except ImportError:  # not a POSIX system; the lock says so when it is asked for
     fcntl = None  # type: ignore[assignment]
+
+__all__ = ["FULL", "fcntl", "reporting", "storage_error", "sync_data"]
 
 #: Disk full, quota used up, file-size limit met: the same thing for a log.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -34,7 +36,7 @@ def reporting(doing: str, path: str) -> Iterator[None]:
     """Errors of the system inside the block come out as ours."""
     try:
         yield
-    except StorageError:
+    except SawlogError:
         raise
     except OSError as error:
         raise storage_error(error, doing, path) from error
@@ -51,6 +53,7 @@ def sync_data(fd: int, path: str) -> None:
             os.fsync(fd)
     except OSError as error:
         raise SyncFailed(
-            error.errno, f"{error.strerror} while syncing {path}; it is not tried again, because the system may "
-            "have dropped what it could not write"
+            error.errno,
+            f"{error.strerror} while syncing {path}; it is not tried again, because the system may "
+            "have dropped what it could not write",
         ) from error

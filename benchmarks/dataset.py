@@ -1,0 +1,75 @@
+"""The records that everybody stores: a thousand of them, again and again.
+
+Values look like small JSON documents, so that compression has something to find; keys are 8 bytes. The same thousand
+is used for every batch: what a program has just made is in the processor's caches, for us and for the others.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import dataclass
+from functools import cache
+
+BATCH_RECORDS = 1000
+KEY_BYTES = 8
+
+_WORDS = "order shipped paid refund basket search click view user account session mobile desktop north south".split()
+
+#: (key, value)
+Pair = tuple[bytes, bytes]
+
+
+@cache
+def _thousand(value_bytes: int) -> list[Pair]:
+    rng = random.Random(value_bytes)
+    return [(struct.pack(">Q", rng.getrandbits(64)), _value(rng, value_bytes)) for _ in range(BATCH_RECORDS)]
+
+
+def _value(rng: random.Random, size_bytes: int) -> bytes:
+    """JSON that was cut to length: field names repeat, contents less so."""
+    text = f'{{"id":{rng.randrange(10**9)},"event":"{rng.choice(_WORDS)}","user":"{rng.getrandbits(48):x}"'
+    while len(text) < size_bytes:
+        text += f',"{rng.choice(_WORDS)}":"{rng.choice(_WORDS)} {rng.randrange(10**6)}"'
+    return text[:size_bytes].encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """`count` records with values of `value_bytes`, in batches of a thousand."""
+
+    value_bytes: int
+    count: int
+
+    def __post_init__(self) -> None:
+        assert self.count % BATCH_RECORDS == 0, "whole batches only"
+
+    @property
+    def batch(self) -> list[Pair]:
+        """One batch; the others are the same."""
+        return _thousand(self.value_bytes)
+
+    @property
+    def batches(self) -> int:
+        """How many batches."""
+        return self.count // BATCH_RECORDS
+
+    @property
+    def payload_bytes(self) -> int:
+        """Keys and values of all records."""
+        return self.count * (KEY_BYTES + self.value_bytes)
+
+    @property
+    def content(self) -> tuple[int, int]:
+        """(records, bytes of keys and values): what has to come back from a store."""
+        return self.count, self.payload_bytes
+
+    @property
+    def size(self) -> str:
+        """The values' size as people say it."""
+        return "1 KiB" if self.value_bytes == 1024 else f"{self.value_bytes:,} B"
+
+
+def offset_key(offset: int) -> bytes:
+    """An offset as a key that sorts like the number."""
+    return struct.pack(">Q", offset)

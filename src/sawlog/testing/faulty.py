@@ -1,0 +1,290 @@
+"""A directory whose calls can be made to fail: for tests of what is built on a log, and for our own.
+
+```python
+directory = FaultyDirectory(MemoryDirectory())
+log = Log.open(directory)
+directory.arm(Fault(operations={"sync"}, names="*.log"))      # the next fsync of a segment fails with EIO
+```
+
+It passes every call to the directory it wraps, keeps a list of them (`calls`), and fails the ones that an armed
+`Fault` says. The fault model:
+
+- A call fails with an errno that the caller of `arm` chose, as the error that the real storages raise for it:
+  `SyncFailed` from `sync`, `StorageFull` for a full disk, `StorageError` for the rest.
+- It fails *once* (and the device works again) or *for ever* (every later call that matches fails, too).
+- What reached the device before the error is chosen: *nothing*; *part* of the bytes of an `append` (the shape of a
+  full disk: a short write, then the error), which are then taken back, or not (the error says `torn`); or *all* of
+  it (renamed, removed, replaced or created, and only the report of success was lost). A `create` or `replace` that
+  fails after all was done is one whose last step failed, the fsync of the directory: that is `SyncFailed`.
+- A failed `sync` makes nothing durable and, as on Linux, the next one would say that all is well. So a log that
+  tries again is caught by looking at `calls`, not by a second error.
+
+Not in this model: power cuts (what was never synced stays here), bytes that change by themselves, writes that land
+elsewhere, calls that never return. Closing handles and looking at the size of an open storage cannot fail.
+
+Threads: as safe as the directory inside; the count of calls and the decision to fail are taken under a lock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from errno import EIO
+from fnmatch import fnmatchcase
+from typing import Literal, TypeVar
+
+from ..errors import StorageError, SyncFailed
+from ..storage import Directory, Lock, Storage
+from ..storage.interface import Buffer
+from ..storage.system import storage_error
+
+T = TypeVar("T")
+
+#: Calls that change something, so that "all of it happened" can be told from "nothing did".
+_CHANGES = frozenset({"append", "create", "remove", "rename", "replace", "truncate", "write_at"})
+_LOOKS = frozenset({"exists", "identity", "names", "open", "open_sealed", "open_shared", "read", "size", "view"})
+#: Calls that can fail. Those of a directory as a whole (`names`, `sync`, `dispose`) have the empty name.
+OPERATIONS = _CHANGES | _LOOKS | {"dispose", "lock", "sync"}
+#: After these, "all of it happened" means that the last step failed, the fsync of the directory.
+_END_IN_SYNC = frozenset({"create", "replace"})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call that was made: the method, and the file's name ("" for the directory itself)."""
+
+    operation: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Which call fails, how, and how often."""
+
+    #: The how-many-th matching call from now on fails; 1 is the next.
+    number: int = 1
+    #: What the system says.
+    errno: int = EIO
+    #: Methods that match; None: all of `OPERATIONS`.
+    operations: Collection[str] | None = None
+    #: Names that match, as in the shell.
+    names: str = "*"
+    #: Whether every later call that matches fails as well.
+    forever: bool = False
+    #: How much of the call takes effect. "part" is for `append`; other calls then do nothing.
+    effect: Literal["nothing", "part", "all"] = "part"
+    #: Whether the part of an `append` that was written can be taken back.
+    undo: bool = True
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.operations or ()) - OPERATIONS:
+            raise ValueError(f"there is no operation {sorted(unknown)}: choose from {sorted(OPERATIONS)}")
+        if self.number < 1:
+            raise ValueError(f"calls are counted from 1, not from {self.number}")
+
+    def matches(self, call: Call) -> bool:
+        """Whether this call counts."""
+        return (self.operations is None or call.operation in self.operations) and fnmatchcase(call.name, self.names)
+
+    def error(self, call: Call, path: str) -> StorageError:
+        """What the real storages would raise."""
+        if call.operation == "sync" or (call.operation in _END_IN_SYNC and self.effect == "all"):
+            return SyncFailed(self.errno, f"injected: {os.strerror(self.errno)} while syncing {path}")
+        cause = OSError(self.errno, f"injected: {os.strerror(self.errno)}")
+        made = storage_error(cause, call.operation, path)
+        made.__cause__ = cause
+        return made
+
+
+class FaultyDirectory:
+    """A directory that does what the one inside does, and fails when told to."""
+
+    def __init__(self, inner: Directory) -> None:
+        self.inner = inner
+        self.path = inner.path
+        #: Every call so far, oldest first, failed ones included.
+        self.calls: list[Call] = []
+        #: Calls that were made to fail.
+        self.failed: list[Call] = []
+        #: Called before each call, outside any lock of ours: to wait, to look, to raise something else.
+        self.before: Callable[[Call], None] | None = None
+        self._fault: Fault | None = None
+        self._matched = 0
+        self._lock = threading.Lock()
+
+    def arm(self, fault: Fault) -> None:
+        """From now on count the matching calls, and fail as told. One fault at a time."""
+        with self._lock:
+            self._fault, self._matched = fault, 0
+
+    def disarm(self) -> None:
+        """The device is well again."""
+        with self._lock:
+            self._fault = None
+
+    def _enter(self, operation: str, name: str) -> tuple[Fault, StorageError] | None:
+        """Take note of a call; what to fail it with, if so."""
+        call = Call(operation, name)
+        if self.before is not None:
+            self.before(call)
+        with self._lock:
+            self.calls.append(call)
+            fault = self._fault
+            if fault is None or not fault.matches(call):
+                return None
+            self._matched += 1
+            if self._matched < fault.number or (self._matched > fault.number and not fault.forever):
+                return None
+            self.failed.append(call)
+        return fault, fault.error(call, f"{self.path}/{name}" if name else self.path)
+
+    def perform(self, operation: str, name: str, call: Callable[[], T]) -> T:
+        """Do one call, or fail it before or after it took effect."""
+        failing = self._enter(operation, name)
+        if failing is None:
+            return call()
+        fault, error = failing
+        if fault.effect == "all" and operation in _CHANGES:
+            call()
+        raise error
+
+    def perform_append(self, storage: Storage, data: Buffer) -> int:
+        """An append that may stop half-way, and may or may not be taken back then."""
+        failing = self._enter("append", storage.name)
+        if failing is None:
+            return storage.append(data)
+        fault, error = failing
+        position = storage.size
+        reached = {"nothing": 0, "part": len(data) // 2, "all": len(data)}[fault.effect]
+        if reached:
+            storage.append(memoryview(data)[:reached])
+            if fault.undo:
+                storage.truncate(position)
+            error.torn = not fault.undo
+        raise error
+
+    # --- the directory's calls
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return self.perform("names", "", self.inner.names)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a name."""
+        return self.perform("exists", name, lambda: self.inner.exists(name))
+
+    def size(self, name: str) -> int:
+        """Bytes under that name."""
+        return self.perform("size", name, lambda: self.inner.size(name))
+
+    def identity(self, name: str) -> object:
+        """Changes when the name is replaced by another file."""
+        return self.perform("identity", name, lambda: self.inner.identity(name))
+
+    def create(self, name: str) -> Storage:
+        """A new storage; one that failed after all was done is left behind, closed."""
+        made: list[Storage] = []
+        try:
+            self.perform("create", name, lambda: made.append(self.inner.create(name)))
+        except BaseException:
+            for storage in made:
+                storage.close()
+            raise
+        return FaultyStorage(self, made[0])
+
+    def open(self, name: str) -> Storage:
+        """For appending and reading."""
+        return FaultyStorage(self, self.perform("open", name, lambda: self.inner.open(name)))
+
+    def open_shared(self, name: str) -> Storage:
+        """For reading while another process appends."""
+        return FaultyStorage(self, self.perform("open_shared", name, lambda: self.inner.open_shared(name)))
+
+    def open_sealed(self, name: str) -> Storage:
+        """For reading what nobody changes any more."""
+        return FaultyStorage(self, self.perform("open_sealed", name, lambda: self.inner.open_sealed(name)))
+
+    def read(self, name: str) -> bytes:
+        """All bytes of a small file."""
+        return self.perform("read", name, lambda: self.inner.read(name))
+
+    def replace(self, name: str, data: Buffer) -> None:
+        """New content for a name."""
+        self.perform("replace", name, lambda: self.inner.replace(name, data))
+
+    def rename(self, old: str, new: str) -> None:
+        """Another name for a file; the call is listed under the old one."""
+        self.perform("rename", old, lambda: self.inner.rename(old, new))
+
+    def remove(self, name: str) -> None:
+        """Delete a name."""
+        self.perform("remove", name, lambda: self.inner.remove(name))
+
+    def sync(self) -> None:
+        """Make the names durable."""
+        self.perform("sync", "", self.inner.sync)
+
+    def lock(self, name: str) -> Lock:
+        """The lock of the directory inside."""
+        return self.perform("lock", name, lambda: self.inner.lock(name))
+
+    def dispose(self) -> None:
+        """Delete the directory if it is empty."""
+        self.perform("dispose", "", self.inner.dispose)
+
+    def close(self) -> None:
+        """Give up the handle; cannot fail."""
+        self.inner.close()
+
+
+class FaultyStorage:
+    """A storage of a `FaultyDirectory`."""
+
+    def __init__(self, directory: FaultyDirectory, inner: Storage) -> None:
+        self.name = inner.name
+        self.inner = inner
+        self._directory = directory
+
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+        return self.inner.size
+
+    def append(self, data: Buffer) -> int:
+        """Add bytes at the end."""
+        return self._directory.perform_append(self.inner, data)
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Overwrite bytes that nobody has seen yet."""
+        self._directory.perform("write_at", self.name, lambda: self.inner.write_at(position, data))
+
+    def read(self, position: int, size: int) -> bytes:
+        """A copy of some bytes."""
+        return self._directory.perform("read", self.name, lambda: self.inner.read(position, size))
+
+    def view(self, position: int, size: int) -> memoryview:
+        """Some bytes, without a copy where that is possible."""
+        return self._directory.perform("view", self.name, lambda: self.inner.view(position, size))
+
+    def truncate(self, size: int) -> None:
+        """Drop everything from `size` on."""
+        self._directory.perform("truncate", self.name, lambda: self.inner.truncate(size))
+
+    def sync(self) -> None:
+        """Make everything written before durable."""
+        self._directory.perform("sync", self.name, self.inner.sync)
+
+    def forget(self, position: int, size: int) -> None:
+        """A hint; cannot fail."""
+        self.inner.forget(position, size)
+
+    def close(self) -> None:
+        """Give up the handle; cannot fail."""
+        self.inner.close()
+
+    def remove(self) -> None:
+        """Close, and delete the bytes."""
+        self.inner.close()
+        self._directory.remove(self.name)
