@@ -69,7 +69,7 @@ def _against_all(bench: Bench, data: Dataset, what: str, how: Callable[..., None
 
 def _many(value_bytes: int, count: int) -> Callable[[Bench], list[Row]]:
     def run(bench: Bench) -> list[Row]:
-        data = Dataset(value_bytes, bench.scaled(count, count // 2))
+        data = Dataset(value_bytes, bench.scaled(count, 20_000))
         bars = {Sqlite.name: times(20), Lmdb.name: times(5), Rocks.name: times(5)}
         return _against_all(bench, data, f"append_many of 1,000 × {data.size}", _append_many, bars)
 
@@ -78,7 +78,7 @@ def _many(value_bytes: int, count: int) -> Callable[[Bench], list[Row]]:
 
 def _each(value_bytes: int, count: int) -> Callable[[Bench], list[Row]]:
     def run(bench: Bench) -> list[Row]:
-        data = Dataset(value_bytes, bench.scaled(count, count // 2))
+        data = Dataset(value_bytes, bench.scaled(count, 20_000))
         bars = {Sqlite.name: times(12), Lmdb.name: times(4)}
         return _against_all(bench, data, f"writer, one by one, {data.size}", _append_each, bars)
 
@@ -163,10 +163,10 @@ def _one_call_each(bench: Bench) -> list[Row]:
 
 
 CASES = [
-    Case("append-many-100", _many(100, 20_000)),
-    Case("append-many-1k", _many(1024, 10_000)),
-    Case("writer-100", _each(100, 20_000)),
-    Case("writer-1k", _each(1024, 10_000)),
+    Case("append-many-100", _many(100, 50_000)),
+    Case("append-many-1k", _many(1024, 20_000)),
+    Case("writer-100", _each(100, 50_000)),
+    Case("writer-1k", _each(1024, 20_000)),
     Case("append-limits", _limits),
     Case("append-compressed", _compressed),
     Case("append-stream", _stream),

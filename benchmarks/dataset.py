@@ -14,7 +14,23 @@ from functools import cache
 BATCH_RECORDS = 1000
 KEY_BYTES = 8
 
-_WORDS = "order shipped paid refund basket search click view user account session mobile desktop north south".split()
+_WORDS = [
+    "order",
+    "shipped",
+    "paid",
+    "refund",
+    "basket",
+    "search",
+    "click",
+    "view",
+    "user",
+    "account",
+    "session",
+    "mobile",
+    "desktop",
+    "north",
+    "south",
+]
 
 #: (key, value)
 Pair = tuple[bytes, bytes]

@@ -45,9 +45,7 @@ def checksum(size_bytes: int) -> Candidate:
     @contextmanager
     def trial() -> Iterator[Trial]:
         found: list[int] = []
-        yield Trial(
-            lambda: timed(lambda: found.append(crc32c(source))), lambda: expect(found, [wanted], "CRC-32C")
-        )
+        yield Trial(lambda: timed(lambda: found.append(crc32c(source))), lambda: expect(found, [wanted], "CRC-32C"))
 
     return Candidate("CRC-32C", trial)
 

@@ -18,28 +18,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from bench import Bench, Case, working
-from dataset import KEY_BYTES, Dataset
+from dataset import Dataset
 from machine import checksum, memory_copy
 from ours import Sawlog
 from rivals import Lmdb, PlainFile, Rocks, Sqlite
 from rounds import Candidate, Sample, Trial, best_of, expect
-from rows import Bar, Row, Unit, at_most, rate, share, times
+from rows import Bar, Figure, Row, Unit, at_most, rate, share, times
 
 #: Rows in one Arrow batch of a rival's: about as many as we give ourselves.
 ARROW_ROWS = 8192
 
 
-def _consumed(records: Iterable[Any]) -> int:
+def _counted(records: Iterable[Any]) -> int:
     """How many there were, at the speed of C."""
     numbers = count()
     deque(zip(records, numbers, strict=False), maxlen=0)
-    return next(numbers) - 1  # zip takes a number before it finds that there is no record left for it
-
-
-def _counted(records: Iterable[Any]) -> int:
-    numbers = count()
-    deque(zip(numbers, records, strict=False), maxlen=0)
-    return next(numbers) - 1
+    return next(numbers)
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> int:
@@ -61,7 +55,7 @@ def _records(value_bytes: int, records: int, bars: dict[str, Bar]) -> Callable[[
         data = Dataset(value_bytes, bench.scaled(records, records // 2))
         stores = [bench.filled_log(data)]
         stores += [bench.filled(kind, data) for kind in (Sqlite, Lmdb, Rocks, PlainFile)]
-        candidates = [_reading(store, data) for store in stores]
+        candidates = [_scanning(store.name, store, data) for store in stores]
         best = best_of(candidates, bench.effort)
         ours = rate(Unit.RECORDS, best[Sawlog.name], data.count)
         return [
@@ -72,8 +66,12 @@ def _records(value_bytes: int, records: int, bars: dict[str, Bar]) -> Callable[[
     return run
 
 
-def _reading(store: Any, data: Dataset) -> Candidate:
-    return working(store.name, lambda: _counted(store.records()), data.count)
+def _scanning(name: str, store: Any, data: Dataset) -> Candidate:
+    return working(name, lambda: _counted(store.records()), data.count)
+
+
+def _scanning_arrow(name: str, log: Sawlog, data: Dataset) -> Candidate:
+    return working(name, lambda: _rows(log.arrow()), data.count)
 
 
 def _arrow_against_lmdb(value_bytes: int, records: int, bar: Bar | None) -> Callable[[Bench], list[Row]]:
@@ -129,16 +127,12 @@ def _small_batches(bench: Bench) -> list[Row]:
     for records in (1, 100):
         log = bench.filled_log(data, records)
         what = f"batches of {records}, scan to "
-        candidates.append(_reading_as(f"{what}records", log, data))
-        candidates.append(working(f"{what}Arrow", lambda log=log: _rows(log.arrow()), data.count))
+        candidates.append(_scanning(f"{what}records", log, data))
+        candidates.append(_scanning_arrow(f"{what}Arrow", log, data))
         names += [(f"{what}records", "LMDB"), (f"{what}Arrow", "LMDB to Arrow")]
     best = best_of(candidates, bench.effort)
     figures = {name: rate(Unit.RECORDS, sample, data.count) for name, sample in best.items()}
     return [Row(what, figures[what], against, figures[against]) for what, against in names]
-
-
-def _reading_as(name: str, store: Any, data: Dataset) -> Candidate:
-    return working(name, lambda: _counted(store.records()), data.count)
 
 
 def _compressed(bench: Bench) -> list[Row]:
@@ -146,12 +140,17 @@ def _compressed(bench: Bench) -> list[Row]:
     candidates: list[Candidate] = []
     for codec in ("none", "lz4", "zstd"):
         log = bench.filled_log(data, compression=codec)
-        candidates.append(_reading_as(f"{codec}, scan to records", log, data))
-        candidates.append(working(f"{codec}, scan to Arrow", lambda log=log: _rows(log.arrow()), data.count))
+        candidates.append(_scanning(f"{codec}, scan to records", log, data))
+        candidates.append(_scanning_arrow(f"{codec}, scan to Arrow", log, data))
     best = best_of(candidates, bench.effort)
     figures = {name: rate(Unit.RECORDS, sample, data.count) for name, sample in best.items()}
     return [
-        Row(f"{codec}, scan to {form}", figures[f"{codec}, scan to {form}"], "uncompressed", figures[f"none, scan to {form}"])
+        Row(
+            f"{codec}, scan to {form}",
+            figures[f"{codec}, scan to {form}"],
+            "uncompressed",
+            figures[f"none, scan to {form}"],
+        )
         for codec in ("lz4", "zstd")
         for form in ("records", "Arrow")
     ]
@@ -167,9 +166,59 @@ def _by_offset(bench: Bench) -> list[Row]:
     candidates += [_getting(store, offsets, len) for store in stores[:2]]
     candidates.append(_getting(stores[2], offsets, lambda row: len(row[1])))
     best = best_of(candidates, bench.effort)
-    figures = {name: rate_of(sample) for name, sample in best.items()}
+    figures = {name: Figure(Unit.SECONDS, sample.wall_s, sample.cpu_s) for name, sample in best.items()}
     bars = {Lmdb.name: at_most(Unit.SECONDS, 6e-6)}
     return [
-        Row("read by offset, batches of 1,000 (median)", figures[Sawlog.name], store.name, figures[store.name], bars.get(store.name))
+        Row(
+            "read by offset, batches of 1,000 (median)",
+            figures[Sawlog.name],
+            store.name,
+            figures[store.name],
+            bars.get(store.name),
+        )
         for store in stores
     ]
+
+
+def _getting(store: Any, offsets: list[int], size: Callable[[Any], int]) -> Candidate:
+    """Records at random; the median of single reads, and the mean of their CPU time."""
+    found: list[int] = []
+
+    def measure() -> Sample:
+        get, clock, took = store.get, time.perf_counter_ns, []
+        found.clear()
+        cpu = time.process_time()
+        for offset in offsets:
+            began = clock()
+            record = get(offset)
+            took.append(clock() - began)
+            found.append(size(record))
+        return Sample(median(took) / 1e9, (time.process_time() - cpu) / len(offsets))
+
+    @contextmanager
+    def trial() -> Iterator[Trial]:
+        yield Trial(measure, lambda: expect(found, [100] * len(offsets), f"values from {store.name}"))
+
+    return Candidate(store.name, trial)
+
+
+def _as_laminarmq(bench: Bench) -> list[Row]:
+    """The other half of laminarmq's own workload: read 10,000 records of 1120 bytes back."""
+    data = Dataset(1120, 10_000)
+    log, plain = bench.filled_log(data, 1), bench.filled(PlainFile, data)
+    best = best_of([_scanning(store.name, store, data) for store in (log, plain)], bench.effort)
+    ours, rival = (rate(Unit.RECORDS, best[store.name], data.count) for store in (log, plain))
+    return [Row("scan, 10,000 × 1,120 B, batches of 1", ours, "plain file", rival)]
+
+
+CASES = [
+    Case("scan-100", _records(100, 100_000, {Lmdb.name: times(3.5)})),
+    Case("scan-1k", _records(1024, 30_000, {})),
+    Case("arrow-100", _arrow_against_lmdb(100, 100_000, times(12))),
+    Case("arrow-1k", _arrow_against_lmdb(1024, 30_000, None)),
+    Case("arrow-limits", _arrow_limits),
+    Case("scan-small-batches", _small_batches),
+    Case("scan-compressed", _compressed),
+    Case("scan-laminarmq", _as_laminarmq),
+    Case("read-by-offset", _by_offset),
+]

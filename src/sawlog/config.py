@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from .batch.compression import codec_id
+from .batch.compression import check_level, codec_id
 from .errors import InvalidConfig
 
 #: Positions in Kafka's index files are signed 32-bit numbers, so a segment must end below this.
@@ -87,7 +87,9 @@ class LogConfig:
         _between("initial_offset", self.initial_offset, 0, 2**63 - 2**32)
         if self.durability not in ("always", "os") and not isinstance(self.durability, Interval):
             raise InvalidConfig(f'durability must be "always", "os" or an Interval, not {self.durability!r}')
-        codec_id(self.compression)
+        if not isinstance(self.compression, str):
+            raise InvalidConfig(f"compression is a name, not {self.compression!r}")
+        check_level(codec_id(self.compression), self.compression_level)
         if self.timestamp_type not in ("create", "append"):
             raise InvalidConfig(f'timestamp_type must be "create" or "append", not {self.timestamp_type!r}')
         _optional_at_least("retention_ms", self.retention_ms, 0)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from sawlog.batch.kernel import MAX_TIMESTAMP
+
+
+def share(part: float) -> settings:
+    """So much of the examples that the profile asks for: for tests that are slow, or that others back up."""
+    return settings(max_examples=max(5, round(settings.default.max_examples * part)))
+
 
 #: A zig-zag varint grows by a byte at 64, at 8192 and at 2^20.
 EDGES = [0, 1, 63, 64, 65, 8191, 8192]

@@ -91,8 +91,8 @@ DECODER_BYTES: Final = 16 * MIB
 #: to level 19. Larger ones count against `max_bytes`.
 _ZSTD_WINDOW_FREE: Final = 8 * MIB
 
-#: Blocks are walked in Python, at about half a microsecond each: a million honest ones are 32 GiB and more, a
-#: million empty ones would be an attack on the processor.
+#: Blocks are walked in Python, at a microsecond or two each. A million honest ones are 32 GiB and more; many
+#: millions of empty ones would be an attack on the processor.
 BLOCKS_MAX: Final = 1 << 20
 
 

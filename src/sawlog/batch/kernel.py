@@ -823,6 +823,9 @@ class BatchBuilder:
             if vlen > 0:
                 body += vlen
             if self.position + 5 + body > self.max_total:
+                if self.count > 0 and self.on_full is not None:
+                    self.on_full()
+                    continue
                 raise self.refuse("batch_too_large", self.position + 5 + body, self.max_total)
             if self.capacity - self.position >= 5 + body:
                 break

@@ -26,7 +26,15 @@ from ..batch.build import MAX_BATCH_BYTES, NOBODY, Encoded, Encoder, Producer, R
 from ..batch.compression import codec_id
 from ..batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ..config import MAX_SEGMENT_BYTES, Interval, LogConfig
-from ..errors import LogClosed, OffsetMismatch, RecordTooLarge, SawlogError, StorageError
+from ..errors import (
+    InvalidRecord,
+    InvalidRecordType,
+    LogClosed,
+    OffsetMismatch,
+    RecordTooLarge,
+    SawlogError,
+    StorageError,
+)
 from ..storage import Directory, Lock
 from . import background, checkpoint
 from .checkpoint import Checkpoint
@@ -41,6 +49,20 @@ if TYPE_CHECKING:
 
 #: Offsets in an index are relative and 32-bit; Kafka reads them as signed.
 _MAX_SPAN = 2**31 - 1
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def check_expected(expected: int | None, offset: int) -> None:
+    """Optimistic concurrency: raise unless the next offset is the expected one."""
+    if expected is None:
+        return
+    if isinstance(expected, bool) or not isinstance(expected, int):
+        raise InvalidRecordType(f"expect_offset is a number, not {expected!r}")
+    if expected != offset:
+        raise OffsetMismatch(expected, offset)
 
 
 class Appender:
@@ -70,6 +92,8 @@ class Appender:
         )
         self.commit = GroupCommit(self._sync_active, segments.next_offset)
         self.closed = False
+        #: Whether a streaming append is under way.
+        self.streaming = False
         #: Open writers: closing the log flushes them first.
         self.writers: weakref.WeakSet[Writer] = weakref.WeakSet()
         self._encoders: list[Encoder] = []
@@ -115,6 +139,8 @@ class Appender:
             )
         if self.commit.failure is not None:
             self.commit.check()
+        if self.streaming:  # the lock is held, so this can only be the stream itself
+            raise InvalidRecord("a stream that is being appended must not change the log that it goes to")
 
     def place(self, batch: Encoded, expect_offset: int | None = None, producer: Producer = NOBODY) -> range:
         """Give one finished batch the next offsets and write it."""
@@ -123,8 +149,7 @@ class Appender:
             self.check_open()
             segment = self._active
             offset, size = segment.tail
-            if expect_offset is not None and expect_offset != offset:
-                raise OffsetMismatch(expect_offset, offset)
+            check_expected(expect_offset, offset)
             if producer.id >= 0:
                 known = self.producers.duplicate(producer.id, producer.epoch, producer.sequence, count)
                 if known is not None:
@@ -132,13 +157,11 @@ class Appender:
             segment = self._room(len(data), count, batch.max_timestamp)
             size = segment.tail[1]
             kernel.patch_place(data, 0, offset, 0)
-            self._write(segment, data, size)
             last = offset + count - 1
+            self._put(segment, data, last + 1)
             segment.index.add(last, size, len(data), batch.max_timestamp)
             if producer.id >= 0:
-                self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, batch.max_timestamp)
-            segment.tail = last + 1, size + len(data)
-            self._written_bytes += len(data)
+                self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, _now())
         self.segments.wake()
         return range(offset, last + 1)
 
@@ -147,8 +170,7 @@ class Appender:
         with self.lock:
             self.check_open()
             first = self._active.tail[0]
-            if expect_offset is not None and expect_offset != first:
-                raise OffsetMismatch(expect_offset, first)
+            check_expected(expect_offset, first)
             self._check_sizes(rows)
             try:
                 start = 0
@@ -183,11 +205,9 @@ class Appender:
         for position, base in run[:, (POSITION, BASE)].tolist():
             kernel.patch_place(data, position, base, 0)
         begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
-        self._write(segment, data[begin:end], size)
+        self._put(segment, data[begin:end], int(following[-1]))
         segment.index.add_rows(run, size - begin)
-        self.producers.note_rows(run)
-        segment.tail = int(following[-1]), size + end - begin
-        self._written_bytes += end - begin
+        self.producers.note_rows(run, _now())
         return start + count
 
     def take_back(self, offset: int) -> None:
@@ -200,14 +220,28 @@ class Appender:
             except (SawlogError, OSError) as error:
                 self.commit.fail(error)
 
-    def _write(self, segment: Segment, data: memoryview | bytes, position: int) -> None:
+    def _put(self, segment: Segment, data: memoryview, following: int) -> None:
+        """Write bytes behind the segment's end and make them part of it; or leave it as it was."""
+        before = segment.tail
         try:
             at = segment.storage.append(data)
-        except StorageError as error:
-            if error.torn:
+            assert at == before[1], f"{segment.path} ended at {at}, not at {before[1]}: somebody else writes to it"
+            segment.tail = following, at + len(data)
+        except BaseException as error:
+            if isinstance(error, StorageError) and error.torn:
                 self.commit.fail(error)
+            elif segment.tail is before:  # also after an interrupt: the bytes may be there already
+                self.cut_back(segment, before[1])
             raise
-        assert at == position, f"{segment.path} ended at {at}, not at {position}: somebody else writes to it"
+        self._written_bytes += len(data)
+
+    def cut_back(self, segment: Segment, size: int) -> None:
+        """Take back bytes that were written behind the segment's end; if that fails, writing ends."""
+        try:
+            if segment.storage.size > size:
+                segment.storage.truncate(size)
+        except StorageError as error:
+            self.commit.fail(error)
 
     def _room(self, size_bytes: int, count: int, timestamp: int) -> Segment:
         """The active segment, after rotation if this batch does not belong into it any more."""
@@ -245,7 +279,7 @@ class Appender:
         if segment.tail[1] >= self.config.segment_bytes:
             segment = self.rotate()
         if segment.tail[1]:
-            segment = self._room(1, 1, time.time_ns() // 1_000_000)
+            segment = self._room(1, 1, _now())
         size = segment.tail[1]
         allowed = self.config.segment_bytes - size + self.config.overflow_bytes
         return segment, min(allowed, MAX_SEGMENT_BYTES - size)
@@ -351,7 +385,7 @@ class Appender:
 
     def save_producers(self) -> None:
         """Write the producers' state as of now."""
-        self.producers.expire(time.time_ns() // 1_000_000)
+        self.producers.expire(_now())
         self.directory.replace(PRODUCERS, self.producers.encode(self._active.tail[0]))
 
     def save(self, *, clean: bool) -> None:
@@ -380,6 +414,8 @@ class Appender:
         with self.lock:
             if self.closed:
                 return
+            if self.streaming:
+                self.check_open()
             try:
                 if self.held.held and self.commit.failure is None:
                     self.commit.ensure(self._active.tail[0])

@@ -25,30 +25,45 @@ class GroupCommit:
         self.durable_offset = durable_offset
         self.failure: BaseException | None = None
         self._mutex = threading.Lock()
-        self._leading = False
+        #: Who syncs now, or has been woken up to: its gate stands for it.
+        self._leader: threading.Lock | None = None
         self._waiting: list[tuple[int, threading.Lock]] = []
 
     def ensure(self, offset: int) -> None:
         """Return when every record below `offset` is durable; raise if that cannot be had."""
         if self.durable_offset >= offset:
             return
-        gate: threading.Lock | None = None
+        gate = threading.Lock()
+        gate.acquire()
+        try:
+            if self._wait(gate, offset):
+                self._lead(gate)
+        except BaseException:  # also an interrupt in the middle of waiting: the others must not wait for us
+            self._leave(gate)
+            raise
+
+    def _wait(self, gate: threading.Lock, offset: int) -> bool:
+        """Until it is durable (False), or it is on us to make it so (True)."""
         with self._mutex:
-            self.check()
             if self.durable_offset >= offset:
-                return
-            if self._leading:
-                gate = threading.Lock()
-                gate.acquire()
-                self._waiting.append((offset, gate))
-            else:
-                self._leading = True
-        if gate is not None:
-            gate.acquire()
-            if self.durable_offset >= offset:
-                return
+                return False
             self.check()
-        self._lead()
+            if self._leader is None:
+                self._leader = gate
+                return True
+            self._waiting.append((offset, gate))
+        gate.acquire()
+        if self.durable_offset >= offset:
+            return False
+        self.check()
+        return True
+
+    def _leave(self, gate: threading.Lock) -> None:
+        with self._mutex:
+            self._waiting = [each for each in self._waiting if each[1] is not gate]
+            leading = self._leader is gate
+        if leading:
+            self._pass_on(-1)
 
     def check(self) -> None:
         """Raise if an earlier sync or write ended writing."""
@@ -57,27 +72,24 @@ class GroupCommit:
                 f"writing ended after an earlier failure ({self.failure}); reading goes on, reopen the log to recover"
             ) from self.failure
 
-    def _lead(self) -> None:
-        reached = -1
+    def _lead(self, gate: threading.Lock) -> None:
         try:
             reached = self._sync()
         except Exception as error:
             self.fail(error)
             raise
-        finally:
-            # Also after an interrupt, which says nothing about the disk: then the next one leads and syncs.
-            self._pass_on(reached)
+        assert self._leader is gate
+        self._pass_on(reached)
 
     def _pass_on(self, reached: int) -> None:
+        """Wake up those who are served, and one more to lead, if there are more."""
         with self._mutex:
             self.durable_offset = max(self.durable_offset, reached)
             still = [each for each in self._waiting if each[0] > self.durable_offset]
             served = [each for each in self._waiting if each[0] <= self.durable_offset]
-            if still:
-                served.append(still.pop(0))  # wakes up unserved, and leads
-            else:
-                self._leading = False
-            self._waiting = still
+            self._leader = still[0][1] if still else None
+            served += still[:1]
+            self._waiting = still[1:]
         for _, gate in served:
             gate.release()
 
@@ -97,7 +109,7 @@ class GroupCommit:
         with self._mutex:
             if self.failure is None:
                 self.failure = error
-            self._leading = False
+            self._leader = None
             waiting, self._waiting = self._waiting, []
         for _, gate in waiting:
             gate.release()

@@ -121,11 +121,6 @@ class SegmentIndex:
             return 0, stop, -1
         return positions[after - 1], stop, self._base + offsets[after - 1]
 
-    def offset_before(self, timestamp: int) -> int:
-        """Every record below this offset is older than `timestamp`; look from here on."""
-        at = bisect_left(self.times, timestamp) - 1
-        return self._base if at < 0 else self._base + self.time_offsets[at] + 1
-
     def position_before(self, position: int) -> int:
         """The last entered batch start that is not beyond `position`; for splitting a segment between readers."""
         at = bisect_right(self.positions, position) - 1

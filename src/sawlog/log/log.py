@@ -51,11 +51,22 @@ from ..batch.header import (
 from ..batch.kernel import Record
 from ..batch.read import MALFORMED, first_bad_crc, unpack
 from ..config import LogConfig
-from ..errors import CorruptBatch, InvalidConfig, InvalidRecord, InvalidRecordType, LogClosed, LogNotFound, ReadOnlyLog
+from ..errors import (
+    CorruptBatch,
+    CorruptFile,
+    InvalidConfig,
+    InvalidRecord,
+    InvalidRecordType,
+    LogClosed,
+    LogNotFound,
+    OutOfOrderSequence,
+    ReadOnlyLog,
+)
 from ..storage import Directory, FileDirectory, MemoryDirectory
 from . import retention, streaming, truncation
 from .append import Appender
 from .names import LOCK, is_ours
+from .producers import ProducerState
 from .reading import ARROW_ROWS, Fetched, Reader
 from .recovery import RecoveryReport, recover
 from .retention import RetentionReport
@@ -248,7 +259,10 @@ class Log:
             return durable
         from . import checkpoint
 
-        saved = checkpoint.load(self._directory)
+        try:
+            saved = checkpoint.load(self._directory)
+        except CorruptFile:
+            saved = None
         return self.lowest_offset if saved is None else min(saved.durable_offset, self._segments.next_offset)
 
     def __len__(self) -> int:
@@ -365,18 +379,19 @@ class Log:
         already is recognised; if all of them are, the offsets they got the first time come back.
         """
         appender = self._appender or self._writable()
+        if not isinstance(raw, (bytes, bytearray, memoryview)):
+            raise InvalidRecordType(f"append_batches takes encoded batches as bytes, not {type(raw).__name__}")
         data = memoryview(bytearray(raw))
         rows = _rows_of(data)
         self._check_batches(data, rows)
         with appender.lock:
-            rows, known = self._without_duplicates(appender, rows)
-            if not len(rows) and known is not None:
-                return known
-            if self._config.timestamp_type == "append":
-                _stamp_batches(data, rows)
-            if len(rows) and not _is_contiguous(rows):
-                data, rows = _compacted(data, rows)
-            placed = appender.place_rows(data, rows)
+            rows, placed = _without_duplicates(appender.producers, rows)
+            if len(rows):
+                if self._config.timestamp_type == "append":
+                    _stamp_batches(data, rows)
+                if not _is_contiguous(rows):
+                    data, rows = _compacted(data, rows)
+                placed = appender.place_rows(data, rows)
         appender.settle(placed.stop)
         return placed
 
@@ -409,21 +424,6 @@ class Log:
             )[0]
             if bad >= 0:
                 raise CorruptBatch(f"{MALFORMED}; not stored")
-
-    @staticmethod
-    def _without_duplicates(appender: Appender, rows: Rows) -> tuple[Rows, range | None]:
-        known: range | None = None
-        fresh: list[int] = []
-        for i, row in enumerate(rows[:, (PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, BASE, LAST)].tolist()):
-            producer_id, epoch, sequence, base, last = row
-            found = None
-            if producer_id >= 0 and sequence >= 0:
-                found = appender.producers.duplicate(producer_id, epoch, sequence, last - base + 1)
-            if found is None:
-                fresh.append(i)
-            else:
-                known = found if known is None else range(min(known.start, found.start), max(known.stop, found.stop))
-        return rows[fresh], known
 
     def append_stream(
         self,
@@ -639,6 +639,32 @@ def _rows_of(data: memoryview) -> Rows:
         if why not in (kernel.SCAN_MORE, kernel.SCAN_END):
             raise CorruptBatch(f"no whole batch at byte {position}; not stored")
     return np.concatenate(parts) if parts else new_rows(0)
+
+
+def _without_duplicates(state: ProducerState, rows: Rows) -> tuple[Rows, range]:
+    """The batches that are not stored yet, and the offsets of those that are."""
+    known = range(0)
+    fresh: list[int] = []
+    ahead: dict[int, tuple[int, int]] = {}  # producer -> (epoch, next sequence), as if the fresh ones were stored
+    for i, row in enumerate(rows[:, (PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, BASE, LAST)].tolist()):
+        producer_id, epoch, sequence, base, last = row
+        if producer_id < 0 or sequence < 0:
+            fresh.append(i)
+            continue
+        if producer_id in ahead:
+            if ahead[producer_id] != (epoch, sequence):
+                raise OutOfOrderSequence(
+                    f"producer {producer_id} is at epoch and sequence {ahead[producer_id]}; a batch with "
+                    f"{(epoch, sequence)} is refused, and all that were sent with it"
+                )
+        else:
+            found = state.duplicate(producer_id, epoch, sequence, last - base + 1)
+            if found is not None:
+                known = range(min(known.start, found.start), max(known.stop, found.stop)) if known else found
+                continue
+        ahead[producer_id] = epoch, (sequence + last - base + 1) % 2**31
+        fresh.append(i)
+    return rows[fresh], known
 
 
 def _is_contiguous(rows: Rows) -> bool:

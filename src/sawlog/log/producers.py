@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from ..batch.checksum import crc32c
-from ..batch.header import BASE, BASE_SEQUENCE, COUNT, LAST, MAX_TIME, PRODUCER_EPOCH, PRODUCER_ID, Rows
+from ..batch.header import BASE, BASE_SEQUENCE, COUNT, LAST, PRODUCER_EPOCH, PRODUCER_ID, Rows
 from ..errors import CorruptFile, OutOfOrderSequence, ProducerFenced
 
 #: Kafka's producers have at most five batches in flight.
@@ -88,19 +88,14 @@ class ProducerState:
         end = (sequence + last_offset - first_offset) % _WRAP
         batches.append(_Batch(epoch, sequence, end, first_offset, last_offset, timestamp))
 
-    def note_rows(self, rows: Rows) -> None:
-        """Remember many placed batches, from their headers."""
+    def note_rows(self, rows: Rows, now_ms: int) -> None:
+        """Remember many placed batches, from their headers. A producer's silence is counted from now."""
         for row in rows[(rows[:, PRODUCER_ID] >= 0) & (rows[:, BASE_SEQUENCE] >= 0) & (rows[:, COUNT] > 0)].tolist():
-            self.note(row[PRODUCER_ID], row[PRODUCER_EPOCH], row[BASE_SEQUENCE], row[BASE], row[LAST], row[MAX_TIME])
+            self.note(row[PRODUCER_ID], row[PRODUCER_EPOCH], row[BASE_SEQUENCE], row[BASE], row[LAST], now_ms)
 
-    def cut(self, offset: int) -> None:
-        """The log was truncated: forget the batches from `offset` on."""
-        for producer_id, batches in list(self._producers.items()):
-            kept = [batch for batch in batches if batch.last_offset < offset]
-            if kept:
-                self._producers[producer_id] = deque(kept, maxlen=REMEMBERED)
-            else:
-                del self._producers[producer_id]
+    def reaches(self, offset: int) -> bool:
+        """Whether it remembers a batch that goes to `offset` or beyond."""
+        return any(batches[-1].last_offset >= offset for batches in self._producers.values())
 
     def expire(self, now_ms: int) -> None:
         """Forget producers that have been silent for long."""

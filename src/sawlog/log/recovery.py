@@ -22,7 +22,7 @@ from enum import Enum
 from itertools import pairwise
 
 from ..config import LogConfig
-from ..errors import CorruptFile, InvalidConfig
+from ..errors import CorruptBatch, CorruptFile, InvalidConfig
 from ..storage import Directory, Storage
 from . import checkpoint
 from .checkpoint import Checkpoint
@@ -366,8 +366,9 @@ class _Recovery:
             return [self._activate(base, storage, index, walk.next_offset, end)]
         if end == watermark or (end > SMALL_BYTES and watermark > 0):
             return self._split(segment, storage, walk, watermark)
-        storage = self._copy(storage, 0, end, base)
-        return [self._activate(base, storage, index, walk.next_offset, end)]
+        copy = self._copy(storage, 0, end, base)
+        storage.close()
+        return [self._activate(base, copy, index, walk.next_offset, end)]
 
     def _split(self, segment: Segment, storage: Storage, walk: Walk, watermark: int) -> list[Segment]:
         """Keep what is known to be durable where it is; whole batches above it become the next segment."""
@@ -446,18 +447,23 @@ class _Recovery:
         end = segments[-1].next_offset
         if known > end:  # of a longer log than there is
             state, known = ProducerState(self.config.producer_expiry_ms), segments[0].base_offset
-        oldest = time.time_ns() // 1_000_000 - self.config.producer_expiry_ms
-        for segment in segments:
-            if segment.next_offset > known and segment.size and segment.timestamps()[1] >= oldest:
-                self._replay(segment, max(known, segment.base_offset), state)
-        return state
+        return replayed(segments, self.config.producer_expiry_ms, state, known)
 
-    @staticmethod
-    def _replay(segment: Segment, start: int, state: ProducerState) -> None:
-        from ..errors import CorruptBatch
 
+def replayed(
+    segments: list[Segment], expiry_ms: int, state: ProducerState | None = None, start: int = 0
+) -> ProducerState:
+    """The producers' state from the batch headers of these segments, on top of what was known at `start`."""
+    state = ProducerState(expiry_ms) if state is None else state
+    now = time.time_ns() // 1_000_000
+    for segment in segments:
+        if segment.next_offset <= start or not segment.size:
+            continue
         try:
-            for chunk in segment.chunks(start, segment.next_offset, check=False):
-                state.note_rows(chunk.rows)
+            for chunk in segment.chunks(max(start, segment.base_offset), segment.next_offset, check=False):
+                state.note_rows(chunk.rows, now)
         except CorruptBatch:
             pass  # reported when it is read; what follows it cannot be told apart from it here
+        if segment.sealed:
+            segment.unload()
+    return state

@@ -12,6 +12,7 @@ Threads: one writer under the log's lock; any number of readers without one. `ta
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -144,6 +145,8 @@ class Segment:
     def _load(self) -> _Open:
         storage = self.directory.open_sealed(file_name(self.base_offset))
         index = self._read_index()
+        if index is not None and not self._times_are_right(storage, index):
+            index = None
         self._open = loaded = _Open(storage, index or self.rebuild_index(storage))
         if index is None and self.repairs:
             try:
@@ -166,9 +169,34 @@ class Segment:
             size_bytes=self.size,
         )
 
-    def has_sound_index(self) -> bool:
-        """Whether both index files are there and could be right."""
-        return self._read_index() is not None
+    def _times_are_right(self, storage: Storage, index: SegmentIndex) -> bool:
+        """Whether the time index ends as it must: its last entry names a batch, and no later batch is newer. A file
+        that lost its end would otherwise make old what is young."""
+        start = 0
+        if index.times:
+            last_offset = self.base_offset + index.time_offsets[-1]
+            start = self._batch_ending_at(storage, index, last_offset, index.times[-1])
+            if start < 0:
+                return False
+        try:
+            for chunk in self.batches(storage, start, self.size, -1 if start else self.base_offset, check=False):
+                if int(chunk.rows[:, MAX_TIME].max()) > index.max_timestamp:
+                    return False
+        except CorruptBatch:
+            return False
+        return True
+
+    def _batch_ending_at(self, storage: Storage, index: SegmentIndex, last_offset: int, max_timestamp: int) -> int:
+        """The position of the batch with that last offset and largest timestamp; -1 if there is none."""
+        start, _, wanted = index.bounds(last_offset, self.size)
+        if wanted >= 0 and not self.names_batch(storage, start, wanted):
+            return -1
+        view = storage.view(start, self.size - start)
+        at: int = kernel.find_batch(view, 0, len(view), last_offset, -1 if start else self.base_offset, self.dense)
+        if at < 0:
+            return -1
+        header = _HEADER.unpack_from(view, at)
+        return start + at if (header[0] + header[6], header[8]) == (last_offset, max_timestamp) else -1
 
     def rebuild_index(self, storage: Storage) -> SegmentIndex:
         """The indexes anew from the batches, over and behind damage, which reading will report."""
@@ -262,10 +290,6 @@ class Segment:
         if self.sealed and self._times is not None:
             return self._times
         if self.sealed and self._open is None:
-            index = self._read_index()
-            if index is not None:
-                self._times = -1, index.max_timestamp
-                return self._times
             times = self._open_times()
             self.unload()
             return times
@@ -304,7 +328,24 @@ class Segment:
         if wanted >= 0 and not self.names_batch(opened.storage, start, wanted):
             start = 0
         least = -1 if start else self.base_offset
-        for chunk in self.batches(opened.storage, start, limit, least, check=check, skip_below=offset):
+        while True:
+            given = False
+            try:
+                for chunk in self._from(opened.storage, start, limit, least, offset, end, check):
+                    given = True
+                    yield chunk
+                return
+            except CorruptBatch as damage:
+                # Damage wholly below what was asked for is somebody else's: go on behind it.
+                if given or damage.position is None or damage.next_offset is None or damage.next_offset > offset:
+                    raise
+                start, _ = self.resume(opened.storage, damage.position, limit, self.base_offset)
+                least = damage.next_offset
+
+    def _from(
+        self, storage: Storage, start: int, limit: int, least: int, offset: int, end: int, check: bool
+    ) -> Iterator[Chunk]:
+        for chunk in self.batches(storage, start, limit, least, check=check, skip_below=offset):
             rows = chunk.rows
             if rows[0, LAST] < offset:
                 first = int((rows[:, LAST] < offset).sum())
@@ -400,7 +441,11 @@ class Segment:
             if at == -1 and stop >= self.size:
                 return None
             if stop >= self.size:
-                raise self._corrupt(opened.storage, start - 2 - at, self.size, self.base_offset, _NO_BATCH)
+                position = start - 2 - at
+                start, following = self.resume(opened.storage, position, self.size, self.base_offset)
+                if following is None or following > offset:
+                    raise self._corrupt(opened.storage, position, self.size, self.base_offset, _NO_BATCH)
+                least = following
             stop = self.size
             view = opened.storage.view(start, stop - start)
         header = _HEADER.unpack_from(view, at)
@@ -457,7 +502,7 @@ class Segment:
 
     def first_at(self, timestamp: int, start: int, max_bytes: int) -> int | None:
         """The first offset from `start` on whose record is not older than `timestamp`."""
-        offset = max(start, self._data.index.offset_before(timestamp))
+        offset = max(start, self._entry_before(timestamp))
         for chunk in self.chunks(offset, self.next_offset, check=False):
             for row in chunk.rows[chunk.rows[:, MAX_TIME] >= timestamp]:
                 if row[ATTRIBUTES] & TIMESTAMP_TYPE_BIT:
@@ -480,6 +525,16 @@ class Segment:
                 if found >= 0:
                     return found
         return None
+
+    def _entry_before(self, timestamp: int) -> int:
+        """Below this offset everything is older than `timestamp`, by an index entry that its batch confirms."""
+        opened = self._data
+        at = bisect_left(opened.index.times, timestamp) - 1
+        if at < 0:
+            return self.base_offset
+        last_offset = self.base_offset + opened.index.time_offsets[at]
+        found = self._batch_ending_at(opened.storage, opened.index, last_offset, opened.index.times[at])
+        return self.base_offset if found < 0 else last_offset + 1
 
     # --- damage
 

@@ -22,9 +22,9 @@ from ..batch import kernel
 from ..batch.build import refuse
 from ..batch.checksum import combine, crc32c
 from ..batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
-from ..errors import InvalidRecordType, StorageError, StreamAborted, StreamTooLong
+from ..errors import InvalidConfig, InvalidRecordType, StreamAborted, StreamTooLong
 from ..storage import Storage
-from .append import Appender
+from .append import Appender, check_expected
 from .names import TMP, file_name
 from .segment import Segment
 
@@ -110,6 +110,8 @@ def _check_chunk(chunk: object) -> bytes | bytearray | memoryview:
 
 def _check_length(batch: StreamedBatch, more: int, bound: int, max_bytes: int | None) -> None:
     total = batch.value_bytes + more
+    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
+        raise InvalidConfig(f"max_bytes is a number of bytes, not {max_bytes!r}")
     if max_bytes is not None and total > max_bytes:
         raise StreamTooLong(f"the stream passed max_bytes={max_bytes:,}; nothing of it was kept")
     if batch.overhead_bytes + total > bound:
@@ -130,8 +132,6 @@ def append_stream(
     expect_offset: int | None = None,
 ) -> int:
     """One record from an iterable of chunks; its offset."""
-    from ..errors import OffsetMismatch
-
     batch = StreamedBatch(key, headers, timestamp, append_time=log.recipe.append_time)
     try:
         source = iter(chunks)
@@ -139,19 +139,24 @@ def append_stream(
         raise InvalidRecordType(f"append_stream takes an iterable of bytes, not {type(chunks).__name__}") from error
     with log.lock:
         log.check_open()
+        check_expected(expect_offset, log.segments.next_offset)
         segment, bound = log.room_for_stream()
+        _check_length(batch, 0, bound, max_bytes)
         offset, size = segment.tail
-        if expect_offset is not None and expect_offset != offset:
-            raise OffsetMismatch(expect_offset, offset)
         storage = segment.storage
+        log.streaming = True
         try:
             storage.append(bytes(batch.prefix_bytes))
             _pour(batch, source, storage, bound, max_bytes)
             storage.append(batch.suffix)
             storage.write_at(size, batch.prefix(offset))
+            segment.tail = offset + 1, storage.size
         except BaseException:
-            _roll_back(log, segment, size)
+            if segment.tail[1] == size:
+                log.cut_back(segment, size)
             raise
+        finally:
+            log.streaming = False
         _enter(log, segment, batch, offset, size)
     log.segments.wake()
     log.settle(offset + 1)
@@ -172,18 +177,11 @@ def _pour(batch: StreamedBatch, source: Any, storage: Storage, bound: int, max_b
         storage.append(data)
 
 
-def _roll_back(log: Appender, segment: Segment, size: int) -> None:
-    try:
-        segment.storage.truncate(size)
-    except StorageError as error:
-        log.commit.fail(error)
-
-
 def _enter(log: Appender, segment: Segment, batch: StreamedBatch, offset: int, size: int) -> None:
-    end = segment.storage.size
-    segment.index.add(offset, size, end - size, batch.max_timestamp)
-    segment.tail = offset + 1, end
-    log.note_written(end - size)
+    """The batch is part of the segment: index it and count it."""
+    added = segment.tail[1] - size
+    segment.index.add(offset, size, added, batch.max_timestamp)
+    log.note_written(added)
 
 
 # --- async
@@ -201,6 +199,7 @@ class Spool:
         with log.lock:
             log.check_open()
             _, self._bound = log.room_for_stream()
+            _check_length(batch, 0, self._bound, max_bytes)
             Spool._number += 1
             # A name that a crash leaves behind is recognised as worthless, and that no segment can have.
             self._name = file_name(10**19 + Spool._number) + TMP
@@ -231,8 +230,10 @@ class Spool:
                 for position in range(0, batch.value_bytes, _COPY_BYTES):
                     storage.append(self._storage.read(position, min(_COPY_BYTES, batch.value_bytes - position)))
                 storage.append(batch.suffix)
+                segment.tail = offset + 1, storage.size
             except BaseException:
-                _roll_back(log, segment, size)
+                if segment.tail[1] == size:
+                    log.cut_back(segment, size)
                 raise
             _enter(log, segment, batch, offset, size)
         log.segments.wake()

@@ -36,6 +36,7 @@ from ..errors import CorruptBatch, OffsetOutOfRange
 from .append import Appender
 from .index import SegmentIndex
 from .names import TMP, file_name
+from .recovery import replayed
 from .segment import Chunk, Segment
 
 _COPY_BYTES = 8 << 20
@@ -58,7 +59,8 @@ def truncate(log: Appender, offset: int) -> int:
             kept.pop().delete()
         log.directory.sync()
         kept[-1] = _cut(log, target, offset, position, rest)
-        log.producers.cut(offset)
+        if log.producers.reaches(offset):
+            log.producers = replayed(kept, log.config.producer_expiry_ms)
         log.adopt(kept)
         log.save_producers()
     segments.wake()

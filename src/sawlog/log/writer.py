@@ -20,7 +20,7 @@ from typing import Any
 from ..batch import kernel
 from ..batch.build import Encoded, refuse, seal
 from ..config import KIB
-from ..errors import LogClosed, SawlogError
+from ..errors import InvalidConfig, LogClosed, SawlogError
 from . import background
 from .append import Appender
 
@@ -35,6 +35,12 @@ class Writer:
     append: Callable[..., None]
 
     def __init__(self, log: Appender, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
+        if isinstance(batch_bytes, bool) or not isinstance(batch_bytes, int) or batch_bytes < 1:
+            raise InvalidConfig(f"batch_bytes is a number of bytes from 1 on, not {batch_bytes!r}")
+        if linger_ms is not None and (isinstance(linger_ms, bool) or not isinstance(linger_ms, (int, float))):
+            raise InvalidConfig(f"linger_ms is a number of milliseconds, not {linger_ms!r}")
+        if linger_ms is not None and not linger_ms > 0:
+            raise InvalidConfig(f"linger_ms must be above 0, not {linger_ms}; leave it out to flush by size alone")
         self._log = log
         recipe = log.recipe
         limit = min(batch_bytes, recipe.max_batch_bytes)

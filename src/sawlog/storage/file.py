@@ -52,12 +52,13 @@ class FileStorage:
         position = self._size
         try:
             self._write(position, data)
+            self._size = position + len(data)
         except OSError as error:
             raise self._undo(error, position) from error
-        except BaseException:  # an interrupt between two parts of one append
+        except BaseException:  # an interrupt in the middle of an append
             os.ftruncate(self._fd, position)
+            self._size = position
             raise
-        self._size = position + len(data)
         return position
 
     def _write(self, position: int, data: Buffer) -> None:

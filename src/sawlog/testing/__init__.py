@@ -1,5 +1,27 @@
-"""Shipped for the tests of whoever builds on sawlog: storages that fail on demand. Our own tests use them, too."""
+"""For those who build on sawlog: suites that a storage of your own has to pass, and a storage that fails on demand.
+
+```python
+import pytest
+from sawlog.testing import DirectorySuite, StorageSuite
+
+class TestMyDirectory(DirectorySuite):
+    @pytest.fixture
+    def directory(self):
+        return MyDirectory(...)          # new and empty for each test
+
+class TestMyStorage(StorageSuite):
+    @pytest.fixture
+    def directory(self):
+        return MyDirectory(...)
+```
+
+Whatever passes both can hold a log: `Log.open(MyDirectory(...))`. Our own storages are held to the same suites.
+`FaultyDirectory` wraps a directory and makes chosen calls fail, see `sawlog.testing.faulty`.
+
+Nothing here imports pytest: a suite is a plain class whose test methods take the directory as their argument.
+"""
 
 from .faulty import Call, Fault, FaultyDirectory
+from .suites import DirectorySuite, StorageSuite
 
-__all__ = ["Call", "Fault", "FaultyDirectory"]
+__all__ = ["Call", "DirectorySuite", "Fault", "FaultyDirectory", "StorageSuite"]

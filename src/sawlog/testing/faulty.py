@@ -106,8 +106,8 @@ class FaultyDirectory:
         self.path = inner.path
         #: Every call so far, oldest first, failed ones included.
         self.calls: list[Call] = []
-        #: Calls that were made to fail.
-        self.failed: list[Call] = []
+        #: Which of `calls` were made to fail, by their place in the list.
+        self.failed: list[int] = []
         #: Called before each call, outside any lock of ours: to wait, to look, to raise something else.
         self.before: Callable[[Call], None] | None = None
         self._fault: Fault | None = None
@@ -137,7 +137,7 @@ class FaultyDirectory:
             self._matched += 1
             if self._matched < fault.number or (self._matched > fault.number and not fault.forever):
                 return None
-            self.failed.append(call)
+            self.failed.append(len(self.calls) - 1)
         return fault, fault.error(call, f"{self.path}/{name}" if name else self.path)
 
     def perform(self, operation: str, name: str, call: Callable[[], T]) -> T:

@@ -1,0 +1,484 @@
+"""What every storage and every directory must do, as tests to inherit.
+
+Subclass a suite, give it one fixture called `directory` that makes a new, empty `Directory`, and each promise of
+`sawlog.storage.interface` is checked on it. A method's name is the promise. They use nothing but the interface.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError
+from ..storage import Directory, Storage
+
+#: More than a page, more than any buffer that a storage may keep, and no multiple of either.
+_LARGE_BYTES = (3 << 20) + 17
+
+
+@contextmanager
+def refused(kind: type[BaseException]) -> Iterator[None]:
+    """The block must raise this kind of error."""
+    try:
+        yield
+    except kind:
+        return
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def _pattern(size_bytes: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size_bytes)
+
+
+def _content(storage: Storage) -> bytes:
+    return storage.read(0, storage.size)
+
+
+class StorageSuite:
+    """The promises of `Storage`: one run of bytes that grows at its end."""
+
+    # --- appending and reading
+
+    def test_new_storage_is_empty(self, directory: Directory) -> None:
+        """A new storage has no bytes, and reading none of them works."""
+        storage = directory.create("a")
+        assert storage.name == "a"
+        assert storage.size == 0
+        assert storage.read(0, 0) == b""
+        assert bytes(storage.view(0, 0)) == b""
+
+    def test_empty_storage_refuses_to_read_a_byte(self, directory: Directory) -> None:
+        """What was never written cannot be read."""
+        storage = directory.create("a")
+        with refused(ReadBeyondEnd):
+            storage.read(0, 1)
+        with refused(ReadBeyondEnd):
+            storage.view(0, 1)
+        assert storage.size == 0
+
+    def test_append_gives_the_position_where_the_bytes_start(self, directory: Directory) -> None:
+        """The position is the size before; the size grows by exactly what was given."""
+        storage = directory.create("a")
+        end = 0
+        for i in range(100):
+            data = _pattern(i, i)
+            assert storage.append(data) == end
+            end += i
+            assert storage.size == end
+        assert _content(storage) == b"".join(_pattern(i, i) for i in range(100))
+
+    def test_every_kind_of_buffer_is_taken(self, directory: Directory) -> None:
+        """bytes, bytearray, and views of either, also a part of one."""
+        storage = directory.create("a")
+        for data in (b"one", bytearray(b"two"), memoryview(b"three"), memoryview(bytearray(b"xfourx"))[1:5]):
+            storage.append(data)
+        assert _content(storage) == b"onetwothreefour"
+
+    def test_appended_bytes_do_not_change_with_the_callers_buffer(self, directory: Directory) -> None:
+        """A storage keeps the bytes, not the buffer they came in."""
+        storage = directory.create("a")
+        data = bytearray(b"before")
+        storage.append(data)
+        data[:] = b"after!"
+        assert _content(storage) == b"before"
+
+    def test_appending_nothing_changes_nothing(self, directory: Directory) -> None:
+        """An empty append is an append of no bytes."""
+        storage = directory.create("a")
+        storage.append(b"abc")
+        assert storage.append(b"") == 3
+        assert _content(storage) == b"abc"
+
+    def test_any_part_can_be_read_exactly(self, directory: Directory) -> None:
+        """read and view give the bytes that were asked for, no more and no fewer."""
+        storage = directory.create("a")
+        data = _pattern(64)
+        for start in range(0, 64, 7):
+            storage.append(data[start : start + 7])
+        for start in range(65):
+            for size in range(65 - start):
+                assert storage.read(start, size) == data[start : start + size]
+                assert bytes(storage.view(start, size)) == data[start : start + size]
+
+    def test_read_beyond_the_end_is_refused_even_in_part(self, directory: Directory) -> None:
+        """A short answer would be taken for data."""
+        storage = directory.create("a")
+        storage.append(_pattern(10))
+        for position, size in ((0, 11), (9, 2), (10, 1), (11, 1), (1000, 1)):
+            with refused(ReadBeyondEnd):
+                storage.read(position, size)
+            with refused(ReadBeyondEnd):
+                storage.view(position, size)
+
+    def test_large_content_is_kept(self, directory: Directory) -> None:
+        """Appends larger than any buffer, and reads across them."""
+        storage = directory.create("a")
+        data = _pattern(_LARGE_BYTES)
+        storage.append(data)
+        storage.append(b"tail")
+        assert storage.size == _LARGE_BYTES + 4
+        assert bytes(storage.view(0, storage.size)) == data + b"tail"
+        assert storage.read(_LARGE_BYTES - 2, 6) == data[-2:] + b"tail"
+
+    def test_what_is_appended_is_read_at_once(self, directory: Directory) -> None:
+        """Nothing has to be flushed first, however much was read and written before."""
+        storage = directory.create("a")
+        end = 0
+        for i in range(200):
+            data = _pattern(10_000 + i, i)
+            storage.append(data)
+            assert storage.view(end, len(data)) == data
+            assert storage.read(end, len(data)) == data
+            end += len(data)
+
+    def test_any_sequence_of_operations_matches_a_bytearray(self, directory: Directory) -> None:
+        """Appends, overwrites, cuts, reads and reopening in random order."""
+        chance = random.Random(1)
+        storage, model = directory.create("a"), bytearray()
+        for step in range(400):
+            what = chance.randrange(6)
+            if what <= 1:
+                data = _pattern(chance.randrange(9_000), step)
+                assert storage.append(data) == len(model)
+                model += data
+            elif what == 2 and model:
+                position = chance.randrange(len(model))
+                data = _pattern(min(61, len(model) - position), step)
+                storage.write_at(position, data)
+                model[position : position + len(data)] = data
+            elif what == 3 and step % 5 == 0:
+                size = chance.randrange(len(model) + 1)
+                storage.truncate(size)
+                del model[size:]
+            elif what == 4 and step % 7 == 0:
+                storage.close()
+                storage = directory.open("a")
+            else:
+                position = chance.randrange(len(model) + 1)
+                size = chance.randrange(len(model) - position + 1)
+                assert storage.view(position, size) == model[position : position + size]
+                assert storage.read(position, size) == model[position : position + size]
+            assert storage.size == len(model)
+        assert _content(storage) == model
+
+    # --- overwriting and cutting
+
+    def test_write_at_replaces_bytes_and_keeps_the_size(self, directory: Directory) -> None:
+        """The header of a batch is filled in after its body was appended."""
+        storage = directory.create("a")
+        storage.append(bytes(8) + b"body")
+        storage.write_at(0, b"header!!")
+        assert storage.size == 12
+        assert _content(storage) == b"header!!body"
+        assert storage.append(b"next") == 12
+        assert _content(storage) == b"header!!bodynext"
+
+    def test_truncate_keeps_what_is_before_and_drops_the_rest(self, directory: Directory) -> None:
+        """Everything below the cut is there, nothing above it is."""
+        storage = directory.create("a")
+        storage.append(b"first record")
+        storage.append(b"second record")
+        storage.truncate(12)
+        assert storage.size == 12
+        assert _content(storage) == b"first record"
+        with refused(ReadBeyondEnd):
+            storage.read(12, 1)
+
+    def test_append_after_truncate_starts_at_the_cut(self, directory: Directory) -> None:
+        """No hole, and nothing of what was cut comes back."""
+        storage = directory.create("a")
+        storage.append(_pattern(100))
+        for size in (60, 60, 10, 0):
+            storage.truncate(size)
+            assert storage.append(b"new") == size
+            assert _content(storage) == _pattern(100)[:size] + b"new"
+
+    def test_truncate_of_a_large_storage_drops_what_was_read_before(self, directory: Directory) -> None:
+        """Also where a storage keeps a mapping of what it was."""
+        storage = directory.create("a")
+        data = _pattern(_LARGE_BYTES)
+        storage.append(data)
+        assert storage.view(0, _LARGE_BYTES) == data
+        storage.truncate(5_000)
+        with refused(ReadBeyondEnd):
+            storage.view(4_999, 2)
+        storage.append(b"z" * 6_000)
+        assert storage.view(0, 11_000) == data[:5_000] + b"z" * 6_000
+
+    # --- views
+
+    def test_view_is_read_only(self, directory: Directory) -> None:
+        """Nobody changes the log through what they read."""
+        storage = directory.create("a")
+        storage.append(b"abc")
+        assert storage.view(0, 3).readonly
+
+    def test_view_stays_valid_whatever_happens_to_the_storage(self, directory: Directory) -> None:
+        """Growth, a cut above it, closing and deletion leave a view that is held as it was."""
+        for size in (100, _LARGE_BYTES):
+            storage = directory.create("a")
+            data = _pattern(size)
+            storage.append(data)
+            views = [storage.view(10, 80), storage.view(size - 50, 50)]
+            storage.append(_pattern(_LARGE_BYTES, 1))
+            views.append(storage.view(10, 80))
+            storage.truncate(size)
+            storage.append(b"other bytes in the same place")
+            views.append(storage.view(10, 80))
+            storage.close()
+            storage = directory.open("a")
+            views.append(storage.view(10, 80))
+            storage.remove()
+            assert [bytes(view) for view in views] == [data[10:90], data[-50:], *[data[10:90]] * 3]
+
+    # --- handles
+
+    def test_content_survives_close_and_open(self, directory: Directory) -> None:
+        """The next one to open it finds the bytes and goes on behind them."""
+        storage = directory.create("a")
+        storage.append(b"first ")
+        storage.close()
+        storage = directory.open("a")
+        assert storage.size == 6
+        assert storage.append(b"second") == 6
+        storage.sync()
+        storage.close()
+        assert _content(directory.open("a")) == b"first second"
+
+    def test_close_can_be_repeated(self, directory: Directory) -> None:
+        """The second close has nothing to do."""
+        storage = directory.create("a")
+        storage.close()
+        storage.close()
+
+    def test_remove_deletes_the_name(self, directory: Directory) -> None:
+        """Afterwards the name is free."""
+        storage = directory.create("a")
+        storage.append(b"abc")
+        storage.remove()
+        assert not directory.exists("a")
+        assert directory.create("a").size == 0
+
+    def test_sync_and_forget_change_nothing_that_can_be_read(self, directory: Directory) -> None:
+        """One is for the disk, the other for memory; the bytes stay."""
+        storage = directory.create("a")
+        data = _pattern(_LARGE_BYTES)
+        storage.append(data)
+        for each in (storage, directory.open_sealed("a")):
+            view = each.view(0, _LARGE_BYTES)
+            each.forget(0, _LARGE_BYTES)
+            each.forget(100, 50)
+            each.sync()
+            assert view == data
+            assert each.read(0, _LARGE_BYTES) == data
+
+    def test_shared_storage_follows_its_writer(self, directory: Directory) -> None:
+        """A reader that opened it once sees what is appended and what is cut."""
+        writer = directory.create("a")
+        writer.append(b"one")
+        reader = directory.open_shared("a")
+        assert _content(reader) == b"one"
+        writer.append(b"two")
+        assert reader.size == 6
+        assert reader.read(0, 6) == b"onetwo"
+        assert reader.view(2, 4) == b"etwo"
+        writer.truncate(4)
+        assert reader.size == 4
+        writer.append(b"!!")
+        assert reader.view(0, 6) == b"onet!!"
+        with refused(ReadBeyondEnd):
+            reader.view(0, 7)
+
+    def test_sealed_storage_gives_the_same_bytes(self, directory: Directory) -> None:
+        """Opened for reading only, small, large or empty."""
+        for i, size in enumerate((0, 1, 100, _LARGE_BYTES)):
+            data = _pattern(size, i)
+            storage = directory.create(f"a{i}")
+            storage.append(data)
+            storage.close()
+            sealed = directory.open_sealed(f"a{i}")
+            assert sealed.size == size
+            assert sealed.read(0, size) == data
+            assert sealed.view(0, size) == data
+            with refused(ReadBeyondEnd):
+                sealed.view(size, 1)
+            with refused(ReadBeyondEnd):
+                sealed.read(0, size + 1)
+            sealed.close()
+            sealed.close()
+
+
+class DirectorySuite:
+    """The promises of `Directory`: storages made, found, replaced and deleted by name."""
+
+    # --- names
+
+    def test_new_directory_is_empty(self, directory: Directory) -> None:
+        """The fixture must give a new one each time."""
+        assert directory.names() == []
+        assert directory.path
+
+    def test_names_are_sorted(self, directory: Directory) -> None:
+        """The order of names is the order of a log."""
+        made = [f"{number:020d}.log" for number in (5, 40, 3, 1000, 0)]
+        for name in made:
+            directory.create(name).close()
+        assert directory.names() == sorted(made)
+
+    def test_a_name_is_created_once(self, directory: Directory) -> None:
+        """Creating what exists is an error and leaves it alone."""
+        directory.create("a").append(b"abc")
+        with refused(StorageError):
+            directory.create("a")
+        assert directory.read("a") == b"abc"
+
+    def test_what_is_missing_is_reported_as_missing(self, directory: Directory) -> None:
+        """Never made up, and with the error number of a missing file."""
+        assert not directory.exists("a")
+        assert directory.identity("a") is None
+        for call in (directory.open, directory.open_shared, directory.open_sealed, directory.read, directory.size):
+            try:
+                call("a")
+            except StorageError as error:
+                assert error.errno == errno.ENOENT
+            else:
+                raise AssertionError(f"{call.__name__} found what is not there")
+        with refused(StorageError):
+            directory.rename("a", "b")
+        assert directory.names() == []
+
+    def test_size_and_content_are_those_of_the_storage(self, directory: Directory) -> None:
+        """Without opening it."""
+        storage = directory.create("a")
+        assert directory.exists("a")
+        assert directory.size("a") == 0
+        storage.append(b"abc")
+        assert directory.size("a") == 3
+        assert directory.read("a") == b"abc"
+        storage.truncate(1)
+        assert directory.size("a") == 1
+        assert directory.read("a") == b"a"
+
+    def test_storages_are_separate(self, directory: Directory) -> None:
+        """What happens to one does not happen to another."""
+        one, two = directory.create("a"), directory.create("b")
+        one.append(b"one")
+        two.append(b"two!")
+        one.truncate(1)
+        two.append(b"more")
+        assert (directory.read("a"), directory.read("b")) == (b"o", b"two!more")
+
+    # --- replacing, renaming, deleting
+
+    def test_replace_makes_or_swaps_the_content(self, directory: Directory) -> None:
+        """For small files that are rewritten as a whole; nothing is left beside them."""
+        for data in (b"first", bytearray(b"second, longer"), memoryview(b"3"), b"", _pattern(_LARGE_BYTES)):
+            directory.replace("a", data)
+            assert directory.read("a") == bytes(data)
+            assert directory.size("a") == len(data)
+            assert directory.names() == ["a"]
+
+    def test_replace_leaves_those_who_have_the_old_one_open(self, directory: Directory) -> None:
+        """They read the old content to the end; never half of each."""
+        directory.replace("a", b"old content")
+        held = directory.open_sealed("a")
+        view = held.view(0, 11)
+        directory.replace("a", b"new")
+        assert bytes(view) == b"old content"
+        assert held.read(0, 11) == b"old content"
+        assert directory.read("a") == b"new"
+
+    def test_identity_tells_a_replaced_file_from_a_changed_one(self, directory: Directory) -> None:
+        """So that a reader notices that its file is not the one under that name any more."""
+        storage = directory.create("a")
+        first = directory.identity("a")
+        assert first is not None
+        storage.append(b"abc")
+        storage.truncate(1)
+        assert directory.identity("a") == first
+        directory.replace("b", b"other")
+        assert directory.identity("b") != first
+        directory.rename("b", "a")
+        assert directory.identity("a") not in (first, None)
+        assert directory.identity("b") is None
+        second = directory.identity("a")
+        directory.replace("a", b"again")
+        assert directory.identity("a") != second
+
+    def test_rename_moves_the_content_over_whatever_was_there(self, directory: Directory) -> None:
+        """The old name is gone, the new one has the content; who had the overwritten one open keeps it."""
+        directory.replace("a", b"new")
+        directory.replace("b", b"overwritten")
+        held = directory.open_sealed("b")
+        directory.rename("a", "b")
+        directory.sync()
+        assert directory.names() == ["b"]
+        assert directory.read("b") == b"new"
+        assert held.read(0, 11) == b"overwritten"
+
+    def test_a_handle_survives_the_renaming_of_its_file(self, directory: Directory) -> None:
+        """It is a handle of the bytes, not of the name."""
+        storage = directory.create("a")
+        storage.append(b"abc")
+        directory.rename("a", "b")
+        storage.append(b"def")
+        assert storage.read(0, 6) == b"abcdef"
+        assert directory.read("b") == b"abcdef"
+
+    def test_remove_deletes_a_name_if_it_is_there(self, directory: Directory) -> None:
+        """Twice is as good as once; views that are held live on."""
+        directory.create("a").append(b"abc")
+        view = directory.open_sealed("a").view(0, 3)
+        directory.remove("a")
+        directory.remove("a")
+        directory.remove("never there")
+        directory.sync()
+        assert not directory.exists("a")
+        assert directory.names() == []
+        assert bytes(view) == b"abc"
+
+    def test_dispose_spares_what_is_not_empty(self, directory: Directory) -> None:
+        """A log that is removed does not take strangers' files with it."""
+        directory.replace("stranger", b"mine")
+        directory.dispose()
+        assert directory.read("stranger") == b"mine"
+
+    # --- locks
+
+    def test_lock_has_one_holder(self, directory: Directory) -> None:
+        """The second one is told at once, and where; after a release the next one gets it."""
+        first = directory.lock("LOCK")
+        assert first.held
+        for _ in range(2):
+            try:
+                directory.lock("LOCK")
+            except DirectoryLocked as error:
+                assert error.path == directory.path
+            else:
+                raise AssertionError("two holders of one lock")
+        first.release()
+        assert not first.held
+        second = directory.lock("LOCK")
+        assert second.held
+        assert not first.held
+        second.release()
+
+    def test_a_lock_that_was_released_stays_released(self, directory: Directory) -> None:
+        """Releasing twice must not take the lock from the next holder."""
+        first = directory.lock("LOCK")
+        first.release()
+        second = directory.lock("LOCK")
+        first.release()
+        assert second.held
+        with refused(DirectoryLocked):
+            directory.lock("LOCK")
+        second.release()
+
+    def test_lock_does_not_hinder_reading_and_writing(self, directory: Directory) -> None:
+        """It is an agreement between writers, not a barrier."""
+        held = directory.lock("LOCK")
+        directory.replace("a", b"abc")
+        assert directory.read("a") == b"abc"
+        held.release()
