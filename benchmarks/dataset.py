@@ -14,23 +14,7 @@ from functools import cache
 BATCH_RECORDS = 1000
 KEY_BYTES = 8
 
-_WORDS = [
-    "order",
-    "shipped",
-    "paid",
-    "refund",
-    "basket",
-    "search",
-    "click",
-    "view",
-    "user",
-    "account",
-    "session",
-    "mobile",
-    "desktop",
-    "north",
-    "south",
-]
+_WORDS = ("order", "shipped", "paid", "refund", "basket", "search", "click", "user", "account", "session", "mobile")
 
 #: (key, value)
 Pair = tuple[bytes, bytes]

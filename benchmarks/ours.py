@@ -20,6 +20,7 @@ class Sawlog:
     def __init__(self, path: Path, *, durable: bool = False, **settings: Any) -> None:
         config = sawlog.LogConfig(durability="always" if durable else "os", **settings)
         self.log = sawlog.Log.open(path, config)
+        self._writer = self.log.writer()
 
     def prepared(self, data: Dataset) -> list[Any]:
         batch = [(value, key) for key, value in data.batch]
@@ -30,11 +31,11 @@ class Sawlog:
             self.log.append_many(batch)
 
     def append_each(self, batches: list[Any]) -> None:
-        with self.log.writer() as writer:
-            append = writer.append
-            for batch in batches:
-                for value, key in batch:
-                    append(value, key)
+        append = self._writer.append
+        for batch in batches:
+            for value, key in batch:
+                append(value, key)
+        self._writer.flush()
 
     def append_acknowledged(self, records: list[Any]) -> None:
         append = self.log.append

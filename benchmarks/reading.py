@@ -93,7 +93,7 @@ def _arrow_against_lmdb(value_bytes: int, records: int, bar: Bar | None) -> Call
 
 def _arrow_limits(bench: Bench) -> list[Row]:
     """1 KiB values as Arrow, as views and raw, beside what memory allows for as many bytes."""
-    data = Dataset(1024, bench.scaled(100_000, 60_000))
+    data = Dataset(1024, bench.scaled(100_000, 50_000))
     log, size = bench.filled_log(data), data.payload_bytes
     _prove(log.arrow(views=True), data)
     stored = log.log.size_bytes
@@ -117,7 +117,7 @@ def _arrow_limits(bench: Bench) -> list[Row]:
 
 
 def _small_batches(bench: Bench) -> list[Row]:
-    data = Dataset(100, bench.scaled(50_000, 20_000))
+    data = Dataset(100, bench.scaled(30_000, 10_000))
     lmdb = bench.filled(Lmdb, data)
     candidates = [
         working("LMDB", lambda: _counted(lmdb.records()), data.count),
@@ -136,7 +136,7 @@ def _small_batches(bench: Bench) -> list[Row]:
 
 
 def _compressed(bench: Bench) -> list[Row]:
-    data = Dataset(100, bench.scaled(100_000, 50_000))
+    data = Dataset(100, bench.scaled(50_000, 30_000))
     candidates: list[Candidate] = []
     for codec in ("none", "lz4", "zstd"):
         log = bench.filled_log(data, compression=codec)
@@ -157,7 +157,7 @@ def _compressed(bench: Bench) -> list[Row]:
 
 
 def _by_offset(bench: Bench) -> list[Row]:
-    data = Dataset(100, bench.scaled(100_000, 50_000))
+    data = Dataset(100, bench.scaled(50_000, 30_000))
     rng = random.Random(7)
     offsets = [rng.randrange(data.count) for _ in range(bench.scaled(4000, 2000))]
     log = bench.filled_log(data)
@@ -212,10 +212,10 @@ def _as_laminarmq(bench: Bench) -> list[Row]:
 
 
 CASES = [
-    Case("scan-100", _records(100, 100_000, {Lmdb.name: times(3.5)})),
-    Case("scan-1k", _records(1024, 30_000, {})),
-    Case("arrow-100", _arrow_against_lmdb(100, 100_000, times(12))),
-    Case("arrow-1k", _arrow_against_lmdb(1024, 30_000, None)),
+    Case("scan-100", _records(100, 30_000, {Lmdb.name: times(3.5)})),
+    Case("scan-1k", _records(1024, 10_000, {})),
+    Case("arrow-100", _arrow_against_lmdb(100, 50_000, times(12))),
+    Case("arrow-1k", _arrow_against_lmdb(1024, 10_000, None)),
     Case("arrow-limits", _arrow_limits),
     Case("scan-small-batches", _small_batches),
     Case("scan-compressed", _compressed),

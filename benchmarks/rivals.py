@@ -147,8 +147,7 @@ class Lmdb:
                 txn.put(key, value, append=True)
 
     def records(self) -> Iterator[Any]:
-        with self._db.begin() as txn, txn.cursor() as cursor:
-            yield from cursor
+        return iter(self._db.begin().cursor())
 
     def arrow(self, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """As record batches of key and value."""

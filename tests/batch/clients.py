@@ -65,8 +65,6 @@ class Client:
 
 CLIENTS = [
     Client("aiokafka-c", aiokafka_c.DefaultRecordBatchBuilder, aiokafka_c.DefaultRecordBatch),
-    Client(
-        "aiokafka-python", aiokafka_python._DefaultRecordBatchBuilderPy, aiokafka_python._DefaultRecordBatchPy
-    ),
+    Client("aiokafka-python", aiokafka_python._DefaultRecordBatchBuilderPy, aiokafka_python._DefaultRecordBatchPy),
     Client("kafka-python", kafka_python.DefaultRecordBatchBuilder, kafka_python.DefaultRecordBatch),
 ]

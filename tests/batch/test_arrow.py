@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sawlog.batch import build, kernel
@@ -35,7 +35,7 @@ from sawlog.errors import (
     SawlogError,
 )
 
-from .strategies import record_lists, small
+from .strategies import record_lists, share, small
 from .twins import FOR_EVER
 from .twins import scan as scan_rows
 from .wire import APPEND_TIME, Header, batch
@@ -136,11 +136,7 @@ def time_columns(draw: st.DrawFn, length: int) -> tuple[pa.ChunkedArray, list[in
     """A column of times in some unit, nulls among them, and the milliseconds that are meant."""
     kind = draw(
         st.sampled_from(
-            [
-                pa.timestamp(unit, zone)
-                for unit in ("s", "ms", "us", "ns")
-                for zone in (None, "UTC", "Asia/Tokyo")
-            ]
+            [pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC", "Asia/Tokyo")]
             + [pa.int64(), pa.uint64(), pa.int32(), pa.null()]
         )
     )
@@ -213,10 +209,8 @@ def tables(draw: st.DrawFn) -> tuple[pa.Table, list[tuple[Any, ...]]]:
     return table, list(zip(meant["value"], meant["key"], meant["headers"], meant["timestamp"], strict=True))
 
 
-@settings(max_examples=200)
-@given(
-    table=tables(), batch_bytes=st.sampled_from([1, 50, 200, 1 << 20]), codec=st.sampled_from(list(CODECS))
-)
+@share(1.5)
+@given(table=tables(), batch_bytes=st.sampled_from([1, 50, 200, 1 << 20]), codec=st.sampled_from(list(CODECS)))
 def test_a_table_becomes_the_records_it_means(table: Any, batch_bytes: int, codec: str) -> None:
     columns, meant = table
     log = stored(columns, batch_bytes, Recipe(CODECS[codec]))
@@ -224,6 +218,7 @@ def test_a_table_becomes_the_records_it_means(table: Any, batch_bytes: int, code
     assert [r.offset for r in decode(log)] == list(range(len(meant)))
 
 
+@share(0.5)
 @given(table=tables())
 def test_a_tables_batch_is_byte_for_byte_the_batch_of_its_records(table: Any) -> None:
     columns, meant = table
@@ -232,6 +227,7 @@ def test_a_tables_batch_is_byte_for_byte_the_batch_of_its_records(table: Any) ->
     assert stored(columns.combine_chunks()) == encode(meant)
 
 
+@share(0.5)
 @given(table=tables())
 def test_a_record_batch_is_taken_as_a_table_is(table: Any) -> None:
     columns, meant = table
@@ -281,9 +277,7 @@ def test_an_encoder_serves_tables_and_lists_in_turn() -> None:
 def test_headers_of_a_slice_are_those_of_its_rows(kind: pa.DataType) -> None:
     text = kind == LISTS[3]
     pairs = [[("a", "0")], None, [("b", "1"), ("c", None)], [], [("d", "3")], [("e", "4")]]
-    column = pa.array(
-        [some and [(k, v if v is None or text else v.encode()) for k, v in some] for some in pairs], kind
-    )
+    column = pa.array([some and [(k, v if v is None or text else v.encode()) for k, v in some] for some in pairs], kind)
     meant = [tuple((k, v if v is None else v.encode()) for k, v in some or ()) for some in pairs]
     for first in range(6):
         for last in range(first + 1, 7):
@@ -294,9 +288,7 @@ def test_headers_of_a_slice_are_those_of_its_rows(kind: pa.DataType) -> None:
 # --- tables that are refused --------------------------------------------------------------------------------
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
-HIDDEN = pa.StructArray.from_arrays(
-    [pa.array(["hidden"]), pa.array([b"1"])], fields=list(PAIR), mask=pa.array([True])
-)
+HIDDEN = pa.StructArray.from_arrays([pa.array(["hidden"]), pa.array([b"1"])], fields=list(PAIR), mask=pa.array([True]))
 
 
 @pytest.mark.parametrize(
@@ -335,9 +327,7 @@ HIDDEN = pa.StructArray.from_arrays(
             InvalidRecordType,
         ),
         (
-            pa.table(
-                {"value": [b"a"], "headers": pa.array([[(b"\xff", b"1")]], pa.map_(pa.binary(), pa.binary()))}
-            ),
+            pa.table({"value": [b"a"], "headers": pa.array([[(b"\xff", b"1")]], pa.map_(pa.binary(), pa.binary()))}),
             InvalidRecord,
         ),
         (pa.table({"value": [b"a"], "headers": pa.array([[(None, b"1")]], pa.list_(PAIR))}), InvalidRecord),
@@ -427,14 +417,14 @@ def logs(draw: st.DrawFn) -> bytes:
     return data
 
 
-@settings(max_examples=150)
+@share(0.7)
 @given(log=logs(), start=st.integers(-1, 60), end=st.integers(-1, 60))
 def test_arrow_and_records_of_the_same_batches_are_the_same(log: bytes, start: int, end: int) -> None:
     assert rows_of(arrow(log, columns=COLUMNS)) == as_rows(decode(log))
     assert rows_of(arrow(log, start, end, columns=COLUMNS)) == as_rows(decode(log, start, end))
 
 
-@settings(max_examples=150)
+@share(0.7)
 @given(log=logs(), start=st.integers(-1, 60), end=st.integers(-1, 60))
 def test_views_and_copies_are_equal(log: bytes, start: int, end: int) -> None:
     copies = arrow(log, start, end, columns=COLUMNS)
@@ -443,6 +433,7 @@ def test_views_and_copies_are_equal(log: bytes, start: int, end: int) -> None:
     assert rows_of(views) == rows_of(copies)
 
 
+@share(0.5)
 @given(log=logs(), columns=st.lists(st.sampled_from(COLUMNS), unique=True), views=st.booleans())
 def test_any_columns_in_any_order(log: bytes, columns: list[str], views: bool) -> None:
     whole = rows_of(arrow(log, columns=COLUMNS))
@@ -452,13 +443,13 @@ def test_any_columns_in_any_order(log: bytes, columns: list[str], views: bool) -
         assert rows_of(some) == [{name: row[name] for name in columns} for row in whole]
 
 
+@share(0.5)
 @given(table=tables())
 def test_a_table_comes_back_as_it_went_in(table: Any) -> None:
     columns, meant = table
     back = rows_of(arrow(stored(columns), columns=("value", "key", "headers", "timestamp")))
     assert [
-        (r["value"], r["key"], tuple((h["key"], h["value"]) for h in r["headers"]), r["timestamp"])
-        for r in back
+        (r["value"], r["key"], tuple((h["key"], h["value"]) for h in r["headers"]), r["timestamp"]) for r in back
     ] == meant
 
 
@@ -493,9 +484,7 @@ def test_header_keys_that_are_not_utf_8_never_become_a_broken_string() -> None:
 
 
 def test_all_batches_together_unpack_to_no_more_than_is_allowed() -> None:
-    log = b"".join(
-        encode([(b"x" * 100_000, None, (), T)], compression="zstd", base_offset=i) for i in range(20)
-    )
+    log = b"".join(encode([(b"x" * 100_000, None, (), T)], compression="zstd", base_offset=i) for i in range(20))
     assert arrow(log, max_bytes=20 * 100_100).num_rows == 20
     with pytest.raises(DecompressionLimit):
         arrow(log, max_bytes=10 * 100_100)

@@ -277,9 +277,7 @@ def test_a_full_builder_calls_and_goes_on_in_another_buffer(kernel: Any) -> None
 
 
 @pytest.mark.parametrize("kernel", BOTH)
-@pytest.mark.parametrize(
-    "buffer", [bytearray(0), bytearray(60), b"x" * 100, None, "text", np.zeros(100)], ids=name
-)
+@pytest.mark.parametrize("buffer", [bytearray(0), bytearray(60), b"x" * 100, None, "text", np.zeros(100)], ids=name)
 def test_a_buffer_that_cannot_hold_a_batch_is_refused_and_the_old_one_kept(kernel: Any, buffer: Any) -> None:
     builder = kernel.BatchBuilder(build.refuse)
     builder.add(b"kept", timestamp=T)

@@ -88,8 +88,8 @@ def zstd_without_size(data: bytes, level: int = 3) -> bytes:
     return stream.compress(data) + stream.flush()
 
 
-def zstd_window(data: bytes, window_log: int) -> bytes:
-    parameters = zstandard.ZstdCompressionParameters(window_log=window_log, write_content_size=False)
+def zstd_window(data: bytes, window_log: int, *, far: bool = False) -> bytes:
+    parameters = zstandard.ZstdCompressionParameters(window_log=window_log, write_content_size=False, enable_ldm=far)
     stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     return stream.compress(data) + stream.flush()
 
@@ -442,6 +442,16 @@ def test_a_xerial_header_alone_is_no_data() -> None:
 def test_java_frames_with_the_widest_window_are_read_into_little_memory() -> None:
     for level in (20, 21, 22):
         assert decompress(ZSTD, zstd_without_size(BATCH, level), max_bytes=len(BATCH)) == BATCH
+
+
+@pytest.mark.parametrize("gap_bytes", [7 * MIB, 9 * MIB, 20 * MIB])
+def test_frames_that_reach_far_back_are_given_the_window_they_need(gap_bytes: int) -> None:
+    noise = random.Random(9).randbytes(2 * MIB)
+    data = noise + bytes(gap_bytes) + noise
+    packed = zstd_window(data, 27, far=True)
+    assert len(packed) < 2.5 * MIB, "the second half points back to the first"
+    assert decompress(ZSTD, packed) == data
+    assert decompress(ZSTD, packed, max_bytes=2 * len(data)) == data
 
 
 # --- the writer keeps the reader's rules --------------------------------------------------------------------

@@ -191,15 +191,11 @@ MANY = [
 ]
 #: What compresses: three hundred records of which a codec can make something.
 PACKED = [
-    rec(
-        i, T + i, b"value %d " % i * 5, b"key %d" % (i % 7), headers=(("n", b"%d" % i),) if i % 3 == 0 else ()
-    )
+    rec(i, T + i, b"value %d " % i * 5, b"key %d" % (i % 7), headers=(("n", b"%d" % i),) if i % 3 == 0 else ())
     for i in range(300)
 ]
 PACKED_FILES = [
-    f"{codec}-{client}.bin"
-    for codec in ("gzip", "snappy", "lz4", "zstd")
-    for client in ("aiokafka", "kafka-python")
+    f"{codec}-{client}.bin" for codec in ("gzip", "snappy", "lz4", "zstd") for client in ("aiokafka", "kafka-python")
 ]
 
 CONTENT: dict[str, list[Record]] = {
@@ -246,9 +242,7 @@ def made_with_append_time() -> bytes:
 OURS: dict[str, Callable[[], bytes]] = {
     "one-record.bin": lambda: encode([(b"hi", b"k", (), T)], base_offset=42),
     "many-records.bin": lambda: encode(given(MANY), base_offset=7),
-    "producer.bin": lambda: encode(
-        [(b"v1", None, (), T), (b"v2", None, (), T + 1)], producer=Producer(4096, 3, 10)
-    ),
+    "producer.bin": lambda: encode([(b"v1", None, (), T), (b"v2", None, (), T + 1)], producer=Producer(4096, 3, 10)),
     "append-time.bin": made_with_append_time,
 }
 

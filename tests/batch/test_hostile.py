@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sawlog.batch import kernel as packaged
@@ -68,9 +68,7 @@ def observed(kernel: Any, data: bytes) -> list[Any]:
         seen.append(columns(kernel, view, rows, views=True))
     for row in rows.tolist():
         for offset in (row[2], row[2] + 1, row[3]):
-            seen.append(
-                plain(outcome(kernel.record_at, view, *body_of(row), row[2], row[3], *row[5:8], offset))
-            )
+            seen.append(plain(outcome(kernel.record_at, view, *body_of(row), row[2], row[3], *row[5:8], offset)))
         seen.append(outcome(kernel.record_after, view, *body_of(row), row[2], row[6], row[2], row[6]))
     return seen
 
@@ -287,9 +285,7 @@ def test_a_header_that_lies_is_read_or_refused(header: dict[str, int]) -> None:
     check(SMALL[0] + lying)
 
 
-@pytest.mark.parametrize(
-    "deltas", [(0, 0), (1, 0), (0, 2, 1), (-1, 0), (0, 5), (0, 2**31), (0, 2**62), (0, 2**63 - 1)]
-)
+@pytest.mark.parametrize("deltas", [(0, 0), (1, 0), (0, 2, 1), (-1, 0), (0, 5), (0, 2**31), (0, 2**62), (0, 2**63 - 1)])
 def test_offsets_that_do_not_go_up_inside_their_batch_are_refused(deltas: tuple[int, ...]) -> None:
     lying = batch([(d, 0, None, b"x", ()) for d in deltas], Header(last_delta=3))
     check(lying)
@@ -297,17 +293,13 @@ def test_offsets_that_do_not_go_up_inside_their_batch_are_refused(deltas: tuple[
         decode(lying)
 
 
-@pytest.mark.parametrize(
-    "deltas", [(0, 0), (1, 0), (2, 1, 0), (0, 2, 1), (1, 2, 3), (-1, 0, 1), (0, 1, 2**63 - 1)]
-)
+@pytest.mark.parametrize("deltas", [(0, 0), (1, 0), (2, 1, 0), (0, 2, 1), (1, 2, 3), (-1, 0, 1), (0, 1, 2**63 - 1)])
 @pytest.mark.parametrize("last", [2, 5])
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_record_is_never_given_at_an_offset_that_its_batch_cannot_have(
     kernel: Any, last: int, deltas: tuple[int, ...]
 ) -> None:
-    view = memoryview(
-        batch([(d, 0, None, b"%d" % d, ()) for d in deltas], Header(base_offset=10, last_delta=last))
-    )
+    view = memoryview(batch([(d, 0, None, b"%d" % d, ()) for d in deltas], Header(base_offset=10, last_delta=last)))
     for offset in range(10, 17):
         found = kernel.record_at(view, 61, len(view), len(deltas), 10, 10 + last, 0, T, T, offset)
         assert found is None or found is False or offset <= found.offset <= 10 + last
@@ -329,9 +321,7 @@ BODY = b"".join(record((i, i, b"key", b"value " * 20, ())) for i in range(8))
 
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "none"])
 @pytest.mark.parametrize("count", [0, 7, 9, 1000, 2**31 - 1])
-def test_a_compressed_batch_with_a_wrong_count_is_refused_before_room_is_made_for_it(
-    codec: str, count: int
-) -> None:
+def test_a_compressed_batch_with_a_wrong_count_is_refused_before_room_is_made_for_it(codec: str, count: int) -> None:
     lying = packed(codec, BODY, Header(count=count, last_delta=2**31 - 1))
     with pytest.raises(CorruptBatch):
         decode(lying)
@@ -380,7 +370,6 @@ def test_garbage_behind_a_sound_header_is_read_or_refused() -> None:
         check(around(body, Header(count=chance.randrange(size // 7 + 1), last_delta=chance.randrange(10))))
 
 
-@settings(max_examples=150)
 @given(records=record_lists, seed=st.integers(0, 2**32))
 def test_a_changed_batch_under_a_right_checksum_is_read_or_refused(records: Any, seed: int) -> None:
     chance = random.Random(seed)
@@ -409,7 +398,6 @@ def test_a_changed_batch_under_a_right_checksum_is_read_or_refused(records: Any,
         check(with_right_crc(changed))
 
 
-@settings(max_examples=100)
 @given(
     data=st.binary(max_size=120),
     start=st.integers(-3, 130),
@@ -445,9 +433,7 @@ def test_a_range_outside_the_buffer_is_refused_and_one_inside_is_not(
 # --- rows that do not belong to the buffer ------------------------------------------------------------------
 
 
-def decoders(
-    kernel: Any, view: memoryview, rows: np.ndarray, batches: int, room: int = 3, content: int = 64
-) -> Any:
+def decoders(kernel: Any, view: memoryview, rows: np.ndarray, batches: int, room: int = 3, content: int = 64) -> Any:
     """The four functions that take rows, each with buffers for `room` records and `content` bytes."""
 
     def longs() -> memoryview:
@@ -526,9 +512,7 @@ def test_rows_that_fit_are_decoded(kernel: Any, function: str) -> None:
         (4, 2**63 - 1),
     ],
 )
-def test_rows_that_point_outside_the_buffer_are_refused(
-    kernel: Any, function: str, column: int, value: int
-) -> None:
+def test_rows_that_point_outside_the_buffer_are_refused(kernel: Any, function: str, column: int, value: int) -> None:
     view = memoryview(SMALL[1])
     rows = scan(kernel, view)[1].copy()
     rows[0, column] = value
@@ -565,9 +549,7 @@ def test_rows_with_too_few_columns_are_refused(kernel: Any, function: str) -> No
         ("decode_headers", 3, 5),
     ],
 )
-def test_buffers_too_small_for_the_rows_are_refused(
-    kernel: Any, function: str, room: int, content: int
-) -> None:
+def test_buffers_too_small_for_the_rows_are_refused(kernel: Any, function: str, room: int, content: int) -> None:
     view = memoryview(SMALL[1])
     with pytest.raises(ValueError, match="outside"):
         decoders(kernel, view, scan(kernel, view)[1], 1, room, content)[function]()

@@ -23,7 +23,7 @@ from sawlog.batch.build import Encoder, Recipe, encode
 from sawlog.batch.compression import CODECS
 from sawlog.errors import InvalidRecord, SawlogError
 
-from .strategies import record_lists
+from .strategies import record_lists, share
 from .test_bad_records import BAD_RECORDS, name
 from .twins import BOTH, FOR_EVER, interpreted, load_interpreted, plain
 
@@ -44,6 +44,7 @@ def built(kernel: Any, records: Any) -> tuple[bytes, int, int, int]:
     )
 
 
+@share(0.5)
 @given(records=record_lists)
 def test_both_kernels_encode_records_to_the_same_bytes(records: list[tuple[Any, ...]]) -> None:
     assert built(packaged, records) == built(interpreted, records)
@@ -85,6 +86,7 @@ def test_both_kernels_write_the_same_header(longs: Any, ints: Any, shorts: Any, 
     assert made[0] == made[1]
 
 
+@share(0.5)
 @given(records=record_lists, first=st.integers(0, 3), limit=st.integers(1, 300), room=st.integers(100, 3000))
 def test_both_kernels_encode_arrow_to_the_same_bytes(records: Any, first: int, limit: int, room: int) -> None:
     values, keys, headers, times = zip(*records, strict=True)
@@ -131,9 +133,7 @@ def interpreted_package() -> Iterator[None]:
 def test_the_package_works_without_a_compiled_kernel(codec: str) -> None:
     records = [(b"value %d" % i * 9, b"key", (("h", None),), T + i) for i in range(20)]
     data = encode(records, compression=codec, base_offset=5)
-    assert [plain(r) for r in read.decode(data)] == [
-        (v, k, h, t, 5 + i, 0) for i, (v, k, h, t) in enumerate(records)
-    ]
+    assert [plain(r) for r in read.decode(data)] == [(v, k, h, t, 5 + i, 0) for i, (v, k, h, t) in enumerate(records)]
     assert header.scan(data)[0].count == 20
     rows = header.new_rows(1)
     interpreted.scan_batches(memoryview(data), 0, len(data), len(data), 0, memoryview(rows))
@@ -141,9 +141,7 @@ def test_the_package_works_without_a_compiled_kernel(codec: str) -> None:
         made = arrow.to_arrow(memoryview(data), rows, 0, FOR_EVER, columns=COLUMNS, views=views)
         made.validate(full=True)
         assert made.column(4).to_pylist() == [record[0] for record in records]
-    table = pa.table(
-        {"value": [record[0] for record in records], "timestamp": [record[3] for record in records]}
-    )
+    table = pa.table({"value": [record[0] for record in records], "timestamp": [record[3] for record in records]})
     (part,) = Encoder(Recipe(CODECS[codec])).table(table, 1 << 20)
     assert [r.value for r in read.decode(bytes(part.data))] == [record[0] for record in records]
 
@@ -211,9 +209,7 @@ def test_offsets_that_leave_their_data_are_refused(kernel: Any, column: str, lie
 
 
 @pytest.mark.parametrize("kernel", BOTH)
-@pytest.mark.parametrize(
-    "lists", [(0, 1, 3), (0, 2, 1), (-1, 0, 1), (0, 1), (0, 2**31 - 1, 2**31 - 1)], ids=str
-)
+@pytest.mark.parametrize("lists", [(0, 1, 3), (0, 2, 1), (-1, 0, 1), (0, 1), (0, 2**31 - 1, 2**31 - 1)], ids=str)
 def test_lists_of_headers_that_leave_their_data_are_refused(kernel: Any, lists: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="outside"):
         kernel.encode_arrow(

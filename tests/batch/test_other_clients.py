@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog.batch.build import Producer, encode
@@ -19,7 +19,7 @@ from sawlog.batch.header import scan
 from sawlog.batch.read import decode
 
 from .clients import CLIENTS, Client, Seen, seen
-from .strategies import record_lists
+from .strategies import record_lists, share
 
 T = 1_700_000_000_000
 
@@ -77,11 +77,9 @@ def test_our_bytes_are_the_clients_bytes_for_a_producer_too(client: Client) -> N
 
 @every_client
 @every_codec
-@settings(max_examples=25)
+@share(0.2)
 @given(records=record_lists)
-def test_whatever_the_records_both_sides_agree(
-    client: Client, codec: str, records: list[tuple[Any, ...]]
-) -> None:
+def test_whatever_the_records_both_sides_agree(client: Client, codec: str, records: list[tuple[Any, ...]]) -> None:
     ours, theirs = encode(records, compression=codec), client.encode(records, CODECS[codec])
     assert client.decode(ours) == expected(records)
     assert [seen(record) for record in decode(theirs)] == expected(records)
@@ -111,7 +109,7 @@ def test_transactional_batches_are_read(client: Client) -> None:
     assert [seen(record) for record in decode(data)] == expected(ASSORTED)
 
 
-@settings(max_examples=30)
+@share(0.3)
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6), data=st.data())
 def test_batches_of_several_clients_in_a_row_are_one_log(sizes: list[int], data: st.DataObject) -> None:
     log, offset, written = b"", 0, []

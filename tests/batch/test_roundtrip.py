@@ -20,7 +20,7 @@ from sawlog.batch.header import new_rows, scan
 from sawlog.batch.kernel import Record
 from sawlog.batch.read import decode
 
-from .strategies import headers, payloads, record_lists, timestamps
+from .strategies import headers, payloads, record_lists, share, timestamps
 from .strategies import records as single_records
 from .twins import BOTH, FOR_EVER, plain
 from .twins import scan as scan_rows
@@ -44,6 +44,7 @@ def test_records_come_back_as_they_went_in(records: list[tuple[Any, ...]], codec
     assert decode(encode(records, compression=codec, base_offset=base)) == expected(records, base)
 
 
+@share(0.5)
 @given(records=record_lists)
 def test_every_way_to_say_a_record_makes_the_same_batch(records: list[tuple[Any, ...]]) -> None:
     as_tuples = encode(records)
@@ -66,6 +67,7 @@ def test_bare_values_get_the_time_of_the_call(value: bytes) -> None:
     assert first.timestamp == second.timestamp == third.timestamp > T
 
 
+@share(0.5)
 @given(lists=st.lists(record_lists, min_size=1, max_size=4), codec=st.sampled_from(list(CODECS)))
 def test_an_encoder_remembers_nothing_of_earlier_batches(lists: list[list[Any]], codec: str) -> None:
     encoder = Encoder(Recipe(CODECS[codec]))
@@ -133,6 +135,7 @@ def logs(draw: st.DrawFn, compacted: bool = True) -> tuple[bytes, list[tuple[Any
     return data, found
 
 
+@share(0.5)
 @given(log=logs(), start=st.integers(-1, 60), end=st.integers(-1, 60))
 def test_a_range_of_offsets_gives_the_records_in_it(log: Any, start: int, end: int) -> None:
     data, records = log
@@ -140,6 +143,7 @@ def test_a_range_of_offsets_gives_the_records_in_it(log: Any, start: int, end: i
     assert [plain(r) for r in decode(data, start, end)] == [r for r in records if start <= r[4] < end]
 
 
+@share(0.4)
 @given(log=logs())
 @pytest.mark.parametrize("kernel", BOTH)
 def test_record_at_gives_the_first_record_at_or_above_each_offset(kernel: Any, log: Any) -> None:
@@ -153,6 +157,7 @@ def test_record_at_gives_the_first_record_at_or_above_each_offset(kernel: Any, l
             assert plain(found) == next((r for r in here if r[4] >= offset), None)
 
 
+@share(0.4)
 @given(log=logs(), timestamp=st.integers(T - 60, T + 70), start=st.integers(0, 40))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_record_after_gives_the_first_record_not_older(kernel: Any, log: Any, timestamp: int, start: int) -> None:
@@ -165,6 +170,7 @@ def test_record_after_gives_the_first_record_not_older(kernel: Any, log: Any, ti
         assert found == (here[0][4] if here else -1)
 
 
+@share(0.4)
 @given(log=logs(), offset=st.integers(-1, 60))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_find_batch_gives_the_first_batch_that_reaches_an_offset(kernel: Any, log: Any, offset: int) -> None:
@@ -174,6 +180,7 @@ def test_find_batch_gives_the_first_batch_that_reaches_an_offset(kernel: Any, lo
     assert kernel.find_batch(memoryview(data), 0, len(data), offset) == wanted
 
 
+@share(0.4)
 @given(log=logs(), cut=st.integers(1, 60))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_find_batch_says_where_something_is_no_whole_batch(kernel: Any, log: Any, cut: int) -> None:
@@ -182,6 +189,7 @@ def test_find_batch_says_where_something_is_no_whole_batch(kernel: Any, log: Any
     assert kernel.find_batch(memoryview(data), 0, len(data) - cut, last.last_offset) == -2 - last.position
 
 
+@share(0.4)
 @given(log=logs(compacted=False), gap=st.integers(-1, 2))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_find_batch_never_goes_past_offsets_that_cannot_be(kernel: Any, log: Any, gap: int) -> None:
@@ -200,6 +208,7 @@ def test_find_batch_never_goes_past_offsets_that_cannot_be(kernel: Any, log: Any
 # --- scanning headers ---------------------------------------------------------------------------------------
 
 
+@share(0.4)
 @given(log=logs(), room=st.integers(1, 5), soft_end=st.integers(0, 800), end=st.integers(0, 800))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_scan_goes_as_far_as_it_is_told(kernel: Any, log: Any, room: int, soft_end: int, end: int) -> None:
@@ -218,6 +227,7 @@ def test_a_scan_goes_as_far_as_it_is_told(kernel: Any, log: Any, room: int, soft
         assert why == (kernel.SCAN_END if position == end else kernel.SCAN_SHORT)
 
 
+@share(0.4)
 @given(log=logs(), least=st.integers(0, 40))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_scan_refuses_offsets_that_go_back(kernel: Any, log: Any, least: int) -> None:
@@ -232,6 +242,7 @@ def test_a_scan_refuses_offsets_that_go_back(kernel: Any, log: Any, least: int) 
     assert (position, why) == (len(log[0]), kernel.SCAN_BAD)
 
 
+@share(0.4)
 @given(log=logs(compacted=False), gap=st.integers(-2, 2), least=st.integers(-1, 4))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_dense_scan_refuses_every_gap(kernel: Any, log: Any, gap: int, least: int) -> None:
@@ -248,6 +259,7 @@ def test_a_dense_scan_refuses_every_gap(kernel: Any, log: Any, gap: int, least: 
         assert (position, why) == (len(both), kernel.SCAN_END)
 
 
+@share(0.4)
 @given(log=logs(), wanted=st.integers(-1, 12))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_head_of_gives_the_records_below_an_offset(kernel: Any, log: Any, wanted: int) -> None:
@@ -263,6 +275,7 @@ def test_head_of_gives_the_records_below_an_offset(kernel: Any, log: Any, wanted
         assert not found or newest == max(r.timestamp for r in found) - row[6]
 
 
+@share(0.4)
 @given(
     sizes=st.lists(st.integers(61, 500), max_size=30),
     interval=st.integers(0, 1000),
@@ -284,6 +297,7 @@ def test_index_entries_are_made_as_kafka_makes_them(kernel: Any, sizes: list[int
     assert (chosen[count:] == -1).all()
 
 
+@share(0.4)
 @given(log=logs(), junk=st.binary(max_size=80).filter(lambda junk: 2 not in junk))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_after_damage_the_next_batch_is_found(kernel: Any, log: Any, junk: bytes) -> None:
@@ -298,6 +312,7 @@ def test_after_damage_the_next_batch_is_found(kernel: Any, log: Any, junk: bytes
 # --- compressed batches among plain ones --------------------------------------------------------------------
 
 
+@share(0.5)
 @given(
     lists=st.lists(st.tuples(record_lists, st.sampled_from(list(CODECS))), min_size=1, max_size=5),
     start=st.integers(0, 40),
@@ -327,6 +342,7 @@ def test_unpacking_gives_what_precedes_a_bad_batch_first() -> None:
 # --- the record itself --------------------------------------------------------------------------------------
 
 
+@share(0.5)
 @given(value=payloads, key=payloads, headers=headers, timestamp=timestamps, offset=st.integers(0, 2**62))
 def test_a_record_is_a_value(value: Any, key: Any, headers: Any, timestamp: int, offset: int) -> None:
     record = Record(value, key, headers, timestamp, offset)

@@ -105,11 +105,8 @@ def effects_of(mode: str, operation: str) -> Iterator[tuple[Effect, bool]]:
 
 def troubles(calls: list[Call]) -> Iterator[Trouble]:
     """Every way in which one of these calls can fail."""
-    for mode, matching in (
-        ("once", calls),
-        ("dead", calls),
-        ("read-only", [call for call in calls if call.operation in WRITING]),
-    ):
+    writing = [call for call in calls if call.operation in WRITING]
+    for mode, matching in (("once", calls), ("dead", calls if writing else []), ("read-only", writing)):
         for number, call in enumerate(matching, 1):
             code = ERRORS.get(call.operation, errno.EIO) if mode == "once" else errno.EIO
             for effect, undo in effects_of(mode, call.operation):

@@ -21,13 +21,16 @@ import pyarrow.compute as pc
 from ..errors import CorruptBatch, DecompressionLimit, InvalidRecord, InvalidRecordType
 from . import kernel
 from .build import refuse
-from .header import ATTRIBUTES, BODY, BODY_END, COUNT, SIZE, Rows
+from .header import ATTRIBUTES, BODY, BODY_END, COUNT, Rows
 from .read import MALFORMED, unpack
 
 HEADER_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 TIME_TYPE = pa.timestamp("ms", tz="UTC")
 COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value")
+
+#: Arrow's binary arrays count their bytes in 32 bits.
+_MAX_ARRAY_BYTES = 2**31 - 1
 
 _EMPTY = memoryview(b"")
 _EMPTY_INT = memoryview(np.empty(0, np.int32))
@@ -82,13 +85,15 @@ def _bitmap(count: int) -> memoryview:
 def joined(view: memoryview, rows: Rows, max_bytes: int) -> tuple[memoryview, Rows]:
     """All batches in one buffer, unpacked; where nothing is compressed that is the buffer as it is."""
     runs: list[tuple[memoryview, Rows]] = []
-    room = max(max_bytes, int(rows[:, SIZE].max())) if len(rows) else 0
+    unpacked = total = 0
     for body, run, error in unpack(view, rows, max_bytes):
         if error is not None:
             raise error
-        room -= int((run[:, BODY_END] - run[:, BODY]).sum())
-        if room < 0:
-            raise DecompressionLimit(f"batches that unpack to more than {max_bytes:,} bytes in all")
+        size = int((run[:, BODY_END] - run[:, BODY]).sum())
+        total += size
+        unpacked += size if body is not view else 0
+        if unpacked > max_bytes or total > _MAX_ARRAY_BYTES:
+            raise DecompressionLimit(f"batches of {total:,} bytes in all do not fit into one Arrow batch")
         runs.append((body, run))
     if len(runs) == 1:
         return runs[0]
@@ -186,8 +191,8 @@ def _decode_views(
     view: memoryview, rows: Rows, total: int, offsets: memoryview, times: memoryview, key: bool, value: bool
 ) -> tuple[dict[str, pa.Array], int]:
     first, last = (int(rows[0, BODY]), int(rows[-1, BODY_END])) if len(rows) else (0, 0)
-    key_views = memoryview(bytearray(total * 16)) if key else _WRITABLE
-    value_views = memoryview(bytearray(total * 16)) if value else _WRITABLE
+    key_views, key_views_view = _mutable(total * 16) if key else (None, _WRITABLE)
+    value_views, value_views_view = _mutable(total * 16) if value else (None, _WRITABLE)
     key_valid = _bitmap(total) if key else _WRITABLE
     value_valid = _bitmap(total) if value else _WRITABLE
     bad, _, _, _, null_keys, null_values, headers = kernel.decode_views(
@@ -197,9 +202,9 @@ def _decode_views(
         first,
         offsets,
         times,
-        key_views,
+        key_views_view,
         key_valid,
-        value_views,
+        value_views_view,
         value_valid,
         key,
         value,
@@ -209,12 +214,10 @@ def _decode_views(
     made: dict[str, pa.Array] = {}
     if key:
         bits = pa.py_buffer(key_valid) if null_keys else None
-        made["key"] = pa.Array.from_buffers(pa.binary_view(), total, [bits, pa.py_buffer(key_views), data], null_keys)
+        made["key"] = pa.Array.from_buffers(pa.binary_view(), total, [bits, key_views, data], null_keys)
     if value:
         bits = pa.py_buffer(value_valid) if null_values else None
-        made["value"] = pa.Array.from_buffers(
-            pa.binary_view(), total, [bits, pa.py_buffer(value_views), data], null_values
-        )
+        made["value"] = pa.Array.from_buffers(pa.binary_view(), total, [bits, value_views, data], null_values)
     return made, headers
 
 
@@ -322,8 +325,11 @@ def _check_lengths(table: pa.Table, most: int) -> None:
         np.zeros(table.num_rows, np.int64),
     )
     if "headers" in table.column_names:
-        for row, pairs in enumerate(table.column("headers").to_pylist()):
-            lengths[row] += sum(len(pair["key"].encode()) + len(pair["value"] or b"") for pair in pairs or ())
+        headers = table.column("headers")
+        flat = pc.list_flatten(headers)
+        sizes = pc.binary_length(pc.struct_field(flat, "key")).to_numpy().astype(np.int64)
+        sizes += pc.fill_null(pc.binary_length(pc.struct_field(flat, "value")), 0).to_numpy()
+        np.add.at(lengths, pc.list_parent_indices(headers).to_numpy(), sizes)
     if len(lengths) and lengths.max() > most:
         raise refuse("too_large", int(lengths.max()), most)
 

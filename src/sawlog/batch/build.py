@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidRecord, InvalidRecordType, RecordTooLarge, SawlogError
 from . import kernel
 from .checksum import crc32c
-from .compression import codec_id, compress
+from .compression import DEFAULT_MAX, codec_id, compress
 from .header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Recipe:
     append_time: bool = False
     max_record_bytes: int = 0
     max_batch_bytes: int = MAX_BATCH_BYTES
+    #: What readers will unpack at most: a batch that would be more is stored as it is.
+    max_unpacked_bytes: int = DEFAULT_MAX
 
 
 _REFUSALS: dict[str, tuple[type[SawlogError], str]] = {
@@ -209,7 +211,9 @@ def seal(
     """Turn records that stand at 61 to `end` of a buffer into a batch that starts at 0 of a buffer."""
     codec = recipe.codec
     if codec:
-        packed = compress(codec, memoryview(buffer)[HEADER_BYTES:end], recipe.level)
+        packed = compress(
+            codec, memoryview(buffer)[HEADER_BYTES:end], recipe.level, max_bytes=recipe.max_unpacked_bytes
+        )
         if packed is None:  # it would not shrink, or not be readable again
             codec = 0
         else:

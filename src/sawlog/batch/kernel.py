@@ -994,7 +994,7 @@ def encode_arrow(
     top: cython.longlong = now
     if start < 0 or start > capacity or first < 0 or value_at < 0 or key_at < 0 or list_at < 0:
         raise ValueError("rows outside the buffers")
-    if name_at < 0 or content_at < 0 or limit <= 0:
+    if name_at < 0 or content_at < 0 or limit <= 0 or last >> 40 != 0:
         raise ValueError("rows outside the buffers")
     if has_time:
         check_room(timestamps.shape[0], last)
@@ -1171,11 +1171,13 @@ def record_at(
     base_timestamp: cython.longlong,
     max_timestamp: cython.longlong,
     offset: cython.longlong,
+    first: cython.longlong = 0,
 ):
     """The first `Record` at or above `offset` in one batch's records; None if there is none, False if they do not
-    parse. In a batch without gaps the records before it are hopped over by their lengths alone."""
+    parse. In a batch without gaps the records before it are hopped over by their lengths alone. `body` is where
+    record number `first` starts."""
     p: cython.Py_ssize_t = body
-    i: cython.longlong = 0
+    i: cython.longlong = first
     length: cython.longlong
     rend: cython.Py_ssize_t
     ts: cython.longlong
@@ -1190,8 +1192,9 @@ def record_at(
     record: Record
     if body < 0 or end < body or end > b.shape[0]:
         raise ValueError("range outside the buffer")
-    dense: cython.bint = last_offset - base_offset == count - 1
-    if dense:
+    # How far an offset can be ahead of its record's number: the gaps that compaction may have left.
+    slack: cython.longlong = last_offset - base_offset + 1 - count
+    if slack == 0:
         while i < wanted and i < count:
             length, p = get_varint(b, p, end)
             if p > end or length < 6 or length > end - p:
@@ -1200,7 +1203,7 @@ def record_at(
             i += 1
     while i < count:
         rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, end)
-        if rend < 0 or delta < i or delta > last_offset - base_offset or (dense and delta != i):
+        if rend < 0 or delta < i or delta > i + slack:
             return False
         if delta >= wanted:
             headers: object = ()
@@ -1219,6 +1222,30 @@ def record_at(
         p = rend
         i += 1
     return None
+
+
+def landmarks(
+    b: cython.const[cython.uchar][::1],
+    body: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    step: cython.longlong,
+    found: cython.int[::1],
+):
+    """Where every `step`-th record starts, into `found`; False if the records do not parse."""
+    p: cython.Py_ssize_t = body
+    i: cython.longlong
+    length: cython.longlong
+    if body < 0 or end < body or end > b.shape[0] or step < 1 or found.shape[0] < count // step + 1:
+        raise ValueError("range outside the buffer")
+    for i in range(count):
+        if i % step == 0:
+            found[i // step] = cython.cast(cython.int, p)
+        length, p = get_varint(b, p, end)
+        if p > end or length < 6 or length > end - p:
+            return False
+        p += cython.cast(cython.Py_ssize_t, length)
+    return True
 
 
 def record_after(
@@ -1380,8 +1407,12 @@ def put_view(
     at: cython.Py_ssize_t = r * 16
     put32le(views, at, n)
     if n <= 12:
+        put32le(views, at + 4, 0)
+        put32le(views, at + 8, 0)
+        put32le(views, at + 12, 0)
         copy(views, at + 4, b, p, n)
     else:
+        put32le(views, at + 8, 0)
         copy(views, at + 4, b, p, 4)
         put32le(views, at + 12, p - origin)
 
@@ -1401,7 +1432,7 @@ def decode_views(
     with_value: cython.bint,
 ):
     """As `decode_columns`, but keys and values become views into the buffer, counted from `origin`; nothing longer
-    than 12 bytes is copied. The view buffers have to be zeroed."""
+    than 12 bytes is copied."""
     q: cython.Py_ssize_t
     i: cython.longlong
     p: cython.Py_ssize_t
@@ -1455,12 +1486,14 @@ def decode_views(
                 if with_key:
                     if klen < 0:
                         null_keys += 1
+                        put_view(key_views, r, b, 0, 0, 0)
                     else:
                         set_bit(key_valid, r)
                         put_view(key_views, r, b, kpos, klen, origin)
                 if with_value:
                     if vlen < 0:
                         null_values += 1
+                        put_view(value_views, r, b, 0, 0, 0)
                     else:
                         set_bit(value_valid, r)
                         put_view(value_views, r, b, vpos, vlen, origin)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -34,12 +33,13 @@ from ..errors import (
     RecordTooLarge,
     SawlogError,
     StorageError,
+    SyncFailed,
 )
 from ..storage import Directory, Lock
 from . import background, checkpoint
 from .checkpoint import Checkpoint
 from .commit import GroupCommit
-from .names import PRODUCERS
+from .names import PRODUCERS, file_name
 from .producers import ProducerState
 from .segment import Segment
 from .segments import SegmentSet
@@ -89,13 +89,14 @@ class Appender:
             config.timestamp_type == "append",
             config.max_record_bytes or 0,
             min(MAX_BATCH_BYTES, config.segment_bytes),
+            config.max_decompressed_bytes,
         )
         self.commit = GroupCommit(self._sync_active, segments.next_offset)
         self.closed = False
         #: Whether a streaming append is under way.
         self.streaming = False
         #: Open writers: closing the log flushes them first.
-        self.writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+        self.writers: set[Writer] = set()
         self._encoders: list[Encoder] = []
         #: Held while the active segment is synced or replaced: nobody closes a file that is being synced.
         self._sync_lock = threading.RLock()
@@ -341,18 +342,30 @@ class Appender:
             self._synced_bytes = self._written_bytes
             self._durable_tail = self._tail()
             self.commit.reached(offset)
-            made = Segment.create(self.directory, offset, self.config.index_interval_bytes)
-            self._active = made
-            self.segments.set([*self.segments.all, made])
-            old.seal()
+            with self.ending_on_failed_sync():
+                made = self._create(offset)
+                self._active = made
+                self.segments.set([*self.segments.all, made])
+                old.seal()
             self._durable_tail = self._tail()
-        try:
-            self.save_producers()
-            self.save(clean=False)
-        except StorageError as error:
-            # Caches and a watermark: the older ones stay true. The next append meets a broken disk by itself.
-            self.checkpoint_error = error
+        self.save_if_possible()
         return made
+
+    def _create(self, offset: int) -> Segment:
+        """A new segment; an empty file of that name is what an earlier try left behind."""
+        name = file_name(offset)
+        if self.directory.exists(name) and self.directory.size(name) == 0:
+            self.directory.remove(name)
+        return Segment.create(self.directory, offset, self.config.index_interval_bytes)
+
+    @contextmanager
+    def ending_on_failed_sync(self) -> Iterator[None]:
+        """A failed fsync, of whatever file, ends writing: nobody can say what else the disk has lost."""
+        try:
+            yield
+        except SyncFailed as error:
+            self.commit.fail(error)
+            raise
 
     def seal(self) -> None:
         """Rotate now, if there is anything to seal."""
@@ -364,16 +377,20 @@ class Appender:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Nobody appends and nobody syncs: for what changes the list of segments."""
-        with self.lock, self._sync_lock:
+        with self.lock, self._sync_lock, self.ending_on_failed_sync():
             self.check_open()
             yield
 
     def retreat(self, tail: tuple[int, int, int]) -> None:
         """Before the log is cut: write down that nothing behind (offset, segment, position) counts as durable."""
         if tail < self._durable_tail:
-            self._durable_tail = tail
+            before, self._durable_tail = self._durable_tail, tail
+            try:
+                self.save(clean=False)
+            except BaseException:
+                self._durable_tail = before
+                raise
             self.commit.retreat(tail[0])
-        self.save(clean=False)
 
     def adopt(self, segments: Iterable[Segment]) -> None:
         """Go on with another list of segments, all of it durable; the caller is `exclusive`."""
@@ -381,7 +398,7 @@ class Appender:
         self._active = self.segments.active
         self._durable_tail = self._tail()
         self.commit.reached(self._durable_tail[0])
-        self.save(clean=False)
+        self.save_if_possible()
 
     def save_producers(self) -> None:
         """Write the producers' state as of now."""
@@ -399,13 +416,25 @@ class Appender:
             self._saved = (offset, start)
             self._ended = clean
 
+    def save_if_possible(self) -> None:
+        """Caches and a watermark: without them the older ones stay true, and a full disk is met soon enough."""
+        try:
+            with self.ending_on_failed_sync():
+                self.save_producers()
+                self.save(clean=False)
+        except SyncFailed:
+            raise
+        except StorageError as error:
+            self.checkpoint_error = error
+
     def _save_in_time(self) -> None:
         """The background's turn: a watermark that moved is written, also when the log has gone quiet since."""
         if self.closed or not self.held.held or self.commit.failure is not None:
             return
         if self._saved != (self._durable_tail[0], self.segments.lowest_offset):
             try:
-                self.save(clean=False)
+                with self.ending_on_failed_sync():
+                    self.save(clean=False)
             except StorageError as error:
                 self.checkpoint_error = error
 

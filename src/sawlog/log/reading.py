@@ -22,7 +22,7 @@ from ..batch.header import LAST, POSITION, SIZE, Rows
 from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import CorruptBatch, OffsetOutOfRange, ReadBeyondEnd, StorageError
-from .segment import Chunk, Segment
+from .segment import CHUNK_BYTES, Chunk, Segment
 from .segments import SegmentSet
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: Mapped pages that a scan has passed are let go when they add up to this.
 _FORGET_BYTES = 32 << 20
 ARROW_ROWS = 65_536
+#: Python objects are made from less at a time: more of them would be alive at once than the caches hold.
+RECORD_CHUNK_BYTES = 256 << 10
 #: A follower in another process looks again after this long; doubled while nothing comes.
 _POLL_S, _POLL_MOST_S = 0.001, 0.05
 
@@ -100,7 +102,7 @@ class Reader:
 
     # --- many records
 
-    def chunks(self, start: int, end: int) -> Iterator[tuple[Segment, Chunk]]:
+    def chunks(self, start: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[Segment, Chunk]]:
         """All checked batches that hold offsets from `start` to `end`, with the segment they lie in."""
         offset = start
         while offset < end:
@@ -116,7 +118,7 @@ class Reader:
             self.segments.use(segment)
             behind = -1
             try:
-                for chunk in segment.chunks(offset, end):
+                for chunk in segment.chunks(offset, end, chunk_bytes=chunk_bytes):
                     yield segment, chunk
                     offset = int(chunk.rows[-1, LAST]) + 1
                     if behind < 0:
@@ -177,7 +179,7 @@ class Reader:
 
     def _limited(self, start: int, end: int, max_bytes: int | None) -> Iterator[tuple[Segment, Chunk]]:
         if max_bytes is None:
-            yield from self.chunks(start, end)
+            yield from self.chunks(start, end, RECORD_CHUNK_BYTES)
             return
         used = 0
         for segment, chunk in self.chunks(start, end):

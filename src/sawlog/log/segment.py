@@ -12,6 +12,7 @@ Threads: one writer under the log's lock; any number of readers without one. `ta
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -39,18 +40,22 @@ from ..batch.header import (
 )
 from ..batch.kernel import Record
 from ..batch.read import MALFORMED, first_bad_crc
-from ..errors import CorruptBatch, StorageError
+from ..errors import CorruptBatch, StorageError, SyncFailed
 from ..storage import Directory, Storage
 from .index import SegmentIndex
 from .names import INDEX, LOG, TIME_INDEX, file_name
 
 #: How much is looked at in one step of a scan: large enough to amortise a call, small enough for the caches.
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 21
 #: Most headers in one step.
 CHUNK_ROWS = 1024
 #: Batches from this size on are remembered when their CRC was right: no two of them start in the same 4 KiB.
 _REMEMBER_SHIFT = 12
 _REMEMBER_BYTES = 1 << _REMEMBER_SHIFT
+
+#: Reading single records: one remembered position for so many records, for so many batches of a segment.
+_LANDMARK_STEP = 32
+_LANDMARK_BATCHES = 1024
 
 _NO_BATCH = "no whole batch that follows the one before stands here"
 _BAD_CRC = "the checksum of a batch does not match"
@@ -108,6 +113,7 @@ class Segment:
         self._interval_bytes = interval_bytes
         self._open: _Open | None = None
         self._unpacked: tuple[int, memoryview] | None = None
+        self._landmarks: dict[int, array[int]] = {}
         self._times: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
@@ -235,6 +241,7 @@ class Segment:
         """Let go of the file and the indexes. A reader in the middle of them keeps them alive until it is done; then
         they close by themselves."""
         self._unpacked = None
+        self._landmarks = {}
         self._open = None
 
     def seal(self) -> None:
@@ -242,10 +249,10 @@ class Segment:
         self.timestamps()
         try:
             self.write_index()
-        except (
-            StorageError
-        ):  # a cache: without it the segment is read more slowly, and it is made anew at the next open
-            self.remove_index()
+        except SyncFailed:
+            raise
+        except StorageError:
+            self.remove_index()  # a cache: it is made anew when it is needed
         self.sealed = True
         self.unload()
 
@@ -317,7 +324,7 @@ class Segment:
 
     # --- reading
 
-    def chunks(self, offset: int, end: int, *, check: bool = True) -> Iterator[Chunk]:
+    def chunks(self, offset: int, end: int, *, check: bool = True, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
         """The batches that hold offsets from `offset` to `end`, in order, checked; raises at the first bad one.
 
         The first may start below `offset` and the last may go beyond `end`.
@@ -331,7 +338,7 @@ class Segment:
         while True:
             given = False
             try:
-                for chunk in self._from(opened.storage, start, limit, least, offset, end, check):
+                for chunk in self._from(opened.storage, start, limit, least, offset, end, check, chunk_bytes):
                     given = True
                     yield chunk
                 return
@@ -343,9 +350,18 @@ class Segment:
                 least = damage.next_offset
 
     def _from(
-        self, storage: Storage, start: int, limit: int, least: int, offset: int, end: int, check: bool
+        self,
+        storage: Storage,
+        start: int,
+        limit: int,
+        least: int,
+        offset: int,
+        end: int,
+        check: bool,
+        chunk_bytes: int,
     ) -> Iterator[Chunk]:
-        for chunk in self.batches(storage, start, limit, least, check=check, skip_below=offset):
+        steps = self.batches(storage, start, limit, least, check=check, skip_below=offset, chunk_bytes=chunk_bytes)
+        for chunk in steps:
             rows = chunk.rows
             if rows[0, LAST] < offset:
                 first = int((rows[:, LAST] < offset).sum())
@@ -370,21 +386,22 @@ class Segment:
         *,
         check: bool = True,
         skip_below: int = 0,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> Iterator[Chunk]:
         """All whole batches from `position` to `limit`; `CorruptBatch` where something else stands.
 
         Batches wholly below `skip_below` are hopped over without a look at their content.
         """
-        want = CHUNK_BYTES
+        want = chunk_bytes
+        room = new_rows(CHUNK_ROWS)
         while position < limit:
             view = storage.view(position, min(want, limit - position))
-            rows = new_rows(CHUNK_ROWS)
             end = len(view)
-            n, stopped, why = kernel.scan_batches(view, 0, end, end, least, memoryview(rows), self.dense)
-            rows = rows[:n]
+            n, stopped, why = kernel.scan_batches(view, 0, end, end, least, memoryview(room), self.dense)
+            rows = room[:n].copy()
             if n == 0:
                 if why == kernel.SCAN_SHORT and position + len(view) < limit:
-                    want = self._batch_size(view) if len(view) >= HEADER_BYTES else CHUNK_BYTES
+                    want = self._batch_size(view) if len(view) >= HEADER_BYTES else chunk_bytes
                     if want <= limit - position:
                         continue
                 raise self._corrupt(storage, position, limit, max(least, self.base_offset), _NO_BATCH)
@@ -399,7 +416,7 @@ class Segment:
             yield Chunk(view, rows, position)
             least = int(rows[-1, LAST]) + 1
             position += stopped
-            want = CHUNK_BYTES
+            want = chunk_bytes
 
     @staticmethod
     def _first_bad(view: memoryview, rows: Rows, skip_below: int) -> int:
@@ -479,12 +496,27 @@ class Segment:
         if attributes & COMPRESSION_MASK:
             body = self._unpack(position, batch, attributes, max_bytes)
             start, end = 0, len(body)
+        skipped = 0
+        if offset - base > 2 * _LANDMARK_STEP and last_delta == count - 1:
+            marks = self._landmarks.get(position) or self._survey(position, body, start, end, count)
+            skipped = (offset - base) // _LANDMARK_STEP * _LANDMARK_STEP
+            start = marks[skipped // _LANDMARK_STEP]
         found = kernel.record_at(
-            body, start, end, count, base, base + last_delta, attributes, base_time, max_time, offset
+            body, start, end, count, base, base + last_delta, attributes, base_time, max_time, offset, skipped
         )
         if found is False:
             raise self._corrupt(self.storage, position, self.size, base, MALFORMED)
         return found  # type: ignore[no-any-return]
+
+    def _survey(self, position: int, body: memoryview, start: int, end: int, count: int) -> array[int]:
+        """Remember where every so many-th record of a batch starts: the next read of it need not walk so far."""
+        marks = array("i", bytes(4 * (count // _LANDMARK_STEP + 1)))
+        if not kernel.landmarks(body, start, end, count, _LANDMARK_STEP, memoryview(marks)):
+            raise self._corrupt(self.storage, position, self.size, self.base_offset, MALFORMED)
+        if len(self._landmarks) >= _LANDMARK_BATCHES:
+            self._landmarks.clear()
+        self._landmarks[position] = marks
+        return marks
 
     def _unpack(self, position: int, batch: memoryview, attributes: int, max_bytes: int) -> memoryview:
         """The records of a compressed batch; the last one is kept, because neighbours are often read next."""

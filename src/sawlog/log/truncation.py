@@ -35,7 +35,7 @@ from ..batch.read import MALFORMED
 from ..errors import CorruptBatch, OffsetOutOfRange
 from .append import Appender
 from .index import SegmentIndex
-from .names import TMP, file_name
+from .names import INDEX, LOG, TIME_INDEX, TMP, file_name, segment_base
 from .recovery import replayed
 from .segment import Chunk, Segment
 
@@ -55,16 +55,38 @@ def truncate(log: Appender, offset: int) -> int:
         target = segments.find(offset)
         position, rest = _cut_point(log, target, offset)
         log.retreat((offset, target.base_offset, position))
-        while kept[-1] is not target:
-            kept.pop().delete()
-        log.directory.sync()
-        kept[-1] = _cut(log, target, offset, position, rest)
-        if log.producers.reaches(offset):
-            log.producers = replayed(kept, log.config.producer_expiry_ms)
-        log.adopt(kept)
-        log.save_producers()
+        kept = kept[: kept.index(target) + 1]
+        try:
+            # From here on there is no way back, only forward at the next open. Hide first what is going to go.
+            target.tail = _whole_below(target, offset), position
+            segments.set(kept)
+            _delete_above(log, target.base_offset)
+            kept[-1] = _cut(log, target, offset, position, rest)
+            if log.producers.reaches(offset):
+                log.producers = replayed(kept, log.config.producer_expiry_ms)
+            log.adopt(kept)
+        except BaseException as error:
+            log.commit.fail(error)
+            raise
     segments.wake()
     return following - offset
+
+
+def _whole_below(segment: Segment, offset: int) -> int:
+    """The first offset of the batch that is cut, or cut through."""
+    for chunk in segment.chunks(offset, offset + 1):
+        return min(int(chunk.rows[0, BASE]), offset)
+    return offset
+
+
+def _delete_above(log: Appender, base_offset: int) -> None:
+    """Remove the files of all later segments, newest first; also those of a rotation that failed."""
+    for name in reversed(log.directory.names()):
+        base = segment_base(name)
+        if base is not None and base > base_offset:
+            for suffix in (LOG, INDEX, TIME_INDEX):
+                log.directory.remove(file_name(base, suffix))
+    log.directory.sync()
 
 
 def _cut_point(log: Appender, segment: Segment, offset: int) -> tuple[int, bytes]:
@@ -88,7 +110,8 @@ def _head_of(log: Appender, chunk: Chunk, offset: int) -> bytes:
     count, end, newest = kernel.head_of(body, start, end, int(row[COUNT]), offset - base)
     if count < 0:
         raise CorruptBatch(MALFORMED)
-    packed = compress(codec, body[start:end], log.config.compression_level) if codec else None
+    level = log.config.compression_level if codec == log.recipe.codec else None
+    packed = compress(codec, body[start:end], level, max_bytes=log.config.max_decompressed_bytes) if codec else None
     if packed is None:
         attributes, packed = attributes & ~COMPRESSION_MASK, body[start:end]
     made = bytearray(HEADER_BYTES + len(packed))
@@ -151,7 +174,11 @@ def trim(log: Appender, offset: int) -> int:
         if offset == following and segments.active.size:
             log.rotate()
         segments.lowest_offset = offset
-        log.save(clean=False)
+        try:
+            log.save(clean=False)
+        except BaseException:
+            segments.lowest_offset = lowest
+            raise
         kept = list(segments.all)
         gone: list[Segment] = []
         while len(kept) > 1 and kept[0].next_offset <= offset:
