@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from sawlog import Log, LogClosed, LogConfig, LogFailed, OffsetOutOfRange, Record
+from sawlog.log import commit as group_commit
 from sawlog.log.commit import GroupCommit
 from sawlog.storage import MemoryDirectory
 from sawlog.testing.faulty import Call, FaultyDirectory
@@ -96,47 +98,84 @@ def test_sixteen_threads_get_each_offset_once_and_share_fsyncs() -> None:
     log.close()
 
 
-def test_a_waiting_thread_that_is_interrupted_does_not_hold_up_the_others() -> None:
-    """Ctrl-C reaches the main thread while it waits for the sync of another: the next sync is led by somebody alive."""
+class Gates:
+    """Stands in for `threading.Lock` in group commit, so that a test can act at the moment of a wait or a wake-up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.on_wait: Callable[[], None] = lambda: None
+        self.on_release: Callable[[], None] = lambda: None
+        made, gates = threading.Lock, self
+
+        class Gate:
+            def __init__(self) -> None:
+                self.inner = made()
+                self.taken = False
+
+            def acquire(self) -> bool:
+                if self.taken:
+                    gates.on_wait()
+                self.taken = True
+                return self.inner.acquire()
+
+            def release(self) -> None:
+                gates.on_release()
+                self.inner.release()
+
+            def __enter__(self) -> bool:
+                return self.inner.acquire()
+
+            def __exit__(self, *_: object) -> None:
+                self.inner.release()
+
+        monkeypatch.setattr(group_commit, "threading", SimpleNamespace(Lock=Gate))
+
+
+def slow_commit(*reached: int) -> tuple[GroupCommit, threading.Event, threading.Thread]:
+    """A group commit whose first sync runs in a thread until the event is set; then it has reached these offsets."""
     inside, go = threading.Event(), threading.Event()
-    reached = iter([1, 10])
+    answers = iter(reached)
 
     def sync() -> int:
         inside.set()
         assert go.wait(PATIENCE_S)
-        return next(reached)
+        return next(answers)
 
     commit = GroupCommit(sync, 0)
     leader = threading.Thread(target=commit.ensure, args=(1,), daemon=True)
     leader.start()
     assert inside.wait(PATIENCE_S)
+    return commit, go, leader
 
-    made = threading.Lock
 
-    class Interrupted:
-        """A lock whose waiter gets an interrupt, as a signal handler would raise it."""
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
-        def __init__(self) -> None:
-            self.inner = made()
-            self.times = 0
 
-        def acquire(self) -> bool:
-            self.times += 1
-            if self.times == 2:
-                raise KeyboardInterrupt
-            return self.inner.acquire()
-
-        def release(self) -> None:
-            self.inner.release()
-
-    threading.Lock = Interrupted  # type: ignore[assignment, misc]
-    try:
+def test_a_waiting_thread_that_is_interrupted_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C reaches the main thread while it waits for another's sync: the next one is led by somebody alive."""
+    commit, go, leader = slow_commit(1, 10)
+    with monkeypatch.context() as patch:
+        Gates(patch).on_wait = interrupt
         with pytest.raises(KeyboardInterrupt):
             commit.ensure(2)
-    finally:
-        threading.Lock = made  # type: ignore[misc]
     go.set()
     run_all(leader.join, lambda: commit.ensure(3), patience_s=10)
+    assert commit.durable_offset == 10
+
+
+def test_a_leader_who_is_served_meanwhile_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between being chosen to lead and waking up, a rotation makes the chosen one's records durable."""
+    commit, go, leader = slow_commit(1, 10)
+    gates = Gates(monkeypatch)
+    chosen, other = (threading.Thread(target=commit.ensure, args=(offset,), daemon=True) for offset in (2, 3))
+    waiting = threading.Semaphore(0)
+    gates.on_wait = waiting.release
+    for thread in (chosen, other):
+        thread.start()
+        assert waiting.acquire(timeout=PATIENCE_S)
+    gates.on_release = lambda: commit.reached(2)
+    go.set()
+    run_all(leader.join, chosen.join, other.join, patience_s=10)
     assert commit.durable_offset == 10
 
 
@@ -363,19 +402,37 @@ def test_a_scan_ahead_of_a_trim_does_not_notice_it(tmp_path: Path) -> None:
 # --- everything at once
 
 
-@pytest.mark.parametrize("most", [1, 128])
-def test_everything_at_once_without_a_deadlock(tmp_path: Path, most: int) -> None:
-    """Appends of all kinds, reads of all kinds, truncation, trimming, sealing and verifying, for two seconds."""
-    config = LogConfig(segment_bytes=30_000, max_mapped_segments=most, index_interval_bytes=512)
-    log = Log.open(tmp_path, config.with_(checkpoint_interval_ms=20))
-    ends = time.monotonic() + 2
-    numbers = itertools.count()
-    done: Counter[str] = Counter()
+class Load:
+    """All kinds of appends, reads and changes to one log, each as a call that checks what it sees."""
 
-    def value() -> bytes:
-        number = next(numbers)
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.numbers = itertools.count()
+        self.done: Counter[str] = Counter()
+
+    def value(self) -> bytes:
+        number = next(self.numbers)
         return content.make(str(number), number % 700)
 
+    def append(self) -> None:
+        self.log.append(self.value())
+
+    def append_many(self) -> None:
+        self.log.append_many([self.value() for _ in range(20)])
+
+    def append_arrow(self) -> None:
+        self.log.append_arrow(pa.table({"value": pa.array([self.value() for _ in range(100)], pa.binary())}))
+
+    def append_stream(self) -> None:
+        made = self.value()
+        self.log.append_stream([made[:10], made[10:]])
+
+    def write(self) -> None:
+        with self.log.writer(batch_bytes=1000) as writer:
+            for _ in range(30):
+                writer.append(self.value())
+
+    @staticmethod
     def check(records: Iterator[Record]) -> None:
         expected = None
         for record in records:
@@ -383,77 +440,64 @@ def test_everything_at_once_without_a_deadlock(tmp_path: Path, most: int) -> Non
             content.name_of(record.value)
             expected = record.offset + 1
 
-    def append() -> None:
-        log.append(value())
+    def scan(self) -> None:
+        self.check(self.log.scan())
 
-    def append_many() -> None:
-        log.append_many([value() for _ in range(20)])
-
-    def append_arrow() -> None:
-        log.append_arrow(pa.table({"value": pa.array([value() for _ in range(100)], pa.binary())}))
-
-    def append_stream() -> None:
-        made = value()
-        log.append_stream([made[:10], made[10:]])
-
-    def write() -> None:
-        with log.writer(batch_bytes=1000) as writer:
-            for _ in range(30):
-                writer.append(value())
-
-    def scan() -> None:
-        check(log.scan())
-
-    def scan_arrow() -> None:
-        for batch in log.scan_arrow(batch_rows=50):
+    def scan_arrow(self) -> None:
+        for batch in self.log.scan_arrow(batch_rows=50):
             for each in batch.column("value").to_pylist():
                 content.name_of(each)
 
-    def follow() -> None:
-        check(itertools.islice(log.follow(timeout=0.01), 500))
+    def follow(self) -> None:
+        self.check(itertools.islice(self.log.follow(timeout=0.01), 500))
 
-    def read() -> None:
-        content.name_of(log.read(random.randrange(log.lowest_offset, log.next_offset + 1)).value)
+    def read(self) -> None:
+        content.name_of(self.log.read(random.randrange(self.log.lowest_offset, self.log.next_offset + 1)).value)
 
-    def verify() -> None:
-        report = log.verify()
+    def verify(self) -> None:
+        report = self.log.verify()
         assert report, str(report)
 
-    def truncate() -> None:
-        log.truncate(max(log.next_offset - random.randrange(40), log.lowest_offset))
+    def truncate(self) -> None:
+        self.log.truncate(max(self.log.next_offset - random.randrange(40), self.log.lowest_offset))
 
-    def trim() -> None:
-        log.trim(max(log.next_offset - 1000, log.lowest_offset))
+    def trim(self) -> None:
+        self.log.trim(max(self.log.next_offset - 1000, self.log.lowest_offset))
 
-    def again(body: Callable[[], None], pause_s: float = 0.0) -> Callable[[], None]:
+    def seal(self) -> None:
+        self.log.seal()
+
+    def again(self, name: str, ends: float, pause_s: float = 0.0) -> Callable[[], None]:
+        """One of them over and over."""
+
         def loop() -> None:
             while time.monotonic() < ends:
                 try:
-                    body()
-                    done[body.__name__] += 1
+                    getattr(self, name)()
+                    self.done[name] += 1
                 except OffsetOutOfRange:
-                    done[f"{body.__name__} out of range"] += 1
+                    self.done[f"{name} out of range"] += 1
                 time.sleep(pause_s)
 
         return loop
 
-    writing = [again(each) for each in (append, append, append_many, append_arrow, append_stream, write)]
-    reading = [again(each) for each in (scan, scan_arrow, follow, read, verify)]
-    changing = [again(truncate, 0.02), again(trim, 0.02), again(log.seal, 0.01)]
+
+@pytest.mark.parametrize("most", [1, 128])
+def test_everything_at_once_without_a_deadlock(tmp_path: Path, most: int) -> None:
+    config = LogConfig(segment_bytes=30_000, max_mapped_segments=most, index_interval_bytes=512)
+    log = Log.open(tmp_path, config.with_(checkpoint_interval_ms=20))
+    load, ends = Load(log), time.monotonic() + 2
+    writing = ["append", "append", "append_many", "append_arrow", "append_stream", "write"]
+    reading = ["scan", "scan_arrow", "follow", "read", "verify"]
+    changing = ["truncate", "trim", "seal"]
     with eager_switching():
-        run_all(*writing, *reading, *changing, patience_s=20)
-    for name in (
-        "append",
-        "append_many",
-        "append_arrow",
-        "append_stream",
-        "write",
-        "scan",
-        "verify",
-        "truncate",
-        "trim",
-    ):
-        assert done[name], f"{name} never succeeded: {done}"
+        run_all(
+            *(load.again(name, ends) for name in writing + reading),
+            *(load.again(name, ends, pause_s=0.02) for name in changing),
+            patience_s=20,
+        )
+    for name in {*writing, *changing, "verify", "read"}:
+        assert load.done[name], f"{name} never succeeded: {load.done}"
     assert log.verify()
     assert log.durable_offset == log.next_offset
     kept = [(record.offset, record.value) for record in log.scan()]

@@ -124,7 +124,7 @@ class BatchHeader:
 
 def scan(buffer: Any, start: int = 0, end: int | None = None) -> list[BatchHeader]:
     """The headers of all batches in a buffer; raises `CorruptBatch` at the first thing that is not a whole one."""
-    buffer = memoryview(buffer)
+    buffer = memoryview(buffer).cast("B")
     end = len(buffer) if end is None else end
     rows = new_rows(256)
     found: list[BatchHeader] = []

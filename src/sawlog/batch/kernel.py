@@ -725,6 +725,8 @@ class BatchBuilder:
             wanted = self.capacity * 2
         grown: object = bytearray(wanted)
         view: cython.uchar[::1] = grown
+        if self.position > wanted:  # somebody else added meanwhile: look again
+            return None
         if cython.compiled:
             memcpy(cython.address(view[0]), cython.address(self.view[0]), self.position)
         else:
@@ -785,6 +787,7 @@ class BatchBuilder:
         body: cython.longlong
         payload: cython.longlong = 0
         header_bytes: cython.longlong = 0
+        need: cython.longlong
         i: cython.Py_ssize_t
         nheaders: cython.Py_ssize_t = 0
         delta: cython.longlong
@@ -822,14 +825,15 @@ class BatchBuilder:
                 body += klen
             if vlen > 0:
                 body += vlen
-            if self.position + 5 + body > self.max_total:
+            need = varint_size(body) + body
+            if self.position + need > self.max_total:
                 if self.count > 0 and self.on_full is not None:
                     self.on_full()
                     continue
-                raise self.refuse("batch_too_large", self.position + 5 + body, self.max_total)
-            if self.capacity - self.position >= 5 + body:
+                raise self.refuse("batch_too_large", self.position + need, self.max_total)
+            if self.capacity - self.position >= need:
                 break
-            self._grow(5 + body)
+            self._grow(need)
         view = self.view
         p = put_varint(view, self.position, body)
         view[p] = 0

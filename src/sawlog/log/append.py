@@ -88,7 +88,8 @@ class Appender:
             config.compression_level,
             config.timestamp_type == "append",
             config.max_record_bytes or 0,
-            min(MAX_BATCH_BYTES, config.segment_bytes),
+            # Compressed, a batch may start larger than a segment; how large it ends is seen when it is placed.
+            MAX_BATCH_BYTES if codec_id(config.compression) else min(MAX_BATCH_BYTES, config.segment_bytes),
             config.max_decompressed_bytes,
         )
         self.commit = GroupCommit(self._sync_active, segments.next_offset)
@@ -274,13 +275,13 @@ class Appender:
         """Count bytes that were placed by a streaming append."""
         self._written_bytes += size_bytes
 
-    def room_for_stream(self) -> tuple[Segment, int]:
-        """The active segment and how many bytes a streamed batch may add to it."""
+    def room_for_stream(self, timestamp: int) -> tuple[Segment, int]:
+        """The active segment and how many bytes a streamed batch of that time may add to it."""
         segment = self._active
         if segment.tail[1] >= self.config.segment_bytes:
             segment = self.rotate()
         if segment.tail[1]:
-            segment = self._room(1, 1, _now())
+            segment = self._room(1, 1, timestamp)
         size = segment.tail[1]
         allowed = self.config.segment_bytes - size + self.config.overflow_bytes
         return segment, min(allowed, MAX_SEGMENT_BYTES - size)

@@ -22,7 +22,7 @@ import time
 from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
 
     from .aio import AsyncAppends
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: How much of a table is encoded before it is placed; a larger one holds the log's lock while it is encoded.
 _TABLE_BYTES = 8 << 20
 
@@ -614,7 +615,7 @@ def _directory(path: str | PathLike[str] | Directory, undo: ExitStack, *, create
 def _stamp(timestamp: Any) -> Any:
     """A datetime as milliseconds; anything else as it is."""
     if isinstance(timestamp, datetime):
-        return int(timestamp.timestamp() * 1000)
+        return (timestamp.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
     return timestamp
 
 

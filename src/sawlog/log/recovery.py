@@ -373,9 +373,8 @@ class _Recovery:
     def _split(self, segment: Segment, storage: Storage, walk: Walk, watermark: int) -> list[Segment]:
         """Keep what is known to be durable where it is; whole batches above it become the next segment."""
         base, end, interval = segment.base_offset, walk.position, self.config.index_interval_bytes
-        assert self.saved is not None
         moved: list[Segment] = []
-        if end > watermark:
+        if end > watermark and self.saved is not None:
             following = self.saved.durable_offset
             tail = self._copy(storage, watermark, end, following)
             rest = Segment(self.directory, following, following, end - watermark, interval)
@@ -385,8 +384,8 @@ class _Recovery:
         storage.truncate(watermark)
         storage.sync()
         index = SegmentIndex(base, interval)
-        segment.walk(storage, 0, watermark, index)
-        kept = self._activate(base, storage, index, self.saved.durable_offset, watermark)
+        following = segment.walk(storage, 0, watermark, index).next_offset
+        kept = self._activate(base, storage, index, following, watermark)
         if moved:
             kept.seal()
             kept.repairs = True

@@ -40,6 +40,8 @@ class StreamedBatch:
         builder.add(b"", key, headers, timestamp)
         self._append_time = append_time
         self.timestamp = int(builder.base_timestamp)
+        if append_time:
+            self.timestamp = time.time_ns() // 1_000_000
         record = bytes(memoryview(builder.buffer)[HEADER_BYTES : builder.position])
         key_bytes = b"" if key is None else bytes(key)
         _, at = _varint(record, 0)
@@ -140,7 +142,7 @@ def append_stream(
     with log.lock:
         log.check_open()
         check_expected(expect_offset, log.segments.next_offset)
-        segment, bound = log.room_for_stream()
+        segment, bound = log.room_for_stream(batch.timestamp)
         _check_length(batch, 0, bound, max_bytes)
         offset, size = segment.tail
         storage = segment.storage
@@ -198,7 +200,7 @@ class Spool:
         self._max_bytes = max_bytes
         with log.lock:
             log.check_open()
-            _, self._bound = log.room_for_stream()
+            _, self._bound = log.room_for_stream(batch.timestamp)
             _check_length(batch, 0, self._bound, max_bytes)
             Spool._number += 1
             # A name that a crash leaves behind is recognised as worthless, and that no segment can have.
@@ -218,10 +220,10 @@ class Spool:
         log, batch = self._log, self._batch
         with log.lock:
             log.check_open()
-            segment, bound = log.room_for_stream()
+            segment, bound = log.room_for_stream(batch.timestamp)
             if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
                 segment = log.rotate()  # others have filled it meanwhile
-                _, bound = log.room_for_stream()
+                _, bound = log.room_for_stream(batch.timestamp)
             _check_length(batch, 0, bound, self._max_bytes)
             offset, size = segment.tail
             storage = segment.storage
