@@ -30,7 +30,7 @@ from rows import Row
 
 CASES = [*appending.CASES, *reading.CASES, *durability.CASES, *bounds.CASES]
 #: For each case, beyond its fewest rounds.
-SECONDS, QUICK_SECONDS = 5.0, 0.5
+SECONDS, QUICK_SECONDS = 5.0, 0.3
 
 
 def arguments() -> argparse.Namespace:

@@ -89,6 +89,8 @@ class LogConfig:
             raise InvalidConfig(f'durability must be "always", "os" or an Interval, not {self.durability!r}')
         if not isinstance(self.compression, str):
             raise InvalidConfig(f"compression is a name, not {self.compression!r}")
+        if self.compression_level is not None:
+            _whole("compression_level", self.compression_level)
         check_level(codec_id(self.compression), self.compression_level)
         if self.timestamp_type not in ("create", "append"):
             raise InvalidConfig(f'timestamp_type must be "create" or "append", not {self.timestamp_type!r}')

@@ -209,8 +209,8 @@ def tables(draw: st.DrawFn) -> tuple[pa.Table, list[tuple[Any, ...]]]:
     return table, list(zip(meant["value"], meant["key"], meant["headers"], meant["timestamp"], strict=True))
 
 
-@share(1.5)
-@given(table=tables(), batch_bytes=st.sampled_from([1, 50, 200, 1 << 20]), codec=st.sampled_from(list(CODECS)))
+@share(1)
+@given(table=tables(), batch_bytes=st.sampled_from([1, 50, 200, 1 << 16]), codec=st.sampled_from(list(CODECS)))
 def test_a_table_becomes_the_records_it_means(table: Any, batch_bytes: int, codec: str) -> None:
     columns, meant = table
     log = stored(columns, batch_bytes, Recipe(CODECS[codec]))
@@ -375,6 +375,28 @@ def test_a_record_larger_than_the_log_takes_is_refused_from_a_table_too(large: s
     more = {**whole, large: [{"key": "h" * 5, "value": b"h" * 6}] if large == "headers" else b"x" * 11}
     with pytest.raises(RecordTooLarge):
         stored(pa.Table.from_pylist([whole, more]), recipe=recipe)
+
+
+@share(0.7)
+@given(table=tables())
+def test_the_largest_record_of_a_table_is_measured_exactly(table: Any) -> None:
+    columns, meant = table
+    sizes = [
+        len(value or b"") + len(key or b"") + sum(len(k.encode()) + len(v or b"") for k, v in headers)
+        for value, key, headers, _ in meant
+    ]
+    assume(sizes and max(sizes) > 1)
+    assert len(decode(stored(columns, recipe=Recipe(max_record_bytes=max(sizes))))) == len(meant)
+    with pytest.raises(RecordTooLarge):
+        stored(columns, recipe=Recipe(max_record_bytes=max(sizes) - 1))
+
+
+def test_headers_hidden_under_a_null_list_are_no_headers() -> None:
+    pairs = pa.array([{"key": "a", "value": b"1"}, {"key": "hidden", "value": b"x" * 100}], PAIR)
+    column = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pairs, mask=pa.array([False, True]))
+    table = pa.table({"value": [b"", b""], "headers": column})
+    for recipe in (Recipe(), Recipe(max_record_bytes=10)):
+        assert [r.headers for r in decode(stored(table, recipe=recipe))] == [(("a", b"1"),), ()]
 
 
 @pytest.mark.parametrize("first", [b"small", b"x" * 19_000])

@@ -259,21 +259,42 @@ def test_a_refused_record_leaves_the_builder_as_it_was(kernel: Any) -> None:
 
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_full_builder_calls_and_goes_on_in_another_buffer(kernel: Any) -> None:
-    closed: list[bytes] = []
-
-    def on_full() -> None:
-        end = builder.position
-        assert builder.position >= 161
-        closed.append(bytes(builder.swap(bytearray(61))[61:end]))
-
-    builder = kernel.BatchBuilder(build.refuse, limit=161, on_full=on_full, capacity=0)
+    closed: list[tuple[Any, ...]] = []
+    builder = kernel.BatchBuilder(
+        build.refuse, limit=161, on_full=lambda: closed.append(builder.take(bytearray(61))), capacity=0
+    )
     for i in range(30):
         builder.add(b"%02d" % i * 10, timestamp=T + i)
     assert len(closed) == 7
-    one, *others = closed
-    assert one.count(b"00" * 10) == 1
-    assert [len(some) for some in others] == [len(one)] * 6
-    assert builder.count == 2
+    for number, (buffer, end, count, base, newest) in enumerate(closed):
+        assert (count, base, newest) == (4, T + 4 * number, T + 4 * number + 3)
+        assert [b"%02d" % (4 * number + i) * 10 in buffer[61:end] for i in range(4)] == [True] * 4
+    assert (builder.count, builder.base_timestamp) == (2, T + 28)
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+def test_a_record_that_a_batch_has_no_room_for_goes_to_the_next(kernel: Any) -> None:
+    closed: list[tuple[Any, ...]] = []
+    builder = kernel.BatchBuilder(
+        build.refuse, on_full=lambda: closed.append(builder.take(bytearray(61))), max_total=161
+    )
+    for i in range(8):
+        builder.add(b"%02d" % i * 10, timestamp=T + i)
+    assert [count for _, _, count, _, _ in closed] == [3, 3]
+    assert all(end <= 161 for _, end, _, _, _ in closed)
+    assert (builder.count, builder.base_timestamp) == (2, T + 6)
+    with pytest.raises(RecordTooLarge):
+        builder.add(b"x" * 200, timestamp=T)
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+def test_a_full_batch_that_nobody_takes_is_refused_and_not_waited_for(kernel: Any) -> None:
+    builder = kernel.BatchBuilder(build.refuse, on_full=lambda: None, max_total=161)
+    for i in range(3):
+        builder.add(b"%02d" % i * 10, timestamp=T)
+    with pytest.raises(RecordTooLarge):
+        builder.add(b"03" * 10, timestamp=T)
+    assert builder.count == 3
 
 
 @pytest.mark.parametrize("kernel", BOTH)
@@ -281,12 +302,13 @@ def test_a_full_builder_calls_and_goes_on_in_another_buffer(kernel: Any) -> None
 def test_a_buffer_that_cannot_hold_a_batch_is_refused_and_the_old_one_kept(kernel: Any, buffer: Any) -> None:
     builder = kernel.BatchBuilder(build.refuse)
     builder.add(b"kept", timestamp=T)
-    if kernel.COMPILED or buffer is None or len(buffer) < 61:
+    if kernel.COMPILED or buffer is None or len(buffer) < 61:  # the interpreter sees the rest when it writes
         with pytest.raises((ValueError, TypeError, BufferError)):
-            builder.swap(buffer)
-    builder.add(b"as well", timestamp=T)
-    for _ in range(200):
-        builder.add(b"x" * 1000, timestamp=T)
+            builder.take(buffer)
+    for i in range(200):
+        builder.add(b"x" * 1000, timestamp=T + i)
+    records = decode(bytes(build.finish(builder, Recipe()).data))
+    assert [record.value for record in records] == [b"kept", *[b"x" * 1000] * 200]
 
 
 @pytest.mark.parametrize("kernel", BOTH)

@@ -70,6 +70,10 @@ def observed(kernel: Any, data: bytes) -> list[Any]:
         for offset in (row[2], row[2] + 1, row[3]):
             seen.append(plain(outcome(kernel.record_at, view, *body_of(row), row[2], row[3], *row[5:8], offset)))
         seen.append(outcome(kernel.record_after, view, *body_of(row), row[2], row[6], row[2], row[6]))
+        seen.append(outcome(kernel.head_of, view, *body_of(row), 2))
+        marks = np.zeros((row[13] - row[12]) // 14 + 2, np.int32)
+        seen.append(outcome(kernel.landmarks, view, *body_of(row), 2, memoryview(marks)))
+        seen.append(marks.tolist())
     return seen
 
 
@@ -230,6 +234,21 @@ def test_a_number_that_lies_is_read_or_refused_wherever_it_stands(lie: bytes) ->
     for lying in lying_records(lie):
         for header in (Header(count=1), Header(count=2, last_delta=1), Header(count=1, last_delta=2**31 - 1)):
             check(around(lying + (honest if header.count == 2 else b""), header))
+
+
+#: Places in `lying_records` where a length or a count stands: key, value, header count, name, content, record.
+LENGTHS = {2: -1, 3: -1, 4: 0, 5: 0, 6: -1, 7: 6}
+
+
+@pytest.mark.parametrize("place", LENGTHS)
+def test_a_length_that_cannot_be_is_refused_wherever_it_stands(place: int) -> None:
+    least = LENGTHS[place]
+    impossible = [least - 1, least - 2, -(2**31), -(2**63), 1000, 2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**63 - 1]
+    for number in [varint(n) for n in impossible] + [TEN + b"\x02", b"\xff" * 11, b"\x80" * 20]:
+        lying = around(list(lying_records(number))[place], Header(count=1))
+        check(lying)
+        with pytest.raises(CorruptBatch):
+            decode(lying)
 
 
 @pytest.mark.parametrize("kernel", BOTH)
@@ -423,6 +442,8 @@ def test_a_range_outside_the_buffer_is_refused_and_one_inside_is_not(
                 outcome(kernel.find_header, view, start, end, offset),
                 plain(outcome(kernel.record_at, view, start, end, 3, 7, 9, 0, T, T, offset)),
                 outcome(kernel.record_after, view, start, end, 3, 7, T, offset, T),
+                outcome(kernel.head_of, view, start, end, 3, offset),
+                outcome(kernel.landmarks, view, start, end, 3, 1, memoryview(np.zeros(4, np.int32))),
             ]
         )
         for result in seen[-1]:
@@ -553,6 +574,22 @@ def test_buffers_too_small_for_the_rows_are_refused(kernel: Any, function: str, 
     view = memoryview(SMALL[1])
     with pytest.raises(ValueError, match="outside"):
         decoders(kernel, view, scan(kernel, view)[1], 1, room, content)[function]()
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+@pytest.mark.parametrize(("batches", "room"), [(-1, 4), (2, 4), (10**9, 4), (1, 0)])
+def test_index_entries_go_only_where_there_is_room(kernel: Any, batches: int, room: int) -> None:
+    rows = scan(kernel, memoryview(SMALL[1]))[1]
+    with pytest.raises(ValueError, match="outside"):
+        kernel.select_entries(memoryview(rows), batches, 0, 1, memoryview(np.zeros(room, np.int64)))
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+@pytest.mark.parametrize(("count", "step", "room"), [(3, 0, 9), (3, -1, 9), (3, 1, 3), (2**31 - 1, 2, 9)])
+def test_landmarks_go_only_where_there_is_room(kernel: Any, count: int, step: int, room: int) -> None:
+    view = memoryview(SMALL[1])
+    with pytest.raises(ValueError, match="outside"):
+        kernel.landmarks(view, 61, len(view), count, step, memoryview(np.zeros(room, np.int32)))
 
 
 @pytest.mark.parametrize("kernel", BOTH)

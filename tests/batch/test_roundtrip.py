@@ -158,6 +158,25 @@ def test_record_at_gives_the_first_record_at_or_above_each_offset(kernel: Any, l
 
 
 @share(0.4)
+@given(log=logs(), step=st.integers(1, 4))
+@pytest.mark.parametrize("kernel", BOTH)
+def test_record_at_may_start_from_a_landmark(kernel: Any, log: Any, step: int) -> None:
+    data, records = log
+    view = memoryview(data)
+    for row in scan_rows(kernel, view)[1].tolist():
+        body, end, count, base, last = row[12], row[13], row[4], row[2], row[3]
+        marks = np.full(count // step + 1, -1, np.int32)
+        assert kernel.landmarks(view, body, end, count, step, memoryview(marks)) is True
+        starts = marks[: (count + step - 1) // step].tolist()
+        here = [r for r in records if base <= r[4] <= last]
+        for number, start in enumerate(starts):
+            first = number * step
+            for wanted in here[first:]:
+                found = kernel.record_at(view, start, end, count, base, last, *row[5:8], wanted[4], first)
+                assert plain(found) == wanted
+
+
+@share(0.4)
 @given(log=logs(), timestamp=st.integers(T - 60, T + 70), start=st.integers(0, 40))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_record_after_gives_the_first_record_not_older(kernel: Any, log: Any, timestamp: int, start: int) -> None:

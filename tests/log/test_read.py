@@ -347,7 +347,7 @@ def test_follower_of_a_trimmed_log_is_told(place: Place) -> None:
 # --- damage
 
 
-@pytest.mark.parametrize("position", [8, 11, 16, 17, 21, 23, 30, 57, 61, 65, 70, 0, 7])
+@pytest.mark.parametrize("position", [0, 7, 8, 11, 16, 17, 23, 57, 65])
 @pytest.mark.parametrize("sealed", [False, True])
 def test_everything_around_a_damaged_batch_can_be_read(place: Place, position: int, sealed: bool) -> None:
     """Wherever in the batch the damage is: in its place, its length, its magic, its numbers or its records."""

@@ -54,6 +54,7 @@ class GroupCommit:
             self._waiting.append((offset, gate))
         gate.acquire()
         if self.durable_offset >= offset:
+            self._leave(gate)  # we may have been chosen to lead, and served by somebody else before we woke up
             return False
         self.check()
         return True
@@ -61,9 +62,7 @@ class GroupCommit:
     def _leave(self, gate: threading.Lock) -> None:
         with self._mutex:
             self._waiting = [each for each in self._waiting if each[1] is not gate]
-            leading = self._leader is gate
-        if leading:
-            self._pass_on(-1)
+        self._pass_on(-1, gate)
 
     def check(self) -> None:
         """Raise if an earlier sync or write ended writing."""
@@ -78,13 +77,14 @@ class GroupCommit:
         except Exception as error:
             self.fail(error)
             raise
-        assert self._leader is gate
-        self._pass_on(reached)
+        self._pass_on(reached, gate)
 
-    def _pass_on(self, reached: int) -> None:
+    def _pass_on(self, reached: int, gate: threading.Lock) -> None:
         """Wake up those who are served, and one more to lead, if there are more."""
         with self._mutex:
             self.durable_offset = max(self.durable_offset, reached)
+            if self._leader is not gate:
+                return  # a torn write elsewhere has ended writing meanwhile, and woken up everyone
             still = [each for each in self._waiting if each[0] > self.durable_offset]
             served = [each for each in self._waiting if each[0] <= self.durable_offset]
             self._leader = still[0][1] if still else None

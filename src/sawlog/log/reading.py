@@ -21,7 +21,7 @@ from ..batch import read as batch_read
 from ..batch.header import LAST, POSITION, SIZE, Rows
 from ..batch.kernel import Record
 from ..config import LogConfig
-from ..errors import CorruptBatch, OffsetOutOfRange, ReadBeyondEnd, StorageError
+from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
 from .segment import CHUNK_BYTES, Chunk, Segment
 from .segments import SegmentSet
 
@@ -35,6 +35,8 @@ ARROW_ROWS = 65_536
 RECORD_CHUNK_BYTES = 256 << 10
 #: A follower in another process looks again after this long; doubled while nothing comes.
 _POLL_S, _POLL_MOST_S = 0.001, 0.05
+#: How often a reader starts again because the segments changed under it, without getting any further.
+_RETRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,16 @@ class Reader:
 
     def read(self, offset: int) -> Record:
         """The record at `offset`."""
+        for _ in range(_RETRIES):
+            version = self.segments.version
+            try:
+                return self._read(offset)
+            except (CorruptBatch, StorageError):
+                if not self._changed_since(version):
+                    raise
+        return self._read(offset)
+
+    def _read(self, offset: int) -> Record:
         segments = self.segments
         if not segments.lowest_offset <= offset < segments.next_offset:
             segments.refresh()
@@ -75,71 +87,73 @@ class Reader:
         segments.use(segment)
         try:
             found = segment.read(offset, self.config.max_decompressed_bytes)
-        except StorageError as error:
-            self._explain(error, offset)
-            raise
         finally:
             segments.done(segment)
         if found is None or found.offset != offset:
-            return self._missing(offset, found)
+            raise self._missing(segment, offset, segment.next_offset if found is None else found.offset)
         return found
 
-    def _missing(self, offset: int, found: Record | None) -> Record:
+    def _missing(self, segment: Segment, offset: int, following: int) -> Exception:
         """No record has that offset although the log reaches over it."""
-        segment = self.segments.find(offset)
         if not segment.dense:
-            raise OffsetOutOfRange(offset, self.segments.lowest_offset, self.segments.next_offset, "was compacted and")
-        following = found.offset if found is not None else segment.next_offset
-        raise CorruptBatch(
+            return OffsetOutOfRange(offset, self.segments.lowest_offset, self.segments.next_offset, "was compacted and")
+        return CorruptBatch(
             f"offset {offset} is missing", path=segment.path, position=segment.size, next_offset=following
         )
 
-    def _explain(self, error: StorageError, offset: int) -> None:
-        """A file is gone or shorter than it was: say what that means, if it means that the log was trimmed."""
-        if isinstance(error, ReadBeyondEnd) or isinstance(error.__cause__, FileNotFoundError):
-            self.segments.refresh()
-            self.segments.check(offset)
+    def _changed_since(self, version: int) -> bool:
+        """Whether the segments were changed under a reader: then what it met may be no damage at all."""
+        self.segments.refresh()
+        return self.segments.version != version
 
     # --- many records
 
     def chunks(self, start: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[Segment, Chunk]]:
         """All checked batches that hold offsets from `start` to `end`, with the segment they lie in."""
-        offset = start
+        offset, retries = start, 0
         while offset < end:
-            segment = self.segments.find(offset)
-            if offset < self.segments.lowest_offset or offset >= segment.next_offset:
-                self.segments.refresh()
-                self.segments.check(offset)
-                segment = self.segments.find(offset)
-                if offset >= segment.next_offset:
-                    raise CorruptBatch(
-                        f"offset {offset} is missing", path=segment.path, position=segment.size, next_offset=None
-                    )
-            self.segments.use(segment)
-            behind = -1
+            version = self.segments.version
+            before = offset
             try:
-                for chunk in segment.chunks(offset, end, chunk_bytes=chunk_bytes):
+                for segment, chunk in self._chunks_of_segment(offset, end, chunk_bytes):
                     yield segment, chunk
                     offset = int(chunk.rows[-1, LAST]) + 1
-                    if behind < 0:
-                        behind = chunk.origin
-                    if chunk.origin - behind >= _FORGET_BYTES:
-                        segment.storage.forget(behind, chunk.origin - behind)
-                        behind = chunk.origin
-            except StorageError as error:
-                self._explain(error, offset)
-                raise
-            finally:
-                self.segments.done(segment)
-            if offset < end and offset < segment.next_offset:
-                if segment.dense:
-                    raise CorruptBatch(
-                        f"offset {offset} is missing",
-                        path=segment.path,
-                        position=segment.size,
-                        next_offset=segment.next_offset,
-                    )
-                offset = segment.next_offset
+                if offset < end:
+                    offset = self._next_segment(offset)
+            except (CorruptBatch, StorageError):
+                retries = 0 if offset > before else retries + 1
+                if retries > _RETRIES or not self._changed_since(version):
+                    raise
+
+    def _next_segment(self, offset: int) -> int:
+        """Where to go on behind the last batch of a segment."""
+        segment = self.segments.find(offset)
+        if offset == segment.base_offset or offset >= segment.next_offset:
+            return offset
+        if segment.dense:
+            raise self._missing(segment, offset, segment.next_offset)
+        return segment.next_offset
+
+    def _chunks_of_segment(self, offset: int, end: int, chunk_bytes: int) -> Iterator[tuple[Segment, Chunk]]:
+        segments = self.segments
+        segment = segments.find(offset)
+        if offset < segments.lowest_offset or offset >= segment.next_offset:
+            segments.refresh()
+            segments.check(offset)
+            segment = segments.find(offset)
+            if offset >= segment.next_offset:
+                raise self._missing(segment, offset, segment.next_offset)
+        segments.use(segment)
+        passed = -1
+        try:
+            for chunk in segment.chunks(offset, end, chunk_bytes=chunk_bytes):
+                yield segment, chunk
+                passed = chunk.origin if passed < 0 else passed
+                if chunk.origin - passed >= _FORGET_BYTES:
+                    segment.storage.forget(passed, chunk.origin - passed)
+                    passed = chunk.origin
+        finally:
+            segments.done(segment)
 
     def span(self, start: int | None, end: int | None) -> tuple[int, int]:
         """Where a scan starts and ends: checked, defaults filled in, the end no later than now."""
@@ -182,7 +196,7 @@ class Reader:
             yield from self.chunks(start, end, RECORD_CHUNK_BYTES)
             return
         used = 0
-        for segment, chunk in self.chunks(start, end):
+        for segment, chunk in self._until_damage(start, end):
             sizes = np.cumsum(chunk.rows[:, SIZE]) + used
             fits = int((sizes <= max_bytes).sum())
             if fits < len(chunk.rows):
@@ -192,6 +206,17 @@ class Reader:
                 return
             used = int(sizes[-1])
             yield segment, chunk
+
+    def _until_damage(self, start: int, end: int) -> Iterator[tuple[Segment, Chunk]]:
+        """For paging: a page ends before damage; the page that would start with it raises."""
+        given = False
+        try:
+            for each in self.chunks(start, end, RECORD_CHUNK_BYTES):
+                yield each
+                given = True
+        except CorruptBatch:
+            if not given:
+                raise
 
     # --- Arrow
 

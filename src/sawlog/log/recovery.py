@@ -306,7 +306,7 @@ class _Recovery:
         size = storage.size
         if trusted and self.saved is not None:
             segment = Segment(self.directory, base, self.saved.durable_offset, size, interval)
-            index = segment._read_index()
+            index = segment.sound_index(storage)
             if index is not None:
                 segment.remove_index()
                 return [self._activate(base, storage, index, self.saved.durable_offset, size)]
@@ -321,7 +321,9 @@ class _Recovery:
             if not (self.clean and trusted):
                 return self._settle(segment, storage, index, walk, below)
             return [self._activate(base, storage, index, walk.next_offset, walk.position)]
-        if walk.damage is not None and walk.position >= below:
+        # Nobody knows what was durable if the checkpoint is gone; but a torn tail is not followed by whole batches.
+        torn = walk.position >= below and (self.saved is not None or walk.resume_position >= size)
+        if walk.damage is not None and torn:
             detail = f"{size - walk.position:,} bytes at byte {walk.position} of {segment.path}: {walk.damage.reason}"
             if self._find(Where.TAIL_ABOVE_WATERMARK, detail) is Action.CUT_ASIDE:
                 self._set_aside(segment, storage, walk)

@@ -27,11 +27,10 @@ class RetentionReport:
 
 def milliseconds(age: timedelta | float) -> float:
     """A duration as milliseconds: a timedelta, or a number of milliseconds."""
-    if isinstance(age, timedelta):
-        return age.total_seconds() * 1000
-    if isinstance(age, bool) or not isinstance(age, (int, float)) or age < 0:
+    ms = age / timedelta(milliseconds=1) if isinstance(age, timedelta) else age
+    if isinstance(ms, bool) or not isinstance(ms, (int, float)) or not ms >= 0:
         raise InvalidConfig(f"an age is a timedelta or a number of milliseconds from 0 on, not {age!r}")
-    return age
+    return ms
 
 
 def remove_expired(log: Appender, max_age: timedelta | float) -> int:

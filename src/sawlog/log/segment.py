@@ -39,7 +39,7 @@ from ..batch.header import (
     new_rows,
 )
 from ..batch.kernel import Record
-from ..batch.read import MALFORMED, first_bad_crc
+from ..batch.read import MALFORMED, first_bad_crc, records
 from ..errors import CorruptBatch, StorageError, SyncFailed
 from ..storage import Directory, Storage
 from .index import SegmentIndex
@@ -150,9 +150,7 @@ class Segment:
 
     def _load(self) -> _Open:
         storage = self.directory.open_sealed(file_name(self.base_offset))
-        index = self._read_index()
-        if index is not None and not self._times_are_right(storage, index):
-            index = None
+        index = self.sound_index(storage)
         self._open = loaded = _Open(storage, index or self.rebuild_index(storage))
         if index is None and self.repairs:
             try:
@@ -162,10 +160,11 @@ class Segment:
         return loaded
 
     def _read_index(self) -> SegmentIndex | None:
-        names = file_name(self.base_offset, INDEX), file_name(self.base_offset, TIME_INDEX)
-        if not all(self.directory.exists(name) for name in names):
-            return None
-        offsets, times = (self.directory.read(name) for name in names)
+        try:
+            offsets = self.directory.read(file_name(self.base_offset, INDEX))
+            times = self.directory.read(file_name(self.base_offset, TIME_INDEX))
+        except StorageError:
+            return None  # missing, or going just now, or unreadable: a cache in any case
         return SegmentIndex.decode(
             self.base_offset,
             self._interval_bytes,
@@ -174,6 +173,11 @@ class Segment:
             span=self.next_offset - self.base_offset,
             size_bytes=self.size,
         )
+
+    def sound_index(self, storage: Storage) -> SegmentIndex | None:
+        """The indexes from their files, if they are there and not contradicted by the log."""
+        index = self._read_index()
+        return index if index is not None and self._times_are_right(storage, index) else None
 
     def _times_are_right(self, storage: Storage, index: SegmentIndex) -> bool:
         """Whether the time index ends as it must: its last entry names a batch, and no later batch is newer. A file
@@ -313,25 +317,34 @@ class Segment:
         """The largest timestamp according to the batches themselves; damaged parts are left out."""
         newest = self.timestamps()[1]
         storage = self._data.storage
-        try:
-            for chunk in self.batches(storage, 0, self.size, self.base_offset, check=False):
-                newest = max(newest, int(chunk.rows[:, MAX_TIME].max()))
-        except CorruptBatch:
-            pass
+        position, least = 0, self.base_offset
+        while position < self.size:
+            try:
+                for chunk in self.batches(storage, position, self.size, least, check=False):
+                    newest = max(newest, int(chunk.rows[:, MAX_TIME].max()))
+                break
+            except CorruptBatch as damage:
+                position, _ = self.resume(storage, damage.position or 0, self.size, self.base_offset)
+                least = -1
         if self.sealed:
             self.unload()
         return newest
 
     # --- reading
 
-    def chunks(self, offset: int, end: int, *, check: bool = True, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    def chunks(
+        self, offset: int, end: int, *, check: bool = True, chunk_bytes: int = CHUNK_BYTES, behind: int = -1
+    ) -> Iterator[Chunk]:
         """The batches that hold offsets from `offset` to `end`, in order, checked; raises at the first bad one.
 
-        The first may start below `offset` and the last may go beyond `end`.
+        The first may start below `offset` and the last may go beyond `end`. `behind` is the position of a batch that
+        is known to be bad: it is passed over.
         """
         opened = self._data
         limit = self.size
         start, _, wanted = opened.index.bounds(offset, limit)
+        if behind >= 0:
+            start, wanted = self.resume(opened.storage, behind, limit, self.base_offset)[0], -1
         if wanted >= 0 and not self.names_batch(opened.storage, start, wanted):
             start = 0
         least = -1 if start else self.base_offset
@@ -376,6 +389,8 @@ class Segment:
                 return
             chunk.rows = rows
             yield chunk
+            if rows[-1, LAST] + 1 >= end:
+                return  # what follows may be damaged, and was not asked for
 
     def batches(
         self,
@@ -467,11 +482,27 @@ class Segment:
             view = opened.storage.view(start, stop - start)
         header = _HEADER.unpack_from(view, at)
         batch = view[at : at + 12 + header[1]]
-        self._prove(opened, start + at, batch, header)
+        try:
+            self._prove(opened, start + at, batch, header)
+        except CorruptBatch as damage:
+            # It may only claim to reach so far: what was asked for may stand behind it.
+            if damage.next_offset is None or damage.next_offset > offset or damage.next_offset <= header[0]:
+                raise
+            return self._read_behind(opened, start + at, offset, max_bytes)
         found = self._record_in(start + at, batch, header, offset, max_bytes)
         if found is None and start + at + len(batch) < self.size:
             return self.read(header[0] + header[6] + 1, max_bytes)
         return found
+
+    def _read_behind(self, opened: _Open, position: int, offset: int, max_bytes: int) -> Record | None:
+        """As `read`, batch by batch from behind a damaged one."""
+        for chunk in self.chunks(offset, offset + 1, behind=position):
+            found: list[Record] = []
+            bad = records(chunk.view, chunk.rows[:1], offset, 2**63 - 1, found, max_bytes)
+            if bad >= 0:
+                raise self._unreadable(chunk.origin + int(chunk.rows[0, POSITION]), int(chunk.rows[0, LAST]), MALFORMED)
+            return found[0] if found else None
+        return None
 
     def _prove(self, opened: _Open, position: int, batch: memoryview, header: tuple[int, ...]) -> None:
         """The batch's CRC is right, now or, if it is a large one, earlier."""
@@ -498,21 +529,21 @@ class Segment:
             start, end = 0, len(body)
         skipped = 0
         if offset - base > 2 * _LANDMARK_STEP and last_delta == count - 1:
-            marks = self._landmarks.get(position) or self._survey(position, body, start, end, count)
+            marks = self._landmarks.get(position) or self._survey(position, body, start, end, count, base)
             skipped = (offset - base) // _LANDMARK_STEP * _LANDMARK_STEP
             start = marks[skipped // _LANDMARK_STEP]
         found = kernel.record_at(
             body, start, end, count, base, base + last_delta, attributes, base_time, max_time, offset, skipped
         )
         if found is False:
-            raise self._corrupt(self.storage, position, self.size, base, MALFORMED)
+            raise self._unreadable(position, base + last_delta, MALFORMED)
         return found  # type: ignore[no-any-return]
 
-    def _survey(self, position: int, body: memoryview, start: int, end: int, count: int) -> array[int]:
+    def _survey(self, position: int, body: memoryview, start: int, end: int, count: int, base: int) -> array[int]:
         """Remember where every so many-th record of a batch starts: the next read of it need not walk so far."""
         marks = array("i", bytes(4 * (count // _LANDMARK_STEP + 1)))
         if not kernel.landmarks(body, start, end, count, _LANDMARK_STEP, memoryview(marks)):
-            raise self._corrupt(self.storage, position, self.size, self.base_offset, MALFORMED)
+            raise self._unreadable(position, base + count - 1, MALFORMED)
         if len(self._landmarks) >= _LANDMARK_BATCHES:
             self._landmarks.clear()
         self._landmarks[position] = marks
@@ -526,8 +557,8 @@ class Segment:
         try:
             body = decompress(attributes & COMPRESSION_MASK, batch[HEADER_BYTES:], max_bytes=max_bytes)
         except CorruptBatch as error:
-            base = _PLACE.unpack_from(batch)[0]
-            raise self._corrupt(self.storage, position, self.size, base, error.reason, type(error)) from None
+            header = _HEADER.unpack_from(batch)
+            raise self._unreadable(position, header[0] + header[6], error.reason, type(error)) from None
         if len(body) <= 4 * CHUNK_BYTES:
             self._unpacked = position, body
         return body
@@ -553,7 +584,7 @@ class Segment:
                     body, first, end, int(row[COUNT]), int(row[BASE]), int(row[BASE_TIME]), start, timestamp
                 )
                 if found == -2:
-                    raise self._corrupt(self.storage, position, self.size, int(row[BASE]), MALFORMED)
+                    raise self._unreadable(position, int(row[LAST]), MALFORMED)
                 if found >= 0:
                     return found
         return None
@@ -577,26 +608,32 @@ class Segment:
         limit: int,
         least: int,
         reason: str,
-        kind: type[CorruptBatch] = CorruptBatch,
     ) -> CorruptBatch:
         """The error for a bad batch, with the next offset that can be read after it."""
         _, following = self.resume(storage, position, limit, least)
         if following is None and self.sealed:
             following = self.next_offset
-        return kind(reason, path=self.path, position=position, next_offset=following)
+        return CorruptBatch(reason, path=self.path, position=position, next_offset=following)
+
+    def _unreadable(
+        self, position: int, last_offset: int, reason: str, kind: type[CorruptBatch] = CorruptBatch
+    ) -> CorruptBatch:
+        """The error for a batch whose checksum is right but whose records cannot be had."""
+        return kind(reason, path=self.path, position=position, next_offset=last_offset + 1)
 
     @staticmethod
     def resume(storage: Storage, position: int, limit: int, least: int) -> tuple[int, int | None]:
-        """Behind damage at `position`: where the next good batch starts, and its first offset.
+        """At or behind damage at `position`: where the next good batch starts, and its first offset.
 
-        Where the damaged batch says that it ends is tried first: a record may itself contain what looks like a batch.
+        At `position` itself, if the damage is that batches are missing before it. Else where the damaged batch says
+        that it ends, before all other places: a record may itself contain what looks like a batch.
         """
         view = storage.view(position, limit - position)
         if len(view) >= HEADER_BYTES:
-            end = Segment._batch_size(view)
-            if 0 < end < len(view) and kernel.find_header(view, end, len(view), least) == end and _is_good(view, end):
-                return position + end, _PLACE.unpack_from(view, end)[0]
-        at: int = kernel.find_header(view, 1, len(view), least)
+            for at in (0, Segment._batch_size(view)):
+                if 0 <= at < len(view) and kernel.find_header(view, at, len(view), least) == at and _is_good(view, at):
+                    return position + at, _PLACE.unpack_from(view, at)[0]
+        at = kernel.find_header(view, 1, len(view), least)
         while at >= 0:
             if _is_good(view, at):
                 return position + at, _PLACE.unpack_from(view, at)[0]

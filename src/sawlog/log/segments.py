@@ -32,6 +32,8 @@ class SegmentSet:
         #: The log start: the first offset that is not trimmed.
         self.lowest_offset = 0
         self._list: tuple[tuple[Segment, ...], list[int]] = ((), [])
+        #: Counts the swaps: a reader who meets something odd looks whether the list changed under it.
+        self.version = 0
         self._mapped: OrderedDict[Segment, None] = OrderedDict()
         self._mapped_lock = threading.Lock()
         self._newest: Segment | None = None
@@ -49,6 +51,7 @@ class SegmentSet:
     def set(self, segments: Iterable[Segment]) -> None:
         """Swap the whole list."""
         made = tuple(segments)
+        self.version += 1
         self._list = made, [segment.base_offset for segment in made]
         with self._mapped_lock:
             for gone in self._mapped.keys() - set(made):
@@ -148,7 +151,7 @@ class FollowedSet(SegmentSet):
         following: Sequence[int | None] = [*bases[1:], None]
         found = [self._segment(base, after, known.get(base)) for base, after in zip(bases, following, strict=False)]
         start = self._log_start(found)
-        if found:
+        if found and tuple(found) != self._list[0]:
             self.set(found)
         self.lowest_offset = max(self.lowest_offset, start) if found else start
 

@@ -29,6 +29,7 @@ from ..batch.header import (
     POSITION,
     PRODUCER_EPOCH,
     PRODUCER_ID,
+    SIZE,
     TIMESTAMP_TYPE_BIT,
 )
 from ..batch.read import MALFORMED
@@ -53,12 +54,12 @@ def truncate(log: Appender, offset: int) -> int:
             return 0
         kept = list(segments.all)
         target = segments.find(offset)
-        position, rest = _cut_point(log, target, offset)
+        position, rest, visible = _cut_point(log, target, offset)
         log.retreat((offset, target.base_offset, position))
         kept = kept[: kept.index(target) + 1]
         try:
             # From here on there is no way back, only forward at the next open. Hide first what is going to go.
-            target.tail = _whole_below(target, offset), position
+            target.tail = offset, visible
             segments.set(kept)
             _delete_above(log, target.base_offset)
             kept[-1] = _cut(log, target, offset, position, rest)
@@ -72,13 +73,6 @@ def truncate(log: Appender, offset: int) -> int:
     return following - offset
 
 
-def _whole_below(segment: Segment, offset: int) -> int:
-    """The first offset of the batch that is cut, or cut through."""
-    for chunk in segment.chunks(offset, offset + 1):
-        return min(int(chunk.rows[0, BASE]), offset)
-    return offset
-
-
 def _delete_above(log: Appender, base_offset: int) -> None:
     """Remove the files of all later segments, newest first; also those of a rotation that failed."""
     for name in reversed(log.directory.names()):
@@ -89,13 +83,15 @@ def _delete_above(log: Appender, base_offset: int) -> None:
     log.directory.sync()
 
 
-def _cut_point(log: Appender, segment: Segment, offset: int) -> tuple[int, bytes]:
-    """Where the file is cut, and a batch with the kept records of the one that is cut through."""
+def _cut_point(log: Appender, segment: Segment, offset: int) -> tuple[int, bytes, int]:
+    """Where the file is cut, a batch with the kept records of the one that is cut through, and where that one ends."""
     for chunk in segment.chunks(offset, offset + 1):
         row = chunk.rows[0]
         position = chunk.origin + int(row[POSITION])
-        return position, b"" if row[BASE] >= offset else _head_of(log, chunk, offset)
-    return segment.size, b""
+        if row[BASE] >= offset:
+            return position, b"", position
+        return position, _head_of(log, chunk, offset), position + int(row[SIZE])
+    return segment.size, b"", segment.size
 
 
 def _head_of(log: Appender, chunk: Chunk, offset: int) -> bytes:
@@ -152,7 +148,6 @@ def _cut(log: Appender, segment: Segment, offset: int, position: int, rest: byte
     copy.close()
     directory.rename(temporary, file_name(base))
     directory.sync()
-    segment.unload()
     storage = directory.open(file_name(base))
     index = SegmentIndex(base, interval)
     size = position + len(rest)

@@ -18,6 +18,9 @@ from .index import SegmentIndex
 from .segment import Chunk, Segment
 from .segments import SegmentSet
 
+#: How often it starts again because segments were replaced under it.
+_RETRIES = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -61,14 +64,24 @@ class VerifyReport:
 
 def verify(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyReport:
     """Read everything below the end as of now."""
+    for _ in range(_RETRIES):
+        version = segments.version
+        report = _verify_all(segments, max_decompressed_bytes)
+        if report.ok or segments.version == version:
+            break  # else segments were replaced or deleted while they were read: that is no damage
+    return report
+
+
+def _verify_all(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyReport:
     report = VerifyReport()
     for segment in segments.all:
         segments.use(segment)
         try:
             _verify_segment(segment, report, max_decompressed_bytes)
         except StorageError as error:
-            if segments.lowest_offset >= segment.next_offset:
-                continue  # trimmed while we were reading
+            segments.refresh()
+            if segment not in segments.all:
+                continue  # trimmed or truncated while we were reading
             report.problems.append(Problem(segment.path, 0, str(error), segment.next_offset))
         finally:
             segments.done(segment)

@@ -1,0 +1,55 @@
+"""The process that act four kills: it appends durably and says so, until it is ended in the middle of a record.
+
+Standard output is its word: `ack OFFSET` once a record is acknowledged, `stream` when a long one begins. What a record
+holds follows from its offset, so whoever reads the log afterwards knows what has to be in it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+from sawlog import Log
+
+#: Short records between two streamed ones.
+SHORT = 200
+CHUNK = bytes(range(256)) * 256
+CHUNKS = 64
+#: Streamed records that it gets to finish; the next one goes on for so many chunks that it surely dies first.
+FINISHED, CHUNKS_OF_THE_LAST = 1, 4096
+
+
+def is_streamed(offset: int) -> bool:
+    """Whether the record at this offset is a long one."""
+    return offset % (SHORT + 1) == SHORT
+
+
+def value_at(offset: int) -> bytes:
+    """What the record at this offset holds."""
+    return CHUNK * CHUNKS if is_streamed(offset) else b"receipt %d" % offset
+
+
+def _upload(chunks: int) -> Iterator[bytes]:
+    """Something large that comes slowly, as over a network."""
+    for _ in range(chunks):
+        yield CHUNK
+        time.sleep(0.002)
+
+
+def main(path: str) -> None:
+    """Until somebody ends us."""
+    streamed = 0
+    with Log.open(path) as log:
+        while True:
+            if is_streamed(log.next_offset):
+                print("stream", flush=True)
+                offset = log.append_stream(_upload(CHUNKS if streamed < FINISHED else CHUNKS_OF_THE_LAST))
+                streamed += 1
+            else:
+                offset = log.append(value_at(log.next_offset))
+            print(f"ack {offset}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

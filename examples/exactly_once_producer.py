@@ -1,0 +1,27 @@
+"""Sent twice, stored once: a producer that numbers its records may repeat itself after any failure."""
+
+from tempfile import TemporaryDirectory
+
+from sawlog import Log, OutOfOrderSequence, Producer, ProducerFenced
+
+orders = [b"order 1", b"order 2", b"order 3"]
+
+with TemporaryDirectory() as directory:
+    with Log.open(directory) as log:
+        print("sent:", log.append_many(orders, producer=Producer(id=7, epoch=0, sequence=0)))
+        # The answer got lost on its way, so the producer sends the same batch again.
+        print("sent again:", log.append_many(orders, producer=Producer(id=7, epoch=0, sequence=0)))
+
+    with Log.open(directory) as log:  # it is in the batches themselves, so a restart forgets nothing
+        print("after a restart:", log.append_many(orders, producer=Producer(id=7, epoch=0, sequence=0)))
+        print("the next batch:", log.append_many([b"order 4"], producer=Producer(id=7, epoch=0, sequence=3)))
+        try:
+            log.append_many([b"order 9"], producer=Producer(id=7, epoch=0, sequence=8))
+        except OutOfOrderSequence:
+            print("a gap: refused")
+        log.append_many([b"order 5"], producer=Producer(id=7, epoch=1, sequence=0))  # its successor takes over
+        try:
+            log.append_many([b"order 5"], producer=Producer(id=7, epoch=0, sequence=4))
+        except ProducerFenced:
+            print("the predecessor wakes up: refused")
+        print("stored:", [record.value.decode() for record in log])

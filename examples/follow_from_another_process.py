@@ -1,0 +1,26 @@
+"""One process writes, another reads along: no server, no lock, no polling loop of your own."""
+
+import multiprocessing
+from tempfile import TemporaryDirectory
+
+from sawlog import Log
+
+
+def read_along(directory: str) -> None:
+    with Log.open(directory, mode="r") as log:
+        for record in log.follow(start=0, timeout=30):  # waits for new records; gives up after 30 quiet seconds
+            print(f"reader: {record.offset} {(record.value or b'').decode()}", flush=True)
+            if record.value == b"bye":
+                return
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as directory, Log.open(directory) as log:
+        log.append(b"written before the reader started")
+        reader = multiprocessing.get_context("spawn").Process(target=read_along, args=(directory,))
+        reader.start()
+        for number in range(3):
+            log.append(b"event %d" % number)
+        log.append(b"bye")
+        reader.join()
+        print("writer: the reader ended with", reader.exitcode)

@@ -1,0 +1,69 @@
+"""Starting other Python processes that run one of the modules beside this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import sawlog
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60.0
+
+
+def start(module: str, *arguments: object, preexec: list[str] | None = None) -> subprocess.Popen[str]:
+    """`python -m tests.processes.<module> arguments`, with its output and errors in pipes."""
+    path = os.pathsep.join([str(Path(sawlog.__file__).parents[1]), str(ROOT)])
+    return subprocess.Popen(
+        [
+            *(preexec or []),
+            sys.executable,
+            "-X",
+            "faulthandler",
+            "-m",
+            f"tests.processes.{module}",
+            *map(str, arguments),
+        ],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Wait for a process that has to succeed; what it wrote."""
+    try:
+        output, errors = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # faulthandler shows where it hangs
+        output, errors = process.communicate()
+    said = f"{output[-2000:]}\n{errors[-6000:]}"
+    assert process.returncode == 0, f"{process.args} ended with {process.returncode}:\n{said}"
+    return output
+
+
+def ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """Wait until a process says that it has opened its log."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if line != "ready\n":
+        finish(process)
+    assert line == "ready\n", line
+    return process
+
+
+def run(module: str, *arguments: object, preexec: list[str] | None = None) -> str:
+    """Start, wait, and give what it wrote."""
+    return finish(start(module, *arguments, preexec=preexec))
+
+
+def say(line: object) -> None:
+    """In a worker: one line to whoever started it, at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

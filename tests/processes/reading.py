@@ -1,0 +1,141 @@
+"""A reader beside a writer in another process: takes records in every way and checks each of them.
+
+    python -m tests.processes.reading DIRECTORY SEED [follow] [fall] [cut]
+
+It goes on until it has seen the record named "end", then prints, as JSON: how often the log was trimmed or truncated
+under it, how many records it saw, a digest of all that is in the log at the end, and how many descriptors it has open
+more than at its start. `follow`: only with `follow`, otherwise scans, Arrow, single reads and raw batches are mixed
+in. Without `fall` (trimmed) and `cut` (truncated) an offset out of range is an error.
+
+What it checks: a record's name carries its own offset and a digest of the content; offsets have no gap and no repeat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterable, Iterator
+
+from sawlog import Log, LogConfig, LogNotFound, OffsetOutOfRange, Record
+from sawlog.batch.read import decode
+
+from . import content
+from .launch import say
+
+
+def digest_of(records: Iterable[Record]) -> str:
+    """Of offsets and values."""
+    made = hashlib.sha256()
+    for record in records:
+        made.update(b"%d:%b\n" % (record.offset, record.value or b""))
+    return made.hexdigest()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+class Reading:
+    """One reader's way through a log."""
+
+    def __init__(self, log: Log, seed: int, options: tuple[str, ...]) -> None:
+        self.log = log
+        self.random = random.Random(seed)
+        self.options = options
+        self.position = log.lowest_offset
+        self.seen = self.trimmed = self.cut = 0
+        self.ended = False
+
+    def take(self, offset: int, value: bytes | None) -> None:
+        """Check one record."""
+        assert offset == self.position, f"got offset {offset}, expected {self.position}"
+        name = content.name_of(value)
+        if name == "end":
+            self.ended = True
+        else:
+            assert int(name.partition(".")[0]) == offset, f"offset {offset} holds the record {name}"
+        self.position += 1
+        self.seen += 1
+
+    def follow(self, most: int) -> Iterator[tuple[int, bytes | None]]:
+        for record in itertools.islice(self.log.follow(self.position, timeout=0.05), most):
+            yield record.offset, record.value
+
+    def scan(self, most: int) -> Iterator[tuple[int, bytes | None]]:
+        for record in itertools.islice(self.log.scan(self.position), most):
+            yield record.offset, record.value
+
+    def arrow(self, most: int) -> Iterator[tuple[int, bytes | None]]:
+        for batch in self.log.scan_arrow(self.position, self.position + most, batch_rows=50):
+            yield from zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
+
+    def read(self, most: int) -> Iterator[tuple[int, bytes | None]]:
+        for offset in range(self.position, min(self.position + most, self.log.next_offset)):
+            record = self.log.read(offset)
+            yield record.offset, record.value
+
+    def fetch(self, most: int) -> Iterator[tuple[int, bytes | None]]:
+        start = self.position
+        for record in decode(self.log.fetch(start, most * 100).raw, start):
+            yield record.offset, record.value
+
+    def step(self) -> None:
+        """Some records, in some way."""
+        ways = (
+            [self.follow] if "follow" in self.options else [self.follow, self.scan, self.arrow, self.read, self.fetch]
+        )
+        try:
+            for offset, value in self.random.choice(ways)(self.random.choice([1, 20, 2000])):
+                self.take(offset, value)
+        except OffsetOutOfRange as error:
+            self.resume(error)
+
+    def resume(self, error: OffsetOutOfRange) -> None:
+        """What we were at is gone: go on where there is something."""
+        if error.requested < error.lowest:
+            assert "fall" in self.options, str(error)
+            self.trimmed += 1
+            self.position = error.lowest
+        else:
+            assert "cut" in self.options, str(error)
+            self.cut += 1
+            self.position = max(min(error.next, self.log.next_offset), self.log.lowest_offset)
+
+
+def opened(directory: str) -> Log:
+    """The log, as soon as there is one."""
+    while True:
+        try:
+            return Log.open(directory, LogConfig(max_mapped_segments=4), mode="r")
+        except LogNotFound:
+            time.sleep(0.005)
+
+
+def main(directory: str, seed: str, *options: str) -> None:
+    log = opened(directory)
+    reading = Reading(log, int(seed), options)
+    before = descriptors()
+    say("ready")
+    while not reading.ended:
+        reading.step()
+    report = log.verify()
+    assert report, str(report)
+    summary = {
+        "seen": reading.seen,
+        "position": reading.position,
+        "trimmed": reading.trimmed,
+        "cut": reading.cut,
+        "digest": digest_of(log.scan()),
+        "descriptors": descriptors() - before,
+    }
+    say(json.dumps(summary))
+    log.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

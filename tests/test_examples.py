@@ -1,0 +1,323 @@
+"""The examples do what they say: each runs as a process of its own, as a reader would run it, and leaves nothing behind.
+
+What they print is compared as a whole, so an example cannot drift away from the library unnoticed. The demo runs with
+few events; what is checked is what it finds, says and leaves, never how fast it was.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import sawlog
+from sawlog import Log
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+
+PRINTED = {
+    "append_and_read.py": """\
+first offset: 0
+read(1): b'world' (('language', b'en'),)
+log[-1]: b'greeting' None
+scan: 0 b'greeting' b'hello'
+scan: 1 None b'world'
+scan: 2 b'greeting' None
+no offset 3: there are 0 to 2
+""",
+    "batches_and_arrow.py": """\
+batch: range(0, 3)
+after the writer: 10003
+table: range(10003, 10006)
+columns: ['offset', 'timestamp', 'key', 'value']
+records per key: {b'even': 5000, b'odd': 5000, b'a': 1, b'b': 1, b'c': 1}
+longest value: 4 bytes
+""",
+    "stream_a_file.py": """\
+offset 0: the same as the file: True
+aborted: the upload broke off; of 5,120,078 bytes the log now holds 5,120,078
+""",
+    "follow_from_another_process.py": """\
+reader: 0 written before the reader started
+reader: 1 event 0
+reader: 2 event 1
+reader: 3 event 2
+reader: 4 bye
+writer: the reader ended with 0
+""",
+    "group_commit_asyncio.py": """\
+acknowledged: 1000 different offsets: 1000
+durable up to: 1000
+in order for each client: True
+batches written and synced: FEW
+""",
+    "time_travel.py": """\
+readings: 48 in 7 segments
+first one after eleven and a half hours: b'reading of hour 12'
+trim drops: 12 and the log starts at 12
+older than a day, dropped: 9 now from 21
+by retention_ms, dropped: 14 now from 35
+oldest reading kept: b'reading of hour 35' - next offset still 48
+""",
+    "exactly_once_producer.py": """\
+sent: range(0, 3)
+sent again: range(0, 3)
+after a restart: range(0, 3)
+the next batch: range(3, 4)
+a gap: refused
+the predecessor wakes up: refused
+stored: ['order 1', 'order 2', 'order 3', 'order 4', 'order 5']
+""",
+}
+
+#: Settings of whoever runs the tests that would change what a program prints.
+_LOUD = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONWARNINGS")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a program runs: an empty working directory, and a place of its own for temporary files."""
+
+    work: Path
+    temporary: Path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Ours, without what would change the output."""
+        kept = {name: value for name, value in os.environ.items() if name not in _LOUD}
+        return kept | {"TMPDIR": str(self.temporary), "PYTHONIOENCODING": "utf-8"} | more
+
+    def run(self, *arguments: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+        """A Python program, to its end. Its warnings are errors, except that a kernel may be interpreted."""
+        return subprocess.run(
+            [sys.executable, "-W", "error", "-W", "ignore::RuntimeWarning", *map(str, arguments)],
+            cwd=self.work,
+            env=self.environment(**more),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=300,
+            check=False,
+        )
+
+    def left(self) -> list[Path]:
+        """What a program left behind."""
+        return [*self.work.iterdir(), *self.temporary.iterdir()]
+
+
+def make_place(path: Path) -> Place:
+    place = Place(path / "work", path / "temporary")
+    place.work.mkdir()
+    place.temporary.mkdir()
+    return place
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return make_place(tmp_path)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_example_prints_what_it_promises_and_leaves_nothing(name: str, place: Place) -> None:
+    done = place.run(EXAMPLES / name)
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = re.sub(r"(?<=synced: )\d{1,2}$", "FEW", done.stdout, flags=re.MULTILINE)
+    assert printed == PRINTED[name]
+    assert place.left() == []
+
+
+def test_every_example_is_tested_and_listed() -> None:
+    scripts = {path.name for path in EXAMPLES.glob("*.py")}
+    listed = set(re.findall(r"^\| `(\w+\.py)`", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert scripts == listed == {*PRINTED, "demo.py"}
+
+
+# --- the demo
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One run of the demo, and what it kept."""
+
+    done: subprocess.CompletedProcess[str]
+    place: Place
+
+    @property
+    def kept(self) -> Path:
+        return self.place.work / "kept"
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    place = make_place(tmp_path_factory.mktemp("demo"))
+    return Played(place.run(EXAMPLES / "demo.py", "--events", "3000", "--keep", "kept"), place)
+
+
+def control_characters(text: str) -> set[str]:
+    return {character for character in text if (character < " " and character != "\n") or character == "\x7f"}
+
+
+def test_demo_holds_all_its_checks(played: Played) -> None:
+    assert (played.done.returncode, played.done.stderr) == (0, "")
+    ticks = played.done.stdout.count("✓")
+    assert ticks > 10
+    assert f"All {ticks} checks held." in played.done.stdout
+
+
+def test_demo_without_a_terminal_is_plain(played: Played) -> None:
+    lines = played.done.stdout.splitlines()
+    assert control_characters(played.done.stdout) == set()
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_demo_shows_every_act(played: Played) -> None:
+    titles = re.findall(r"^(\d)  (\w+) ─+$", played.done.stdout, re.MULTILINE)
+    assert titles == list(zip("123456", ("Write", "Read", "Acknowledge", "Kill", "Damage", "Summary"), strict=True))
+
+
+def test_demo_keeps_what_it_is_asked_to_keep(played: Played) -> None:
+    with Log.open(played.kept / "orders", mode="r") as log:
+        assert (len(log), log.verify().ok) == (3000, True)
+        assert b'"order":2999,' in log[-1].value
+    assert sorted(path.name for path in played.kept.iterdir()) == ["damaged", "killed", "orders", "receipts"]
+    assert list(played.place.temporary.iterdir()) == []
+
+
+def test_demo_really_killed_a_writer_in_the_middle_of_a_record(played: Played) -> None:
+    torn = list((played.kept / "killed").glob("*.torn"))
+    assert [path.stat().st_size > 1_000_000 for path in torn] == [True]
+    with Log.open(played.kept / "killed", mode="r") as log:
+        assert log[-1].value == b"life goes on"
+        said = re.search(r"had acknowledged (\d+) records", played.done.stdout)
+        assert said is not None
+        assert len(log) > int(said[1]) > 200
+
+
+def test_demo_really_damaged_one_byte_of_the_copy(played: Played) -> None:
+    differing = []
+    for path in (played.kept / "orders").glob("*.log"):
+        pairs = zip(path.read_bytes(), (played.kept / "damaged" / path.name).read_bytes(), strict=True)
+        differing += [(path.name, position) for position, (good, bad) in enumerate(pairs) if good != bad]
+    assert len(differing) == 1
+    name, position = differing[0]
+    assert f"{name}, byte {position:,}" in played.done.stdout
+    with Log.open(played.kept / "damaged", mode="r") as log:
+        assert len(log.verify().problems) == 1
+
+
+def test_demo_speaks_ascii_where_there_is_nothing_else_and_removes_its_directory(place: Place) -> None:
+    done = place.run(EXAMPLES / "demo.py", "--events", "1000", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+    assert "US  ####" in done.stdout
+    assert "checks held." in done.stdout
+    assert place.left() == []
+
+
+def test_demo_fails_when_a_check_fails(place: Place) -> None:
+    """A forger who puts the byte back: nothing is there to be found, and the demo must not say that it was."""
+    program = """\
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import demo
+
+def forge(copy, real=demo.damaging.forge):
+    forgery = real(copy)
+    file = next(Path(copy).glob(forgery.file))
+    file.write_bytes(file.read_bytes().replace(forgery.after, forgery.before))
+    return forgery
+
+demo.damaging.forge = forge
+sys.exit(demo.main(["--events", "1000"]))
+"""
+    done = place.run("-c", program, EXAMPLES)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.count("✗") == 3
+    assert re.search(r"3 of \d+ checks FAILED:", done.stdout)
+    assert place.left() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [(["--events", "999"], "at least 1,000"), (["--keep", "full"], "not an empty directory"), (["--evnts"], "usage:")],
+)
+def test_demo_refuses_what_it_cannot_do(arguments: Sequence[str], complaint: str, place: Place) -> None:
+    (place.work / "full").mkdir()
+    (place.work / "full" / "precious").write_text("keep me")
+    done = place.run(EXAMPLES / "demo.py", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint in done.stderr
+    assert [path.name for path in (place.work / "full").iterdir()] == ["precious"]
+
+
+def test_demo_help_names_every_act(place: Place) -> None:
+    done = place.run(EXAMPLES / "demo.py", "--help")
+    assert done.returncode == 0
+    for word in ("Write", "Read", "Acknowledge", "Kill", "Damage", "--events", "--keep", "examples:"):
+        assert word in done.stdout
+
+
+def read_to_the_end(fd: int) -> str:
+    """Everything that a terminal was sent; on Linux its end is an error, elsewhere it is empty."""
+    parts = []
+    while True:
+        try:
+            part = os.read(fd, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        parts.append(part)
+    return b"".join(parts).decode("utf-8")
+
+
+def test_demo_in_a_terminal_of_eighty_columns_is_coloured_and_never_wraps(place: Place) -> None:
+    ours, theirs = pty.openpty()
+    environment = place.environment(TERM="xterm-256color", COLUMNS="80", LINES="24")
+    command = [sys.executable, str(EXAMPLES / "demo.py"), "--events", "1000"]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=place.work, env=environment) as process:
+        os.close(theirs)
+        shown = read_to_the_end(ours)
+    os.close(ours)
+    assert process.returncode == 0
+    assert "\x1b[1;32m✓" in shown
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert "1,000 orders as JSON" in plain
+    assert max(len(line) for line in re.split(r"[\r\n]+", plain)) <= 80
+    assert place.left() == []
+
+
+def without_kernel(path: Path) -> Path:
+    """A copy of the library as it is where there was no compiler."""
+    shutil.copytree(
+        Path(sawlog.__file__).parent, path / "sawlog", ignore=shutil.ignore_patterns("*.so", "*.pyd", "__pycache__")
+    )
+    return path
+
+
+def test_demo_runs_with_the_interpreted_kernel_and_says_so(place: Place, tmp_path: Path) -> None:
+    library = without_kernel(tmp_path / "library")
+    done = place.run(EXAMPLES / "demo.py", "--events", "1000", PYTHONPATH=str(library))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "interpreted kernel" in done.stdout
+    assert "1,000 orders as JSON" in done.stdout
+
+
+@pytest.mark.slow
+def test_demo_lowers_the_number_of_events_by_itself_where_the_kernel_is_interpreted(
+    place: Place, tmp_path: Path
+) -> None:
+    library = without_kernel(tmp_path / "library")
+    done = place.run(EXAMPLES / "demo.py", PYTHONPATH=str(library))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "20,000 orders" in done.stdout
+    assert "20,000 orders as JSON" in done.stdout
