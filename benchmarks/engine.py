@@ -81,9 +81,12 @@ def main() -> None:
     about = machine.description(parent)
     try:
         rows = measured(cases, bench)
+    except KeyboardInterrupt:
+        sys.exit(130)
     finally:
         bench.close()
         shutil.rmtree(directory, ignore_errors=True)
+    about["load"] += f", {machine.load():.1f} when it ended"
     table.show(rows, about)
     if asked.json:
         table.save(asked.json, rows, about)

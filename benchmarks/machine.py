@@ -81,7 +81,6 @@ def description(directory: Path) -> dict[str, str]:
 
     import sawlog
 
-    load = os.getloadavg() if hasattr(os, "getloadavg") else (0.0,)
     return {
         "system": f"{platform.system()} {platform.release()}, {os.cpu_count()} x {_processor()}",
         "python": f"{platform.python_version()} ({sys.implementation.name})",
@@ -89,9 +88,14 @@ def description(directory: Path) -> dict[str, str]:
         f"lmdb {lmdb.__version__}",
         "kernel": str(sawlog.kernel_info()).split(":", 1)[0],
         "directory": f"{directory} ({_file_system(directory)}, {shutil.disk_usage(directory).free >> 30} GiB free)",
-        "load": f"{load[0]:.1f} when it started",
+        "load": f"{load():.1f} when it started",
         "tunables": os.environ.get("GLIBC_TUNABLES", "none"),
     }
+
+
+def load() -> float:
+    """How many processes want a processor; more than there are processors means that wall times lie."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def _processor() -> str:

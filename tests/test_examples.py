@@ -1,4 +1,4 @@
-"""The examples do what they say: each runs as a process of its own, as a reader would run it, and leaves nothing behind.
+"""The examples do what they say: each runs as a process of its own, as a reader would run it, and leaves nothing.
 
 What they print is compared as a whole, so an example cannot drift away from the library unnoticed. The demo runs with
 few events; what is checked is what it finds, says and leaves, never how fast it was.
@@ -44,7 +44,7 @@ longest value: 4 bytes
 """,
     "stream_a_file.py": """\
 offset 0: the same as the file: True
-aborted: the upload broke off; of 5,120,078 bytes the log now holds 5,120,078
+aborted: the upload broke off; of 5,120,086 bytes the log now holds 5,120,086
 """,
     "follow_from_another_process.py": """\
 reader: 0 written before the reader started
@@ -124,10 +124,15 @@ def place(tmp_path: Path) -> Place:
     return make_place(tmp_path)
 
 
+def assert_succeeded(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("name", PRINTED)
 def test_example_prints_what_it_promises_and_leaves_nothing(name: str, place: Place) -> None:
     done = place.run(EXAMPLES / name)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert_succeeded(done)
     printed = re.sub(r"(?<=synced: )\d{1,2}$", "FEW", done.stdout, flags=re.MULTILINE)
     assert printed == PRINTED[name]
     assert place.left() == []
@@ -165,7 +170,7 @@ def control_characters(text: str) -> set[str]:
 
 
 def test_demo_holds_all_its_checks(played: Played) -> None:
-    assert (played.done.returncode, played.done.stderr) == (0, "")
+    assert_succeeded(played.done)
     ticks = played.done.stdout.count("✓")
     assert ticks > 10
     assert f"All {ticks} checks held." in played.done.stdout
@@ -198,7 +203,7 @@ def test_demo_really_killed_a_writer_in_the_middle_of_a_record(played: Played) -
         assert log[-1].value == b"life goes on"
         said = re.search(r"had acknowledged (\d+) records", played.done.stdout)
         assert said is not None
-        assert len(log) > int(said[1]) > 200
+        assert len(log) > int(said[1]) > 100
 
 
 def test_demo_really_damaged_one_byte_of_the_copy(played: Played) -> None:
@@ -215,7 +220,7 @@ def test_demo_really_damaged_one_byte_of_the_copy(played: Played) -> None:
 
 def test_demo_speaks_ascii_where_there_is_nothing_else_and_removes_its_directory(place: Place) -> None:
     done = place.run(EXAMPLES / "demo.py", "--events", "1000", PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert_succeeded(done)
     assert done.stdout.isascii()
     assert "US  ####" in done.stdout
     assert "checks held." in done.stdout
@@ -307,7 +312,7 @@ def without_kernel(path: Path) -> Path:
 def test_demo_runs_with_the_interpreted_kernel_and_says_so(place: Place, tmp_path: Path) -> None:
     library = without_kernel(tmp_path / "library")
     done = place.run(EXAMPLES / "demo.py", "--events", "1000", PYTHONPATH=str(library))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert_succeeded(done)
     assert "interpreted kernel" in done.stdout
     assert "1,000 orders as JSON" in done.stdout
 
@@ -318,6 +323,6 @@ def test_demo_lowers_the_number_of_events_by_itself_where_the_kernel_is_interpre
 ) -> None:
     library = without_kernel(tmp_path / "library")
     done = place.run(EXAMPLES / "demo.py", PYTHONPATH=str(library))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert_succeeded(done)
     assert "20,000 orders" in done.stdout
     assert "20,000 orders as JSON" in done.stdout

@@ -11,7 +11,7 @@ from sawlog import Log
 from .disk import CountingDirectory
 from .screen import Screen, duration
 
-TASKS, EACH, ALONE = 256, 40, 150
+TASKS, EACH, ALONE = 256, 40, 100
 
 
 def play(screen: Screen, path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from sawlog import Log
 
 #: Short records between two streamed ones.
-SHORT = 200
+SHORT = 100
 CHUNK = bytes(range(256)) * 256
 CHUNKS = 64
 #: Streamed records that it gets to finish; the next one goes on for so many chunks that it surely dies first.

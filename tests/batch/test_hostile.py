@@ -210,8 +210,8 @@ LIES = [
 ]
 
 
-def lying_records(lie: bytes) -> Iterator[bytes]:
-    """One record after another, each with one of its numbers replaced."""
+def lying_records(lie: bytes, *, bare: bool = False) -> Iterator[bytes]:
+    """One record after another, each with one of its numbers replaced, with or without what it is the length of."""
     fields = [
         b"\0",
         b"\0",
@@ -222,7 +222,7 @@ def lying_records(lie: bytes) -> Iterator[bytes]:
         varint(1) + b"c",
     ]
     for at in range(len(fields)):
-        content = {2: b"k", 3: b"vv", 5: b"h", 6: b"c"}.get(at, b"")
+        content = b"" if bare else {2: b"k", 3: b"vv", 5: b"h", 6: b"c"}.get(at, b"")
         body = b"\0" + b"".join(lie + content if i == at else field for i, field in enumerate(fields))
         yield varint(len(body)) + body
     yield lie + record((0, 0, None, b"x", ()))[1:]
@@ -231,7 +231,7 @@ def lying_records(lie: bytes) -> Iterator[bytes]:
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.hex()[:24] or "nothing")
 def test_a_number_that_lies_is_read_or_refused_wherever_it_stands(lie: bytes) -> None:
     honest = record((1, 0, None, b"honest", ()))
-    for lying in lying_records(lie):
+    for lying in (*lying_records(lie), *lying_records(lie, bare=True)):
         for header in (Header(count=1), Header(count=2, last_delta=1), Header(count=1, last_delta=2**31 - 1)):
             check(around(lying + (honest if header.count == 2 else b""), header))
 
@@ -245,10 +245,11 @@ def test_a_length_that_cannot_be_is_refused_wherever_it_stands(place: int) -> No
     least = LENGTHS[place]
     impossible = [least - 1, least - 2, -(2**31), -(2**63), 1000, 2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**63 - 1]
     for number in [varint(n) for n in impossible] + [TEN + b"\x02", b"\xff" * 11, b"\x80" * 20]:
-        lying = around(list(lying_records(number))[place], Header(count=1))
-        check(lying)
-        with pytest.raises(CorruptBatch):
-            decode(lying)
+        for bare in (False, True):
+            lying = around(list(lying_records(number, bare=bare))[place], Header(count=1))
+            check(lying)
+            with pytest.raises(CorruptBatch):
+                decode(lying)
 
 
 @pytest.mark.parametrize("kernel", BOTH)

@@ -44,6 +44,8 @@ class Producer:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= most:
                 raise InvalidRecord(f"a producer's {name} is a number from -1 (none) to {most}, not {value!r}")
+        if len({self.id < 0, self.epoch < 0, self.sequence < 0}) > 1:
+            raise InvalidRecord(f"a producer has an id, an epoch and a sequence, or none of them, not {self}")
 
 
 NOBODY = Producer()

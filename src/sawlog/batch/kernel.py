@@ -20,6 +20,7 @@ Interpreted, the same code is some 20 to 200 times slower: a correctness fallbac
 from __future__ import annotations
 
 import time
+from array import array
 
 try:
     import cython
@@ -1164,6 +1165,122 @@ def decode_records(
     return -1
 
 
+@cython.final
+@cython.cclass
+class RecordCursor:
+    """Gives the `Record`s of checked batches one by one, so that each is made where the one before it was freed.
+
+    After the last one, `bad` is -1, or the number of the row whose records do not parse; `following` is the offset
+    behind the last record that was given.
+    """
+
+    view: cython.const[cython.uchar][::1]
+    rows: cython.const[cython.longlong][:, ::1]
+    q: cython.Py_ssize_t
+    batches: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    body_end: cython.Py_ssize_t
+    left: cython.longlong
+    base: cython.longlong
+    most: cython.longlong
+    previous: cython.longlong
+    base_time: cython.longlong
+    max_time: cython.longlong
+    appended: cython.bint
+    start: cython.longlong
+    end: cython.longlong
+    bad = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    following = cython.declare(cython.longlong, visibility="readonly")
+
+    def __init__(self, view, rows, start, end):
+        check_rows(view, rows, 0, rows.shape[0])
+        self.view = view
+        self.rows = rows
+        self.batches = self.rows.shape[0]
+        self.q = -1
+        self.left = 0
+        self.p = 0
+        self.body_end = 0
+        self.start = start
+        self.end = end
+        self.bad = -1
+        self.following = start
+
+    def __iter__(self):
+        return self
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def _next_batch(self) -> cython.bint:
+        """Whether there is one more batch, and the one before it ended where it should."""
+        if self.p != self.body_end:
+            self.bad = self.q
+            return False
+        self.q += 1
+        if self.q >= self.batches:
+            return False
+        self.p = self.rows[self.q, 12]
+        self.body_end = self.rows[self.q, 13]
+        self.left = self.rows[self.q, 4]
+        self.base = self.rows[self.q, 2]
+        self.most = self.rows[self.q, 3] - self.base
+        self.base_time = self.rows[self.q, 6]
+        self.max_time = self.rows[self.q, 7]
+        self.appended = (self.rows[self.q, 5] & 8) != 0
+        self.previous = -1
+        return True
+
+    def __next__(self):
+        rend: cython.Py_ssize_t
+        ts: cython.longlong
+        delta: cython.longlong
+        kpos: cython.Py_ssize_t
+        klen: cython.Py_ssize_t
+        vpos: cython.Py_ssize_t
+        vlen: cython.Py_ssize_t
+        hpos: cython.Py_ssize_t
+        hcount: cython.Py_ssize_t
+        record: Record
+        headers: object
+        while True:
+            if self.left == 0:
+                if self.bad >= 0 or not self._next_batch():
+                    raise StopIteration
+                continue
+            rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(self.view, self.p, self.body_end)
+            if rend < 0 or delta <= self.previous or delta > self.most:
+                self.bad = self.q
+                self.left = 0
+                raise StopIteration
+            self.left -= 1
+            self.previous = delta
+            self.p = rend
+            if self.base + delta >= self.start:
+                break
+        if self.base + delta >= self.end:
+            self.left = 0
+            self.batches = 0
+            self.p = self.body_end
+            raise StopIteration
+        headers = ()
+        if hcount > 0:
+            headers = to_headers(self.view, hpos, rend, hcount)
+            if headers is None:
+                self.bad = self.q
+                self.left = 0
+                raise StopIteration
+        record = Record.__new__(Record)
+        record.offset = self.base + delta
+        record.timestamp = self.max_time if self.appended else add64(self.base_time, ts)
+        record.timestamp_type = 1 if self.appended else 0
+        record.key = to_bytes(self.view, kpos, klen)
+        record.value = to_bytes(self.view, vpos, vlen)
+        record.headers = headers
+        self.following = record.offset + 1
+        return record
+
+
 def record_at(
     b: cython.const[cython.uchar][::1],
     body: cython.Py_ssize_t,
@@ -1598,6 +1715,89 @@ def decode_headers(
             if bad >= 0:
                 break
     return bad, n, names, contents, nulls
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# CRC-32C of small batches: a call into the crc32c package costs more than the checksum of a record or two
+
+CRC_TABLES = array("I", bytes(4 * 2048))
+
+
+def _fill_crc_tables():
+    """Entry k * 256 + v: what byte v contributes k bytes further on. Slicing by eight, Castagnoli's polynomial."""
+    for i in range(256):
+        x = i
+        for _ in range(8):
+            x = (x >> 1) ^ (0x82F63B78 if x & 1 else 0)
+        CRC_TABLES[i] = x
+    for i in range(256):
+        x = CRC_TABLES[i]
+        for k in range(1, 8):
+            x = CRC_TABLES[x & 255] ^ (x >> 8)
+            CRC_TABLES[k * 256 + i] = x
+
+
+_fill_crc_tables()
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def small_crc(
+    b: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    t: cython.const[cython.uint][::1],
+) -> cython.longlong:
+    x: cython.ulonglong = 0
+    low: cython.ulonglong
+    x = x ^ 0x7FFFFFFF | (cython.cast(cython.ulonglong, 1) << 31)
+    while end - p >= 8:
+        low = x ^ b[p] ^ (cython.cast(cython.ulonglong, b[p + 1]) << 8)
+        low = low ^ (cython.cast(cython.ulonglong, b[p + 2]) << 16) ^ (cython.cast(cython.ulonglong, b[p + 3]) << 24)
+        x = t[1792 + (low & 255)] ^ t[1536 + ((low >> 8) & 255)] ^ t[1280 + ((low >> 16) & 255)] ^ t[1024 + (low >> 24)]
+        x = x ^ t[768 + b[p + 4]] ^ t[512 + b[p + 5]] ^ t[256 + b[p + 6]] ^ t[b[p + 7]]
+        p += 8
+    while p < end:
+        x = t[(x ^ b[p]) & 255] ^ (x >> 8)
+        p += 1
+    x = x ^ 0x7FFFFFFF ^ (cython.cast(cython.ulonglong, 1) << 31)
+    return cython.cast(cython.longlong, x)
+
+
+def check_small(
+    b: cython.const[cython.uchar][::1],
+    rows: cython.const[cython.longlong][:, ::1],
+    first: cython.Py_ssize_t,
+    limit: cython.longlong,
+):
+    """Compare the CRCs of batches of up to `limit` bytes, from row `first` on: (the row where it stopped, whether
+    because its CRC is wrong). Else it stopped at a larger batch, or behind the last row."""
+    q: cython.Py_ssize_t = first
+    n: cython.Py_ssize_t = rows.shape[0]
+    wrong: cython.bint = False
+    tables: cython.const[cython.uint][::1] = CRC_TABLES
+    if first < 0 or rows.shape[1] < 16:
+        raise ValueError("rows outside the buffer")
+    with cython.nogil:
+        while q < n and rows[q, 1] <= limit:
+            if rows[q, 0] < 0 or rows[q, 1] < 61 or rows[q, 1] > b.shape[0] - rows[q, 0]:
+                wrong = True
+                break
+            if (
+                small_crc(
+                    b,
+                    cython.cast(cython.Py_ssize_t, rows[q, 0] + 21),
+                    cython.cast(cython.Py_ssize_t, rows[q, 0] + rows[q, 1]),
+                    tables,
+                )
+                != rows[q, 11]
+            ):
+                wrong = True
+                break
+            q += 1
+    return q, wrong
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -32,15 +32,36 @@ from .header import (
 )
 from .kernel import Record
 
+#: Up to this size the kernel computes a CRC faster than a call to the package, which has the processor do it.
+SMALL_BYTES = 512
+
 MALFORMED = "the records of a batch do not parse, although its checksum is right"
 
 
 def first_bad_crc(view: memoryview, rows: Rows) -> int:
     """The number of the first row whose content does not match its CRC, or -1."""
+    if len(rows) and int(rows[:, SIZE].min()) <= SMALL_BYTES:
+        return _first_bad_of_mixed(view, rows)
     for i, (position, size, crc) in enumerate(rows[:, (POSITION, SIZE, CRC)].tolist()):
         if crc32c(view[position + 21 : position + size]) != crc:
             return i
     return -1
+
+
+def _first_bad_of_mixed(view: memoryview, rows: Rows) -> int:
+    lines = memoryview(rows)
+    i: int = 0
+    wrong: bool
+    while True:
+        i, wrong = kernel.check_small(view, lines, i, SMALL_BYTES)
+        if wrong:
+            return i
+        if i == len(rows):
+            return -1
+        position, size = int(rows[i, POSITION]), int(rows[i, SIZE])
+        if crc32c(view[position + 21 : position + size]) != rows[i, CRC]:
+            return i
+        i += 1
 
 
 def unpack(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[memoryview, Rows, CorruptBatch | None]]:

@@ -45,6 +45,7 @@ from .segment import Segment
 from .segments import SegmentSet
 
 if TYPE_CHECKING:
+    from .streaming import Spool
     from .writer import Writer
 
 #: Offsets in an index are relative and 32-bit; Kafka reads them as signed.
@@ -98,6 +99,8 @@ class Appender:
         self.streaming = False
         #: Open writers: closing the log flushes them first.
         self.writers: set[Writer] = set()
+        #: Files that collect async streams; closing the log discards them.
+        self.spools: set[Spool] = set()
         self._encoders: list[Encoder] = []
         #: Held while the active segment is synced or replaced: nobody closes a file that is being synced.
         self._sync_lock = threading.RLock()
@@ -141,8 +144,13 @@ class Appender:
             )
         if self.commit.failure is not None:
             self.commit.check()
-        if self.streaming:  # the lock is held, so this can only be the stream itself
-            raise InvalidRecord("a stream that is being appended must not change the log that it goes to")
+        self.refuse_in_stream()
+
+    def refuse_in_stream(self) -> None:
+        """A stream's own chunks must not come from code that changes the log. The caller holds the lock, so that only
+        the stream itself can be meant."""
+        if self.streaming:
+            raise InvalidRecord("a stream that is being appended must not change or close the log that it goes to")
 
     def place(self, batch: Encoded, expect_offset: int | None = None, producer: Producer = NOBODY) -> range:
         """Give one finished batch the next offsets and write it."""
@@ -344,13 +352,28 @@ class Appender:
             self._durable_tail = self._tail()
             self.commit.reached(offset)
             with self.ending_on_failed_sync():
-                made = self._create(offset)
-                self._active = made
-                self.segments.set([*self.segments.all, made])
+                made = self._switch(old, offset)
                 old.seal()
             self._durable_tail = self._tail()
         self.save_if_possible()
         return made
+
+    def _switch(self, old: Segment, offset: int) -> Segment:
+        """Go on in a new segment; if that does not come about, nothing of it may stay: an empty file with that number
+        would hide what is appended to the old segment."""
+        try:
+            made = self._create(offset)
+            self.segments.set([*self.segments.all, made])
+            self._active = made
+            return made
+        except BaseException:
+            if self._active is old:
+                self.segments.set([each for each in self.segments.all if each.base_offset < offset or each is old])
+                try:
+                    self.directory.remove(file_name(offset))
+                except StorageError as error:
+                    self.commit.fail(error)
+            raise
 
     def _create(self, offset: int) -> Segment:
         """A new segment; an empty file of that name is what an earlier try left behind."""
@@ -444,9 +467,9 @@ class Appender:
         with self.lock:
             if self.closed:
                 return
-            if self.streaming:
-                self.check_open()
             try:
+                for spool in list(self.spools):
+                    spool.discard()
                 if self.held.held and self.commit.failure is None:
                     self.commit.ensure(self._active.tail[0])
                     self._active.write_index()

@@ -91,13 +91,16 @@ class SegmentIndex:
                 self.max_timestamp, self.max_timestamp_offset = int(rows[at, MAX_TIME]), int(rows[at, LAST])
 
     def _enter(self, last_offset: int, position: int) -> None:
-        # Readers bisect `offsets`, then look into `positions`: fill the latter first.
+        # Readers bisect `offsets`, then look into `positions`: fill the latter first. An interrupt between the two
+        # leaves one too many, which must not push the next one out of its place.
+        del self.positions[len(self.offsets) :]
         self.positions.append(position)
         self.offsets.append(last_offset - self._base)
         self._enter_time()
 
     def _enter_time(self) -> None:
         if self.max_timestamp >= 0 and (not self.times or self.max_timestamp > self.times[-1]):
+            del self.time_offsets[len(self.times) :]
             self.time_offsets.append(self.max_timestamp_offset - self._base)
             self.times.append(self.max_timestamp)
 
@@ -132,9 +135,9 @@ class SegmentIndex:
         """The bytes of the two files; the time index ends with the segment's largest timestamp."""
         self._enter_time()
         entries = np.empty((len(self.offsets), 2), ">u4")
-        entries[:, 0], entries[:, 1] = self.offsets, self.positions
+        entries[:, 0], entries[:, 1] = self.offsets, self.positions[: len(self.offsets)]
         times = np.empty(len(self.times), np.dtype([("time", ">i8"), ("offset", ">u4")]))
-        times["time"], times["offset"] = self.times, self.time_offsets
+        times["time"], times["offset"] = self.times, self.time_offsets[: len(self.times)]
         return entries.tobytes(), times.tobytes()
 
     @classmethod

@@ -172,6 +172,9 @@ class Log:
         """Write out what writers still hold, sync, and mark the log as closed in order. Safe to call twice."""
         if self._closed:
             return
+        if self._appender is not None:
+            with self._appender.lock:
+                self._appender.refuse_in_stream()
         with ExitStack() as last:  # each step happens, whatever the others raise
             last.callback(self._directory.close)
             last.callback(self._segments.wake)

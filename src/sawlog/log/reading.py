@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..batch import kernel
 from ..batch import read as batch_read
 from ..batch.header import LAST, POSITION, SIZE, Rows
 from ..batch.kernel import Record
@@ -168,28 +169,23 @@ class Reader:
     def scan(self, start: int | None, end: int | None, max_bytes: int | None = None) -> Iterator[Record]:
         """Records in order. `max_bytes` ends it before the batch that would pass it, never before the first."""
         start, end = self.span(start, end)
-        return chain.from_iterable(self._lists(start, end, max_bytes))
+        return chain.from_iterable(self._cursors(start, end, max_bytes))
 
-    def _lists(self, start: int, end: int, max_bytes: int | None = None) -> Iterator[list[Record]]:
+    def _cursors(self, start: int, end: int, max_bytes: int | None = None) -> Iterator[kernel.RecordCursor]:
+        """One cursor after the other, each to be drained before the next."""
         for segment, chunk in self._limited(start, end, max_bytes):
-            found: list[Record] = []
-            error: CorruptBatch | None = None
-            try:
-                bad = batch_read.records(chunk.view, chunk.rows, start, end, found, self.config.max_decompressed_bytes)
-                if bad >= 0:
-                    error = CorruptBatch(batch_read.MALFORMED)
-            except CorruptBatch as caught:
-                error = caught
-            yield found
-            if error is not None:
-                raise self._located(error, segment, chunk, found)
-
-    def _located(self, error: CorruptBatch, segment: Segment, chunk: Chunk, found: list[Record]) -> CorruptBatch:
-        """A batch whose CRC is right but whose records are not: find out which, and what follows it."""
-        row = chunk.rows[0]
-        if found:
-            row = chunk.rows[int((chunk.rows[:, LAST] <= found[-1].offset).sum())]
-        return error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
+            done = 0
+            for body, run, error in batch_read.unpack(chunk.view, chunk.rows, self.config.max_decompressed_bytes):
+                bad = 0
+                if error is None:
+                    cursor = kernel.RecordCursor(body, memoryview(run), start, end)
+                    yield cursor
+                    bad = cursor.bad
+                    error = CorruptBatch(batch_read.MALFORMED) if bad >= 0 else None
+                if error is not None:
+                    row = chunk.rows[done + bad]
+                    raise error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
+                done += len(run)
 
     def _limited(self, start: int, end: int, max_bytes: int | None) -> Iterator[tuple[Segment, Chunk]]:
         if max_bytes is None:
@@ -309,13 +305,12 @@ class Reader:
         offset, _ = self.span(start, None)
         return chain.from_iterable(self._follow(offset, timeout))
 
-    def _follow(self, offset: int, timeout: float | None) -> Iterator[list[Record]]:
+    def _follow(self, offset: int, timeout: float | None) -> Iterator[kernel.RecordCursor]:
         while True:
             end = self.segments.next_offset
-            for found in self._lists(offset, end):
-                yield found
-                if found:
-                    offset = found[-1].offset + 1
+            for cursor in self._cursors(offset, end):
+                yield cursor
+                offset = cursor.following
             offset = max(offset, end)
             if not self._wait(offset, timeout):
                 return

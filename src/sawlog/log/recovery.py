@@ -172,7 +172,6 @@ class _Recovery:
         segments = self._segments(bases)
         lowest = self._trim(segments)
         producers = self._producers(segments)
-        self.report.clean = self.clean
         self.report.duration_ms = (time.perf_counter() - began) * 1000
         return Recovered(segments, lowest, producers, self.report)
 
@@ -218,8 +217,10 @@ class _Recovery:
 
     def _segments(self, bases: list[int]) -> list[Segment]:
         if not bases:
+            self.report.clean = self.clean
             return [self._first_segment()]
         trusted = self._trusted_end(bases[-1])
+        self.report.clean = self.clean and trusted
         segments: list[Segment] = []
         for base, following in pairwise(bases):
             segments.append(self._sealed(base, following))
@@ -445,6 +446,8 @@ class _Recovery:
                 state, known = ProducerState.decode(self.directory.read(PRODUCERS), self.config.producer_expiry_ms)
             except CorruptFile as error:
                 self._find(Where.PRODUCERS, str(error))
+        elif self.clean and self.saved is not None:
+            self._find(Where.PRODUCERS, f"{PRODUCERS} is missing")
         end = segments[-1].next_offset
         if known > end:  # of a longer log than there is
             state, known = ProducerState(self.config.producer_expiry_ms), segments[0].base_offset

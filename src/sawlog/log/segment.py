@@ -341,6 +341,7 @@ class Segment:
         is known to be bad: it is passed over.
         """
         opened = self._data
+        end = min(end, self.next_offset)  # what lies behind belongs to nobody, or to the next segment
         limit = self.size
         start, _, wanted = opened.index.bounds(offset, limit)
         if behind >= 0:

@@ -22,7 +22,7 @@ from ..batch import kernel
 from ..batch.build import refuse
 from ..batch.checksum import combine, crc32c
 from ..batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
-from ..errors import InvalidConfig, InvalidRecordType, StreamAborted, StreamTooLong
+from ..errors import InvalidConfig, InvalidRecordType, LogClosed, StreamAborted, StreamTooLong
 from ..storage import Storage
 from .append import Appender, check_expected
 from .names import TMP, file_name
@@ -77,11 +77,13 @@ class StreamedBatch:
         attributes = TIMESTAMP_TYPE_BIT if self._append_time else 0
         self.max_timestamp = stamp
         size = self.overhead_bytes + self.value_bytes
-        kernel.write_header(made, 0, base_offset, size, 0, attributes, 0, self.timestamp, stamp, -1, -1, -1, 1)
+        kernel.write_header(
+            memoryview(made), 0, base_offset, size, 0, attributes, 0, self.timestamp, stamp, -1, -1, -1, 1
+        )
         made += _padded(length) + self._before + _padded(self.value_bytes)
         head = crc32c(memoryview(made)[21:])
         head = combine(head, self._value_crc, self.value_bytes)
-        kernel.patch_crc(made, 0, crc32c(self._after, head))
+        kernel.patch_crc(memoryview(made), 0, crc32c(self._after, head))
         return bytes(made)
 
 
@@ -198,22 +200,34 @@ class Spool:
         self._log = log
         self._batch = batch
         self._max_bytes = max_bytes
+        self._bound = 0
+        self._name = ""
+        self._storage: Storage | None = None
+
+    def open(self) -> None:
+        """Make the file. Its name is recognised as worthless after a crash, and no segment can have it."""
+        log = self._log
         with log.lock:
             log.check_open()
-            _, self._bound = log.room_for_stream(batch.timestamp)
-            _check_length(batch, 0, self._bound, max_bytes)
+            _, self._bound = log.room_for_stream(self._batch.timestamp)
+            _check_length(self._batch, 0, self._bound, self._max_bytes)
             Spool._number += 1
-            # A name that a crash leaves behind is recognised as worthless, and that no segment can have.
             self._name = file_name(10**19 + Spool._number) + TMP
             log.directory.remove(self._name)
             self._storage = log.directory.create(self._name)
+            log.spools.add(self)
+
+    def _file(self) -> Storage:
+        if self._storage is None:
+            raise LogClosed(f"the log {self._log.directory.path} was closed before the stream ended")
+        return self._storage
 
     def write(self, chunk: object) -> None:
         """Add a chunk."""
         data = _check_chunk(chunk)
         _check_length(self._batch, len(data), self._bound, self._max_bytes)
         self._batch.take(data)
-        self._storage.append(data)
+        self._file().append(data)
 
     def place(self) -> int:
         """Copy the collected value into the log as one record; its offset."""
@@ -230,7 +244,7 @@ class Spool:
             try:
                 storage.append(batch.prefix(offset))
                 for position in range(0, batch.value_bytes, _COPY_BYTES):
-                    storage.append(self._storage.read(position, min(_COPY_BYTES, batch.value_bytes - position)))
+                    storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
                 storage.append(batch.suffix)
                 segment.tail = offset + 1, storage.size
             except BaseException:
@@ -244,7 +258,11 @@ class Spool:
 
     def discard(self) -> None:
         """The file has served, or is not wanted any more."""
-        self._storage.remove()
+        with self._log.lock:
+            self._log.spools.discard(self)
+            storage, self._storage = self._storage, None
+            if storage is not None:
+                storage.remove()
 
 
 async def append_stream_async(
@@ -263,8 +281,9 @@ async def append_stream_async(
     batch = StreamedBatch(key, headers, timestamp, append_time=log.recipe.append_time)
     if not hasattr(chunks, "__aiter__"):
         raise InvalidRecordType(f"append_stream_async takes an async iterable, not {type(chunks).__name__}")
-    spool: Spool = await run(Spool, log, batch, max_bytes)
+    spool = Spool(log, batch, max_bytes)
     try:
+        await run(spool.open)
         source = chunks.__aiter__()
         while True:
             try:

@@ -33,7 +33,7 @@ from ..batch.header import (
     TIMESTAMP_TYPE_BIT,
 )
 from ..batch.read import MALFORMED
-from ..errors import CorruptBatch, OffsetOutOfRange
+from ..errors import CorruptBatch, OffsetOutOfRange, StorageFull
 from .append import Appender
 from .index import SegmentIndex
 from .names import INDEX, LOG, TIME_INDEX, TMP, file_name, segment_base
@@ -59,8 +59,8 @@ def truncate(log: Appender, offset: int) -> int:
         kept = kept[: kept.index(target) + 1]
         try:
             # From here on there is no way back, only forward at the next open. Hide first what is going to go.
-            target.tail = offset, visible
             segments.set(kept)
+            target.tail = offset, visible
             _delete_above(log, target.base_offset)
             kept[-1] = _cut(log, target, offset, position, rest)
             if log.producers.reaches(offset):
@@ -113,7 +113,7 @@ def _head_of(log: Appender, chunk: Chunk, offset: int) -> bytes:
     made = bytearray(HEADER_BYTES + len(packed))
     made[HEADER_BYTES:] = packed
     kernel.write_header(
-        made,
+        memoryview(made),
         0,
         base,
         len(made),
@@ -127,7 +127,7 @@ def _head_of(log: Appender, chunk: Chunk, offset: int) -> bytes:
         int(row[BASE_SEQUENCE]),
         count,
     )
-    kernel.patch_crc(made, 0, crc32c(memoryview(made)[21:]))
+    kernel.patch_crc(memoryview(made), 0, crc32c(memoryview(made)[21:]))
     return bytes(made)
 
 
@@ -168,20 +168,38 @@ def trim(log: Appender, offset: int) -> int:
             raise OffsetOutOfRange(offset, lowest, following, log.directory.path)
         if offset == following and segments.active.size:
             log.rotate()
-        segments.lowest_offset = offset
-        try:
-            log.save(clean=False)
-        except BaseException:
-            segments.lowest_offset = lowest
-            raise
         kept = list(segments.all)
         gone: list[Segment] = []
         while len(kept) > 1 and kept[0].next_offset <= offset:
             gone.append(kept.pop(0))
-        if gone:
-            segments.set(kept)
-            for segment in gone:
-                segment.delete()
-            log.directory.sync()
+        try:
+            _note_start(log, offset)
+        except StorageFull:
+            if not gone:
+                raise
+            # Make room first. The names of the files alone say where the log starts, if this is where it ends.
+            segments.lowest_offset = max(lowest, kept[0].base_offset)
+            _drop(log, kept, gone)
+            _note_start(log, offset)
+        else:
+            _drop(log, kept, gone)
     segments.wake()
     return offset - lowest
+
+
+def _note_start(log: Appender, offset: int) -> None:
+    """Write down where the log starts now; or leave it where it started."""
+    before, log.segments.lowest_offset = log.segments.lowest_offset, offset
+    try:
+        log.save(clean=False)
+    except BaseException:
+        log.segments.lowest_offset = before
+        raise
+
+
+def _drop(log: Appender, kept: list[Segment], gone: list[Segment]) -> None:
+    if gone:
+        log.segments.set(kept)
+        for segment in gone:
+            segment.delete()
+        log.directory.sync()

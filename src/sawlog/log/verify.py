@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..batch import kernel
-from ..batch.header import COUNT, LAST, POSITION, SIZE
+from ..batch.header import COUNT, LAST, POSITION, SIZE, Rows
 from ..batch.read import MALFORMED, unpack
 from ..errors import CorruptBatch, StorageError
 from .index import SegmentIndex
@@ -98,6 +98,11 @@ def _verify_segment(segment: Segment, report: VerifyReport, most: int) -> None:
     while position < size:
         try:
             for chunk in segment.batches(storage, position, size, least):
+                if chunk.rows[-1, LAST] >= following:
+                    chunk.rows = _without_surplus(segment, chunk, report)
+                    if not len(chunk.rows):
+                        position = size
+                        break
                 _verify_records(segment, chunk, report, most)
                 last = chunk.rows[-1]
                 position, expected = chunk.origin + int(last[POSITION] + last[SIZE]), int(last[LAST]) + 1
@@ -110,6 +115,16 @@ def _verify_segment(segment: Segment, report: VerifyReport, most: int) -> None:
         reason = f"offsets {expected} to {following - 1} are missing"
         report.problems.append(Problem(segment.path, size, reason, following))
     _verify_index(segment, segment.index, report)
+
+
+def _without_surplus(segment: Segment, chunk: Chunk, report: VerifyReport) -> Rows:
+    """Only the batches of this segment; that others stand behind them is a problem of its own, told once."""
+    surplus = chunk.rows[:, LAST] >= segment.next_offset
+    where = chunk.origin + int(chunk.rows[surplus][0, POSITION])
+    problem = Problem(segment.path, where, "batches of the next segment stand here", segment.next_offset)
+    if not any(each.reason == problem.reason and each.path == problem.path for each in report.problems):
+        report.problems.append(problem)
+    return chunk.rows[~surplus]
 
 
 def _problem(segment: Segment, error: CorruptBatch) -> Problem:

@@ -323,10 +323,20 @@ class FileDirectory:
                 while rest:
                     rest = rest[os.write(fd, rest) :]
             sync_data(fd, f"{self.path}/{temporary}")
+        except BaseException:
+            self._discard(temporary)
+            raise
         finally:
             os.close(fd)
         self.rename(temporary, name)
         self.sync()
+
+    def _discard(self, name: str) -> None:
+        """Remove what a failed write left behind: on a full disk it takes room. If even that fails, so be it."""
+        try:
+            os.unlink(name, dir_fd=self.fd)
+        except OSError:
+            pass
 
     def rename(self, old: str, new: str) -> None:
         """Atomic within the directory."""
