@@ -21,7 +21,6 @@ import sawlog
 
 PEAK = Path(__file__).with_name("peak.py")
 MIB = 1 << 20
-SEGMENTS = 200
 
 
 def _peak(what: str, path: Path, *more: str) -> dict[str, Any]:
@@ -69,7 +68,7 @@ def _stream(bench: Bench) -> list[Row]:
     return [Row(f"memory: append_stream of {mib} MiB", peak, bar=at_most(Unit.MEMORY, 32e6))]
 
 
-def _opening(path: Path, mode: Literal["r", "w"], name: str) -> Candidate:
+def _opening(path: Path, mode: Literal["r", "w"], name: str, segments: int) -> Candidate:
     @contextmanager
     def trial() -> Iterator[Trial]:
         opened: list[sawlog.Log] = []
@@ -78,7 +77,7 @@ def _opening(path: Path, mode: Literal["r", "w"], name: str) -> Candidate:
             opened.append(sawlog.Log.open(path, sawlog.LogConfig(durability="os"), mode=mode))
 
         def check() -> None:
-            expect(len(opened[0].segments), SEGMENTS + 1, "segments")
+            expect(len(opened[0].segments), segments + 1, "segments")
             expect(opened[0].recovery.clean, True, "orderly close")
 
         try:
@@ -92,13 +91,15 @@ def _opening(path: Path, mode: Literal["r", "w"], name: str) -> Candidate:
 
 def _opens(bench: Bench) -> list[Row]:
     """Two batches of 1,000 fill a segment, and the last, active one."""
-    data = Dataset(100, (SEGMENTS + 1) * 2000)
+    segments = bench.scaled(200, 50)  # making them takes longer than anything else here
+    data = Dataset(100, (segments + 1) * 2000)
     with _log_on_disk(bench, data, segment_bytes=250_000) as path:
-        best = best_of([_opening(path, "w", "to write"), _opening(path, "r", "to read")], bench.effort)
+        candidates = [_opening(path, "w", "to write", segments), _opening(path, "r", "to read", segments)]
+        best = best_of(candidates, bench.effort)
     bars: dict[str, Bar] = {"to write": at_most(Unit.SECONDS, 50e-3)}
     return [
         Row(
-            f"open {SEGMENTS} sealed segments {name}",
+            f"open {segments} sealed segments {name}",
             Figure(Unit.SECONDS, sample.wall_s, sample.cpu_s),
             bar=bars.get(name),
         )

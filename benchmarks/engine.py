@@ -29,7 +29,7 @@ from rounds import Effort
 from rows import Row
 
 CASES = [*appending.CASES, *reading.CASES, *durability.CASES, *bounds.CASES]
-#: For each case, beyond its fewest rounds.
+#: For each case; the fewest rounds may take longer.
 SECONDS, QUICK_SECONDS = 5.0, 0.3
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-FEWEST_ROUNDS, MOST_ROUNDS = 3, 50
+MOST_ROUNDS = 50
 
 
 class WrongResult(Exception):
@@ -57,6 +57,11 @@ class Effort:
     seconds: float
     quick: bool = False
 
+    @property
+    def fewest_rounds(self) -> int:
+        """However long they take."""
+        return 2 if self.quick else 4
+
 
 def timed(work: Callable[[], object]) -> Sample:
     """Run it once between two looks at the clocks."""
@@ -90,6 +95,6 @@ def best_of(candidates: list[Candidate], effort: Effort) -> dict[str, Sample]:
 def _turns(effort: Effort) -> Iterator[int]:
     end = time.monotonic() + effort.seconds
     for turn in range(MOST_ROUNDS):
-        if turn >= FEWEST_ROUNDS and time.monotonic() >= end:
+        if turn >= effort.fewest_rounds and time.monotonic() >= end:
             return
         yield turn

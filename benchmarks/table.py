@@ -77,9 +77,13 @@ def _word(met: bool | None) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """How many bars are met."""
+    """How many bars are met, by either clock."""
     judged = [row for row in rows if row.met is not None]
-    return f"{sum(bool(row.met) for row in judged)} of {len(judged)} bars met"
+    by_cpu = [row for row in judged if row.met_by_cpu is not None]
+    text = f"{sum(bool(row.met) for row in judged)} of {len(judged)} bars met"
+    if by_cpu:
+        text += f"; by CPU time {sum(bool(row.met_by_cpu) for row in by_cpu)} of the {len(by_cpu)} that it can judge"
+    return text
 
 
 def save(path: Path, rows: Sequence[Row], machine: dict[str, str]) -> None:

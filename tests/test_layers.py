@@ -63,9 +63,7 @@ def names_used(source: str) -> Iterator[tuple[int, str]]:
 def violations(source: str, path: str) -> list[str]:
     """What `source` uses that a file at `path` (below src/sawlog) may not."""
     return [
-        f"{path}:{line}: {name}"
-        for line, name in names_used(source)
-        if any(rule.forbids(name, path) for rule in RULES)
+        f"{path}:{line}: {name}" for line, name in names_used(source) if any(rule.forbids(name, path) for rule in RULES)
     ]
 
 

@@ -65,9 +65,7 @@ def build() -> int:
     print("compiling the kernel", flush=True)
     shutil.rmtree(GENERATED, ignore_errors=True)  # Cython trusts modification times; a restored file lies
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--force", "--inplace"]
-    done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode == 0 and fresh():
         return 0
     words, _, _ = done.stdout.partition("Traceback (most recent call last)")  # ours: it says nothing more

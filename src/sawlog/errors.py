@@ -9,6 +9,7 @@ SawlogError
 │       └── StreamTooLong                          a streamed record passed its bound
 ├── StreamAborted (RuntimeError)               the caller's stream raised; the log is as it was
 ├── OffsetOutOfRange (IndexError)              no record there; carries the valid range
+│   └── RecordRemoved                            compaction has removed it; says which one follows
 ├── OffsetMismatch (ValueError)                expect_offset did not hold; nothing was written
 ├── ProducerError
 │   ├── OutOfOrderSequence                       a producer skipped or repeated sequence numbers
@@ -71,10 +72,13 @@ class OffsetOutOfRange(SawlogError, IndexError):
     """No record at that offset. `lowest` and `next` say which are there: lowest <= offset < next."""
 
     def __init__(self, requested: int, lowest: int, next_offset: int, where: str = "") -> None:
-        self.requested, self.lowest, self.next = requested, lowest, next_offset
+        self.requested, self.lowest, self.next, self.where = requested, lowest, next_offset, where
         held = f"holds offsets {lowest} to {next_offset - 1}" if next_offset > lowest else "is empty"
         end = "" if next_offset > lowest else f"; the next record will get offset {next_offset}"
         super().__init__(f"offset {requested} is out of range: the log{where and f' {where}'} {held}{end}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.requested, self.lowest, self.next, self.where)
 
     @property
     def next_offset(self) -> int:
@@ -87,6 +91,18 @@ class OffsetOutOfRange(SawlogError, IndexError):
         return self.lowest
 
 
+class RecordRemoved(OffsetOutOfRange):
+    """Compaction has removed the record at that offset; `following` is the next one that is there."""
+
+    def __init__(self, requested: int, lowest: int, next_offset: int, following: int) -> None:
+        super().__init__(requested, lowest, next_offset)
+        self.following = following
+        self.args = (f"the record at offset {requested} was removed by compaction; the next is at {following}",)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.requested, self.lowest, self.next, self.following)
+
+
 class OffsetMismatch(SawlogError, ValueError):
     """`expect_offset` did not hold: somebody else appended first. Nothing was written."""
 
@@ -96,6 +112,9 @@ class OffsetMismatch(SawlogError, ValueError):
             f"expected to append at offset {expected}, but the log is at {actual}; nothing was written: "
             f"read what is new from {min(expected, actual)}, then decide again"
         )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.expected, self.actual)
 
 
 class ProducerError(SawlogError):
@@ -184,6 +203,9 @@ class DirectoryLocked(SawlogError, BlockingIOError):
             f"{path} is locked for writing{by}; a partition has one writer: close it there, "
             'or open with mode="r" to read beside it'
         )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.path, self.holder)
 
 
 class LogFailed(SawlogError, RuntimeError):

@@ -209,7 +209,7 @@ def tables(draw: st.DrawFn) -> tuple[pa.Table, list[tuple[Any, ...]]]:
     return table, list(zip(meant["value"], meant["key"], meant["headers"], meant["timestamp"], strict=True))
 
 
-@share(1)
+@share(0.6)
 @given(table=tables(), batch_bytes=st.sampled_from([1, 50, 200, 1 << 16]), codec=st.sampled_from(list(CODECS)))
 def test_a_table_becomes_the_records_it_means(table: Any, batch_bytes: int, codec: str) -> None:
     columns, meant = table
@@ -218,7 +218,7 @@ def test_a_table_becomes_the_records_it_means(table: Any, batch_bytes: int, code
     assert [r.offset for r in decode(log)] == list(range(len(meant)))
 
 
-@share(0.5)
+@share(0.3)
 @given(table=tables())
 def test_a_tables_batch_is_byte_for_byte_the_batch_of_its_records(table: Any) -> None:
     columns, meant = table
@@ -227,7 +227,7 @@ def test_a_tables_batch_is_byte_for_byte_the_batch_of_its_records(table: Any) ->
     assert stored(columns.combine_chunks()) == encode(meant)
 
 
-@share(0.5)
+@share(0.3)
 @given(table=tables())
 def test_a_record_batch_is_taken_as_a_table_is(table: Any) -> None:
     columns, meant = table
@@ -377,7 +377,7 @@ def test_a_record_larger_than_the_log_takes_is_refused_from_a_table_too(large: s
         stored(pa.Table.from_pylist([whole, more]), recipe=recipe)
 
 
-@share(0.7)
+@share(0.6)
 @given(table=tables())
 def test_the_largest_record_of_a_table_is_measured_exactly(table: Any) -> None:
     columns, meant = table
@@ -439,14 +439,14 @@ def logs(draw: st.DrawFn) -> bytes:
     return data
 
 
-@share(0.7)
+@share(0.6)
 @given(log=logs(), start=st.integers(-1, 60), end=st.integers(-1, 60))
 def test_arrow_and_records_of_the_same_batches_are_the_same(log: bytes, start: int, end: int) -> None:
     assert rows_of(arrow(log, columns=COLUMNS)) == as_rows(decode(log))
     assert rows_of(arrow(log, start, end, columns=COLUMNS)) == as_rows(decode(log, start, end))
 
 
-@share(0.7)
+@share(0.6)
 @given(log=logs(), start=st.integers(-1, 60), end=st.integers(-1, 60))
 def test_views_and_copies_are_equal(log: bytes, start: int, end: int) -> None:
     copies = arrow(log, start, end, columns=COLUMNS)
@@ -455,7 +455,7 @@ def test_views_and_copies_are_equal(log: bytes, start: int, end: int) -> None:
     assert rows_of(views) == rows_of(copies)
 
 
-@share(0.5)
+@share(0.3)
 @given(log=logs(), columns=st.lists(st.sampled_from(COLUMNS), unique=True), views=st.booleans())
 def test_any_columns_in_any_order(log: bytes, columns: list[str], views: bool) -> None:
     whole = rows_of(arrow(log, columns=COLUMNS))
@@ -465,7 +465,7 @@ def test_any_columns_in_any_order(log: bytes, columns: list[str], views: bool) -
         assert rows_of(some) == [{name: row[name] for name in columns} for row in whole]
 
 
-@share(0.5)
+@share(0.3)
 @given(table=tables())
 def test_a_table_comes_back_as_it_went_in(table: Any) -> None:
     columns, meant = table

@@ -225,6 +225,32 @@ def test_an_unknown_compression_is_refused() -> None:
         encode(GOOD, compression="brotli")
 
 
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (-2, 0, 0),
+        (2**63, 0, 0),
+        (1, -2, 0),
+        (1, 2**15, 0),
+        (1, 0, 2**31),
+        (1, 0, -1),
+        (1, -1, 0),
+        (-1, 0, 0),
+        (1.5, 0, 0),
+    ],
+    ids=str,
+)
+def test_a_producer_that_the_header_cannot_hold_is_refused(numbers: tuple[Any, ...]) -> None:
+    with pytest.raises(InvalidRecord, match="producer"):
+        build.Producer(*numbers)
+
+
+@pytest.mark.parametrize("offset", [-1, 2**62, 2**63])
+def test_a_base_offset_that_no_log_reaches_is_refused(offset: int) -> None:
+    with pytest.raises(InvalidRecord, match="offset"):
+        encode(GOOD, base_offset=offset)
+
+
 # --- the builder beneath ------------------------------------------------------------------------------------
 
 
@@ -289,7 +315,13 @@ def test_a_record_that_a_batch_has_no_room_for_goes_to_the_next(kernel: Any) -> 
 
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_full_batch_that_nobody_takes_is_refused_and_not_waited_for(kernel: Any) -> None:
-    builder = kernel.BatchBuilder(build.refuse, on_full=lambda: None, max_total=161)
+    calls: list[int] = []
+
+    def on_full() -> None:
+        calls.append(builder.count)
+        assert len(calls) < 100, "asked for ever"
+
+    builder = kernel.BatchBuilder(build.refuse, on_full=on_full, max_total=161)
     for i in range(3):
         builder.add(b"%02d" % i * 10, timestamp=T)
     with pytest.raises(RecordTooLarge):

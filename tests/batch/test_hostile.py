@@ -64,6 +64,8 @@ def observed(kernel: Any, data: bytes) -> list[Any]:
         found: list[Any] = []
         seen.append(outcome(kernel.decode_records, view, memoryview(rows), 0, len(rows), 0, FOR_EVER, found))
         seen.append([plain(r) for r in found])
+        seen.append(one_by_one(kernel, view, rows))
+        assert seen[-1] == "refused" or seen[-1][:2] == (seen[-3], seen[-2])
         seen.append(columns(kernel, view, rows))
         seen.append(columns(kernel, view, rows, views=True))
     for row in rows.tolist():
@@ -75,6 +77,16 @@ def observed(kernel: Any, data: bytes) -> list[Any]:
         seen.append(outcome(kernel.landmarks, view, *body_of(row), 2, memoryview(marks)))
         seen.append(marks.tolist())
     return seen
+
+
+def one_by_one(kernel: Any, view: memoryview, rows: np.ndarray, start: int = 0, end: int = FOR_EVER) -> Any:
+    """What a cursor gives: the bad row or -1, the records, and the offset behind the last of them."""
+    cursor = outcome(kernel.RecordCursor, view, memoryview(rows), start, end)
+    if cursor == "refused":
+        return cursor
+    found = [plain(r) for r in cursor]
+    assert list(cursor) == []  # the end is the end
+    return cursor.bad, found, cursor.following
 
 
 def body_of(row: list[int]) -> tuple[int, int, int]:
@@ -575,6 +587,28 @@ def test_buffers_too_small_for_the_rows_are_refused(kernel: Any, function: str, 
     view = memoryview(SMALL[1])
     with pytest.raises(ValueError, match="outside"):
         decoders(kernel, view, scan(kernel, view)[1], 1, room, content)[function]()
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+def test_a_cursor_does_not_trust_rows_that_change_under_it(kernel: Any) -> None:
+    view = memoryview(SMALL[0] + SMALL[1])
+    for column, value in ((12, -(10**12)), (12, 10**12), (13, 10**12), (13, 2**63 - 1), (4, 2**63 - 1)):
+        rows = scan(kernel, view)[1].copy()
+        cursor = kernel.RecordCursor(view, memoryview(rows), 0, FOR_EVER)
+        assert next(cursor).value == b"value"
+        rows[1, column] = value
+        assert len(list(cursor)) <= 3
+        assert cursor.bad == 1
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+@pytest.mark.parametrize(("column", "value"), [(0, -1), (0, 10**12), (0, 2**63 - 1), (1, 60), (1, -1), (1, 118)])
+def test_a_checksum_of_bytes_that_are_not_there_is_wrong(kernel: Any, column: int, value: int) -> None:
+    view = memoryview(SMALL[1])
+    rows = scan(kernel, view)[1].copy()
+    assert kernel.check_small(view, memoryview(rows), 0, 512) == (1, False)
+    rows[0, column] = value
+    assert kernel.check_small(view, memoryview(rows), 0, 512) == (0, True)
 
 
 @pytest.mark.parametrize("kernel", BOTH)

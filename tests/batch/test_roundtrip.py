@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from sawlog.batch import read
 from sawlog.batch.build import Encoder, Recipe, encode
 from sawlog.batch.compression import CODECS
-from sawlog.batch.header import new_rows, scan
+from sawlog.batch.header import crc_matches, new_rows, scan
 from sawlog.batch.kernel import Record
 from sawlog.batch.read import decode
 
-from .strategies import headers, payloads, record_lists, share, timestamps
+from .strategies import headers, payloads, record_lists, share, small, timestamps
 from .strategies import records as single_records
 from .twins import BOTH, FOR_EVER, plain
 from .twins import scan as scan_rows
-from .wire import APPEND_TIME, Header, batch
+from .wire import APPEND_TIME, Header, batch, crc32c
 
 T = 1_700_000_000_000
 
@@ -108,6 +108,10 @@ def test_what_does_not_shrink_is_stored_as_it_is() -> None:
 # --- parts of batches ---------------------------------------------------------------------------------------
 
 
+#: One of them makes a batch too large for `check_small`.
+pieces = st.none() | small | st.sampled_from([b"x" * 64, b"y" * 600])
+
+
 @st.composite
 def logs(draw: st.DrawFn, compacted: bool = True) -> tuple[bytes, list[tuple[Any, ...]]]:
     """Batches in a row, with gaps inside, after and between them, and the fields of the records in them."""
@@ -116,7 +120,7 @@ def logs(draw: st.DrawFn, compacted: bool = True) -> tuple[bytes, list[tuple[Any
         steps = draw(st.lists(st.integers(1, 3 if compacted else 1), min_size=0 if compacted else 1, max_size=8))
         deltas = [sum(steps[: i + 1]) - 1 for i in range(len(steps))]
         appended = draw(st.booleans())
-        contents = draw(st.lists(st.tuples(payloads, payloads), min_size=len(deltas), max_size=len(deltas)))
+        contents = draw(st.lists(st.tuples(pieces, pieces), min_size=len(deltas), max_size=len(deltas)))
         times = draw(st.lists(st.integers(-50, 50), min_size=len(deltas), max_size=len(deltas)))
         last = (deltas[-1] if deltas else 0) + (draw(st.integers(0, 2)) if compacted else 0)
         data += batch(
@@ -143,7 +147,7 @@ def test_a_range_of_offsets_gives_the_records_in_it(log: Any, start: int, end: i
     assert [plain(r) for r in decode(data, start, end)] == [r for r in records if start <= r[4] < end]
 
 
-@share(0.4)
+@share(0.25)
 @given(log=logs())
 @pytest.mark.parametrize("kernel", BOTH)
 def test_record_at_gives_the_first_record_at_or_above_each_offset(kernel: Any, log: Any) -> None:
@@ -157,7 +161,7 @@ def test_record_at_gives_the_first_record_at_or_above_each_offset(kernel: Any, l
             assert plain(found) == next((r for r in here if r[4] >= offset), None)
 
 
-@share(0.4)
+@share(0.25)
 @given(log=logs(), step=st.integers(1, 4))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_record_at_may_start_from_a_landmark(kernel: Any, log: Any, step: int) -> None:
@@ -176,7 +180,7 @@ def test_record_at_may_start_from_a_landmark(kernel: Any, log: Any, step: int) -
                 assert plain(found) == wanted
 
 
-@share(0.4)
+@share(0.25)
 @given(log=logs(), timestamp=st.integers(T - 60, T + 70), start=st.integers(0, 40))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_record_after_gives_the_first_record_not_older(kernel: Any, log: Any, timestamp: int, start: int) -> None:
@@ -189,7 +193,7 @@ def test_record_after_gives_the_first_record_not_older(kernel: Any, log: Any, ti
         assert found == (here[0][4] if here else -1)
 
 
-@share(0.4)
+@share(0.25)
 @given(log=logs(), offset=st.integers(-1, 60))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_find_batch_gives_the_first_batch_that_reaches_an_offset(kernel: Any, log: Any, offset: int) -> None:
@@ -199,7 +203,7 @@ def test_find_batch_gives_the_first_batch_that_reaches_an_offset(kernel: Any, lo
     assert kernel.find_batch(memoryview(data), 0, len(data), offset) == wanted
 
 
-@share(0.4)
+@share(0.25)
 @given(log=logs(), cut=st.integers(1, 60))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_find_batch_says_where_something_is_no_whole_batch(kernel: Any, log: Any, cut: int) -> None:
@@ -208,7 +212,7 @@ def test_find_batch_says_where_something_is_no_whole_batch(kernel: Any, log: Any
     assert kernel.find_batch(memoryview(data), 0, len(data) - cut, last.last_offset) == -2 - last.position
 
 
-@share(0.4)
+@share(0.25)
 @given(log=logs(compacted=False), gap=st.integers(-1, 2))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_find_batch_never_goes_past_offsets_that_cannot_be(kernel: Any, log: Any, gap: int) -> None:
@@ -224,10 +228,48 @@ def test_find_batch_never_goes_past_offsets_that_cannot_be(kernel: Any, log: Any
     assert kernel.find_batch(both, 0, len(both), 0, first + 1) == -2
 
 
+@share(0.25)
+@given(log=logs(), start=st.integers(-1, 40), end=st.integers(-1, 40))
+@pytest.mark.parametrize("kernel", BOTH)
+def test_a_cursor_gives_the_same_records_one_by_one(kernel: Any, log: Any, start: int, end: int) -> None:
+    data, records = log
+    view = memoryview(data)
+    cursor = kernel.RecordCursor(view, memoryview(scan_rows(kernel, view)[1]), start, end)
+    expected = [r for r in records if start <= r[4] < end]
+    assert [plain(r) for r in cursor] == expected
+    assert (cursor.bad, next(cursor, None)) == (-1, None)
+    assert cursor.following == (expected[-1][4] + 1 if expected else start)
+
+
+@share(0.25)
+@given(log=logs(), limit=st.sampled_from([0, 61, 100, 512, 2**40]), bit=st.integers(0, 2**20), data=st.data())
+@pytest.mark.parametrize("kernel", BOTH)
+def test_checksums_of_small_batches_are_the_right_ones(
+    kernel: Any, log: Any, limit: int, bit: int, data: st.DataObject
+) -> None:
+    damaged = bytearray(log[0])
+    _, rows = scan_rows(kernel, memoryview(log[0]))
+    if data.draw(st.booleans()):
+        bit %= len(damaged) * 8
+        damaged[bit >> 3] ^= 1 << (bit & 7)
+    view = memoryview(damaged)
+    first = data.draw(st.integers(0, len(rows)))
+    stop, wrong = len(rows), False
+    for i in range(first, len(rows)):
+        position, size, crc = rows[i, [0, 1, 11]].tolist()
+        wrong = size <= limit and crc32c(bytes(view[position + 21 : position + size])) != crc
+        if wrong or size > limit:
+            stop = i
+            break
+    assert kernel.check_small(view, memoryview(rows), first, limit) == (stop, wrong)
+    bad = [i for i, row in enumerate(rows.tolist()) if not crc_matches(view, row[0], row[1], row[11])]
+    assert read.first_bad_crc(view, rows) == (bad[0] if bad else -1)
+
+
 # --- scanning headers ---------------------------------------------------------------------------------------
 
 
-@share(0.4)
+@share(0.25)
 @given(log=logs(), room=st.integers(1, 5), soft_end=st.integers(0, 800), end=st.integers(0, 800))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_scan_goes_as_far_as_it_is_told(kernel: Any, log: Any, room: int, soft_end: int, end: int) -> None:
@@ -246,7 +288,7 @@ def test_a_scan_goes_as_far_as_it_is_told(kernel: Any, log: Any, room: int, soft
         assert why == (kernel.SCAN_END if position == end else kernel.SCAN_SHORT)
 
 
-@share(0.4)
+@share(0.25)
 @given(log=logs(), least=st.integers(0, 40))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_scan_refuses_offsets_that_go_back(kernel: Any, log: Any, least: int) -> None:
@@ -261,7 +303,7 @@ def test_a_scan_refuses_offsets_that_go_back(kernel: Any, log: Any, least: int) 
     assert (position, why) == (len(log[0]), kernel.SCAN_BAD)
 
 
-@share(0.4)
+@share(0.25)
 @given(log=logs(compacted=False), gap=st.integers(-2, 2), least=st.integers(-1, 4))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_dense_scan_refuses_every_gap(kernel: Any, log: Any, gap: int, least: int) -> None:
@@ -278,7 +320,7 @@ def test_a_dense_scan_refuses_every_gap(kernel: Any, log: Any, gap: int, least: 
         assert (position, why) == (len(both), kernel.SCAN_END)
 
 
-@share(0.4)
+@share(0.25)
 @given(log=logs(), wanted=st.integers(-1, 12))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_head_of_gives_the_records_below_an_offset(kernel: Any, log: Any, wanted: int) -> None:
@@ -294,7 +336,7 @@ def test_head_of_gives_the_records_below_an_offset(kernel: Any, log: Any, wanted
         assert not found or newest == max(r.timestamp for r in found) - row[6]
 
 
-@share(0.4)
+@share(0.25)
 @given(
     sizes=st.lists(st.integers(61, 500), max_size=30),
     interval=st.integers(0, 1000),
@@ -316,7 +358,7 @@ def test_index_entries_are_made_as_kafka_makes_them(kernel: Any, sizes: list[int
     assert (chosen[count:] == -1).all()
 
 
-@share(0.4)
+@share(0.25)
 @given(log=logs(), junk=st.binary(max_size=80).filter(lambda junk: 2 not in junk))
 @pytest.mark.parametrize("kernel", BOTH)
 def test_after_damage_the_next_batch_is_found(kernel: Any, log: Any, junk: bytes) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,11 @@ _WRITABLE_INT = memoryview(np.empty(0, np.int32))
 
 def schema(columns: Sequence[str] = DEFAULT_COLUMNS, *, views: bool = False) -> pa.Schema:
     """The schema of what `scan_arrow` yields for these columns."""
+    return _schema(tuple(columns), views)
+
+
+@lru_cache(maxsize=64)
+def _schema(columns: tuple[str, ...], views: bool) -> pa.Schema:
     payload = pa.binary_view() if views else pa.binary()
     types = {
         "offset": pa.field("offset", pa.int64(), nullable=False),

@@ -9,7 +9,7 @@ taking batches apart into `Record` objects (`decode_records`) or Arrow buffers (
 Promises. No input makes these functions read or write outside their buffers, loop for ever or crash: every length
 is checked against what is left before it is used. What they find wrong they report by a return value, and the
 Python around them turns it into an error with path and position. They check structure, not content: the CRC is the
-caller's business. Nothing here does I/O, and nothing keeps a reference to a buffer after it returns.
+caller's business. Nothing here does I/O, and nothing but a `RecordCursor` keeps a buffer after it returns.
 
 Threads. The Arrow functions run without the GIL. A `BatchBuilder` is safe between threads only where the
 interpreter's lock makes a compiled call atomic; `sawlog.log.writer` adds a lock where that does not hold.
@@ -789,6 +789,7 @@ class BatchBuilder:
         payload: cython.longlong = 0
         header_bytes: cython.longlong = 0
         need: cython.longlong
+        before: cython.Py_ssize_t
         i: cython.Py_ssize_t
         nheaders: cython.Py_ssize_t = 0
         delta: cython.longlong
@@ -828,9 +829,11 @@ class BatchBuilder:
                 body += vlen
             need = varint_size(body) + body
             if self.position + need > self.max_total:
-                if self.count > 0 and self.on_full is not None:
+                before = self.count
+                if before > 0 and self.on_full is not None:
                     self.on_full()
-                    continue
+                    if self.count < before:
+                        continue
                 raise self.refuse("batch_too_large", self.position + need, self.max_total)
             if self.capacity - self.position >= need:
                 break
@@ -1219,6 +1222,10 @@ class RecordCursor:
             return False
         self.q += 1
         if self.q >= self.batches:
+            return False
+        # Checked again: the rows are the caller's, and may have been filled anew since.
+        if not (0 <= self.rows[self.q, 12] <= self.rows[self.q, 13] <= self.view.shape[0]):
+            self.bad = self.q
             return False
         self.p = self.rows[self.q, 12]
         self.body_end = self.rows[self.q, 13]
@@ -1720,7 +1727,7 @@ def decode_headers(
 # ---------------------------------------------------------------------------------------------------------------------
 # CRC-32C of small batches: a call into the crc32c package costs more than the checksum of a record or two
 
-CRC_TABLES = array("I", bytes(4 * 2048))
+_CRC_TABLES = array("I", bytes(4 * 2048))
 
 
 def _fill_crc_tables():
@@ -1729,12 +1736,12 @@ def _fill_crc_tables():
         x = i
         for _ in range(8):
             x = (x >> 1) ^ (0x82F63B78 if x & 1 else 0)
-        CRC_TABLES[i] = x
+        _CRC_TABLES[i] = x
     for i in range(256):
-        x = CRC_TABLES[i]
+        x = _CRC_TABLES[i]
         for k in range(1, 8):
-            x = CRC_TABLES[x & 255] ^ (x >> 8)
-            CRC_TABLES[k * 256 + i] = x
+            x = _CRC_TABLES[x & 255] ^ (x >> 8)
+            _CRC_TABLES[k * 256 + i] = x
 
 
 _fill_crc_tables()
@@ -1777,7 +1784,7 @@ def check_small(
     q: cython.Py_ssize_t = first
     n: cython.Py_ssize_t = rows.shape[0]
     wrong: cython.bint = False
-    tables: cython.const[cython.uint][::1] = CRC_TABLES
+    tables: cython.const[cython.uint][::1] = _CRC_TABLES
     if first < 0 or rows.shape[1] < 16:
         raise ValueError("rows outside the buffer")
     with cython.nogil:

@@ -35,6 +35,9 @@ from .kernel import Record
 #: Up to this size the kernel computes a CRC faster than a call to the package, which has the processor do it.
 SMALL_BYTES = 512
 
+#: No room for offsets, data and bitmap of a column that is not wanted.
+_NO_PAYLOAD = (memoryview(np.empty(1, np.int32)), memoryview(bytearray(1)), memoryview(bytearray(1)))
+
 MALFORMED = "the records of a batch do not parse, although its checksum is right"
 
 
@@ -91,6 +94,27 @@ def unpack(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[memor
         start = i + 1
     if start < len(rows):
         yield view, rows[start:], None
+
+
+def malformed(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[int, CorruptBatch]]:
+    """The batches whose records cannot be had although their checksum may be right, by number, with the reason.
+
+    Behind one that cannot be unpacked nothing more is looked at: call again from the next row.
+    """
+    done = 0
+    for body, run, error in unpack(view, rows, max_bytes):
+        if error is not None:
+            yield done, error
+            return
+        total = int(run[:, COUNT].sum())
+        numbers = memoryview(np.empty(2 * total, np.int64))
+        bad: int = kernel.decode_columns(
+            body, memoryview(run), len(run), numbers[:total], numbers[total:], *_NO_PAYLOAD, *_NO_PAYLOAD, False, False
+        )[0]
+        if bad >= 0:
+            yield done + bad, CorruptBatch(MALFORMED)
+            return
+        done += len(run)
 
 
 def records(view: memoryview, rows: Rows, start: int, end: int, found: list[Record], max_bytes: int) -> int:

@@ -113,6 +113,8 @@ class Appender:
         self.checkpoint_error: StorageError | None = None
         self._active = segments.active
         self._policy = config.durability
+        #: Not where every append is synced: there, writing into reserved blocks was measured slower.
+        self._reserves = config.durability != "always"
         self._durable_tail = self._tail()
         if isinstance(self._policy, Interval):
             background.every(self._policy.ms / 1000, self._sync_in_time)
@@ -233,6 +235,8 @@ class Appender:
     def _put(self, segment: Segment, data: memoryview, following: int) -> None:
         """Write bytes behind the segment's end and make them part of it; or leave it as it was."""
         before = segment.tail
+        if self._reserves:
+            segment.storage.reserve(len(data))
         try:
             at = segment.storage.append(data)
             assert at == before[1], f"{segment.path} ended at {at}, not at {before[1]}: somebody else writes to it"
@@ -347,6 +351,7 @@ class Appender:
         offset = old.tail[0]
         with self._sync_lock:
             self.commit.check()
+            old.storage.release()
             self._sync(old)
             self._synced_bytes = self._written_bytes
             self._durable_tail = self._tail()
@@ -471,6 +476,7 @@ class Appender:
                 for spool in list(self.spools):
                     spool.discard()
                 if self.held.held and self.commit.failure is None:
+                    self._active.storage.release()
                     self.commit.ensure(self._active.tail[0])
                     self._active.write_index()
                     self.save_producers()

@@ -90,8 +90,8 @@ class GroupCommit:
             self._leader = still[0][1] if still else None
             served += still[:1]
             self._waiting = still[1:]
-        for _, gate in served:
-            gate.release()
+        for _, served_gate in served:
+            served_gate.release()
 
     def reached(self, offset: int) -> None:
         """Somebody else (rotation) made everything below `offset` durable."""

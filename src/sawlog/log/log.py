@@ -37,7 +37,6 @@ from ..batch.header import (
     ATTRIBUTES,
     BASE,
     BASE_SEQUENCE,
-    COUNT,
     LAST,
     MAX_TIME,
     POSITION,
@@ -49,7 +48,7 @@ from ..batch.header import (
     new_rows,
 )
 from ..batch.kernel import Record
-from ..batch.read import MALFORMED, first_bad_crc, unpack
+from ..batch.read import first_bad_crc, malformed
 from ..config import LogConfig
 from ..errors import (
     CorruptBatch,
@@ -405,29 +404,9 @@ class Log:
         bad = first_bad_crc(data, rows)
         if bad >= 0:
             raise CorruptBatch(f"the checksum of the batch at byte {rows[bad, POSITION]} does not match; not stored")
-        for body, run, error in unpack(data, rows, self._config.max_decompressed_bytes):
-            if error is not None:
-                raise error
-            total = int(run[:, COUNT].sum())
-            numbers = memoryview(np.empty(2 * total, np.int64))
-            empty_int, empty = memoryview(np.empty(1, np.int32)), memoryview(bytearray(1))
-            bad = kernel.decode_columns(
-                body,
-                memoryview(run),
-                len(run),
-                numbers[:total],
-                numbers[total:],
-                empty_int,
-                empty,
-                empty,
-                empty_int,
-                empty,
-                empty,
-                False,
-                False,
-            )[0]
-            if bad >= 0:
-                raise CorruptBatch(f"{MALFORMED}; not stored")
+        for number, error in malformed(data, rows, self._config.max_decompressed_bytes):
+            where = int(rows[number, POSITION])
+            raise type(error)(f"{error.reason} (the batch at byte {where}; nothing was stored)")
 
     def append_stream(
         self,

@@ -22,7 +22,7 @@ from ..batch import read as batch_read
 from ..batch.header import LAST, POSITION, SIZE, Rows
 from ..batch.kernel import Record
 from ..config import LogConfig
-from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
+from ..errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, StorageError
 from .segment import CHUNK_BYTES, Chunk, Segment
 from .segments import SegmentSet
 
@@ -95,9 +95,9 @@ class Reader:
         return found
 
     def _missing(self, segment: Segment, offset: int, following: int) -> Exception:
-        """No record has that offset although the log reaches over it."""
-        if not segment.dense:
-            return OffsetOutOfRange(offset, self.segments.lowest_offset, self.segments.next_offset, "was compacted and")
+        """No record has that offset although the log reaches over it: a hole that compaction left, or damage."""
+        if not segment.dense or segment.has_hole_at(offset):
+            return RecordRemoved(offset, self.segments.lowest_offset, self.segments.next_offset, following)
         return CorruptBatch(
             f"offset {offset} is missing", path=segment.path, position=segment.size, next_offset=following
         )
@@ -176,23 +176,28 @@ class Reader:
         for segment, chunk in self._limited(start, end, max_bytes):
             done = 0
             for body, run, error in batch_read.unpack(chunk.view, chunk.rows, self.config.max_decompressed_bytes):
-                bad = 0
-                if error is None:
-                    cursor = kernel.RecordCursor(body, memoryview(run), start, end)
-                    yield cursor
-                    bad = cursor.bad
-                    error = CorruptBatch(batch_read.MALFORMED) if bad >= 0 else None
                 if error is not None:
-                    row = chunk.rows[done + bad]
-                    raise error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
+                    raise self._located(error, segment, chunk, done)
+                cursor = kernel.RecordCursor(body, memoryview(run), start, end)
+                yield cursor
+                if cursor.bad >= 0:
+                    raise self._located(CorruptBatch(batch_read.MALFORMED), segment, chunk, done + cursor.bad)
                 done += len(run)
+
+    @staticmethod
+    def _located(error: CorruptBatch, segment: Segment, chunk: Chunk, number: int) -> CorruptBatch:
+        """The same error with the place of the batch that it is about, and what follows that."""
+        row = chunk.rows[number]
+        return error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
 
     def _limited(self, start: int, end: int, max_bytes: int | None) -> Iterator[tuple[Segment, Chunk]]:
         if max_bytes is None:
             yield from self.chunks(start, end, RECORD_CHUNK_BYTES)
             return
         used = 0
-        for segment, chunk in self._until_damage(start, end):
+        # What is looked at beyond the page is looked at in vain: keep that to a quarter of it.
+        step = min(max(max_bytes // 4, CHUNK_BYTES // 32), CHUNK_BYTES)
+        for segment, chunk in self._until_damage(start, end, step):
             sizes = np.cumsum(chunk.rows[:, SIZE]) + used
             fits = int((sizes <= max_bytes).sum())
             if fits < len(chunk.rows):
@@ -203,11 +208,11 @@ class Reader:
             used = int(sizes[-1])
             yield segment, chunk
 
-    def _until_damage(self, start: int, end: int) -> Iterator[tuple[Segment, Chunk]]:
+    def _until_damage(self, start: int, end: int, chunk_bytes: int) -> Iterator[tuple[Segment, Chunk]]:
         """For paging: a page ends before damage; the page that would start with it raises."""
         given = False
         try:
-            for each in self.chunks(start, end, RECORD_CHUNK_BYTES):
+            for each in self.chunks(start, end, chunk_bytes):
                 yield each
                 given = True
         except CorruptBatch:
@@ -260,7 +265,7 @@ class Reader:
             try:
                 batch = to_arrow(chunk.view, row, start, end, columns=columns, views=views, max_bytes=most)
             except CorruptBatch as error:
-                raise error.at(segment.path, chunk.origin + int(row[0, POSITION]), int(row[0, LAST]) + 1) from None
+                raise self._located(error, segment, chunk, i) from None
             if batch.num_rows:
                 yield batch
 

@@ -600,6 +600,13 @@ class Segment:
         found = self._batch_ending_at(opened.storage, opened.index, last_offset, opened.index.times[at])
         return self.base_offset if found < 0 else last_offset + 1
 
+    def has_hole_at(self, offset: int) -> bool:
+        """Whether the batch that covers `offset` says itself that it holds fewer records than offsets."""
+        for chunk in self.chunks(offset, offset + 1):
+            row = chunk.rows[0]
+            return bool(row[BASE] <= offset and row[COUNT] < row[LAST] - row[BASE] + 1)
+        return False
+
     # --- damage
 
     def _corrupt(

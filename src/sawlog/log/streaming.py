@@ -178,6 +178,7 @@ def _pour(batch: StreamedBatch, source: Any, storage: Storage, bound: int, max_b
         data = _check_chunk(chunk)
         _check_length(batch, len(data), bound, max_bytes)
         batch.take(data)
+        storage.reserve(len(data))
         storage.append(data)
 
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from ..batch import kernel
-from ..batch.header import COUNT, LAST, POSITION, SIZE, Rows
-from ..batch.read import MALFORMED, unpack
+from ..batch.header import BASE, COUNT, LAST, POSITION, SIZE, Rows
+from ..batch.read import malformed
 from ..errors import CorruptBatch, StorageError
 from .index import SegmentIndex
 from .segment import Chunk, Segment
@@ -98,7 +95,7 @@ def _verify_segment(segment: Segment, report: VerifyReport, most: int) -> None:
     while position < size:
         try:
             for chunk in segment.batches(storage, position, size, least):
-                if chunk.rows[-1, LAST] >= following:
+                if chunk.rows[-1, BASE] >= following:
                     chunk.rows = _without_surplus(segment, chunk, report)
                     if not len(chunk.rows):
                         position = size
@@ -119,7 +116,7 @@ def _verify_segment(segment: Segment, report: VerifyReport, most: int) -> None:
 
 def _without_surplus(segment: Segment, chunk: Chunk, report: VerifyReport) -> Rows:
     """Only the batches of this segment; that others stand behind them is a problem of its own, told once."""
-    surplus = chunk.rows[:, LAST] >= segment.next_offset
+    surplus = chunk.rows[:, BASE] >= segment.next_offset
     where = chunk.origin + int(chunk.rows[surplus][0, POSITION])
     problem = Problem(segment.path, where, "batches of the next segment stand here", segment.next_offset)
     if not any(each.reason == problem.reason and each.path == problem.path for each in report.problems):
@@ -132,40 +129,19 @@ def _problem(segment: Segment, error: CorruptBatch) -> Problem:
 
 
 def _verify_records(segment: Segment, chunk: Chunk, report: VerifyReport, most: int) -> None:
-    """Every record of a chunk parses, and the header's count and largest timestamp are true."""
+    """Every record of a chunk can be had."""
     report.batches += len(chunk.rows)
     report.records += int(chunk.rows[:, COUNT].sum())
-    done = 0
-    for body, rows, error in unpack(chunk.view, chunk.rows, most):
-        reason = None if error is None else error.reason
-        bad = 0
-        if reason is None:
-            total = int(rows[:, COUNT].sum())
-            numbers, times = np.empty(total, np.int64), np.empty(total, np.int64)
-            empty_int, empty = memoryview(np.empty(1, np.int32)), memoryview(bytearray(1))
-            bad, *_ = kernel.decode_columns(
-                body,
-                memoryview(rows),
-                len(rows),
-                memoryview(numbers),
-                memoryview(times),
-                empty_int,
-                empty,
-                empty,
-                empty_int,
-                empty,
-                empty,
-                False,
-                False,
-            )
-            reason = MALFORMED if bad >= 0 else None
-        if reason is not None:
-            row = chunk.rows[done + max(bad, 0)]
-            where = chunk.origin + int(row[POSITION])
-            report.problems.append(Problem(segment.path, where, reason, int(row[LAST]) + 1))
-            if error is not None:
-                return
-        done += len(rows)
+    first = 0
+    while first < len(chunk.rows):
+        found = next(malformed(chunk.view, chunk.rows[first:], most), None)
+        if found is None:
+            return
+        number, error = first + found[0], found[1]
+        row = chunk.rows[number]
+        where = chunk.origin + int(row[POSITION])
+        report.problems.append(Problem(segment.path, where, error.reason, int(row[LAST]) + 1))
+        first = number + 1
 
 
 def _verify_index(segment: Segment, index: SegmentIndex, report: VerifyReport) -> None:

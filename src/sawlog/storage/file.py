@@ -19,11 +19,13 @@ import stat
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError, SyncFailed
 from .interface import Buffer, Lock, Storage
 from .mapped import MappedStorage
-from .system import fcntl, reporting, storage_error, sync_data
+from .system import fcntl, reporting, reserve_blocks, storage_error, sync_data
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 #: Reads beyond the mapping are copied until they add up to this; then the file is mapped anew.
 _REMAP_BYTES = 1 << 20
+#: How much is reserved beyond the end of a file at once.
+_RESERVE_LEAST_BYTES, _RESERVE_MOST_BYTES = 1 << 20, 32 << 20
 
 
 class FileStorage:
@@ -35,16 +37,19 @@ class FileStorage:
         self._path = f"{directory.path}/{name}"
         self._fd = -1
         self._shared = shared
-        self._size = os.fstat(fd).st_size
         self._map: memoryview | None = None
         self._copied_bytes = 0
-        self._fd = fd
+        self._reserved = 0
+        self._fd = fd  # from here on it is closed with this object, also if the next line fails
+        with reporting("looking at", self._path):
+            self._size = os.fstat(fd).st_size
 
     @property
     def size(self) -> int:
         """Bytes written; of a shared file, as of now."""
         if self._shared:
-            self._size = os.fstat(self._fd).st_size
+            with reporting("looking at", self._path):
+                self._size = os.fstat(self._fd).st_size
         return self._size
 
     def append(self, data: Buffer) -> int:
@@ -77,6 +82,21 @@ class FileStorage:
         except OSError:
             made.torn = True
         return made
+
+    def reserve(self, size_bytes: int) -> None:
+        """Ask the file system for blocks beyond the end, doubling, so that a small file stays small on disk. Writing
+        into them was measured a fifth to a third cheaper. The file's size does not change, and if there are none to be
+        had, appending goes on without."""
+        if self._size + size_bytes > self._reserved:
+            step = min(max(self._size, _RESERVE_LEAST_BYTES), _RESERVE_MOST_BYTES)
+            self._reserved = self._size + size_bytes + step
+            reserve_blocks(self._fd, self._size, self._reserved - self._size)
+
+    def release(self) -> None:
+        """Give back what was reserved and not used."""
+        if self._reserved > self._size:
+            self._reserved = 0
+            self.truncate(self._size)
 
     def write_at(self, position: int, data: Buffer) -> None:
         """Overwrite what nobody has seen yet."""
@@ -181,12 +201,19 @@ class FileLock:
                 except BlockingIOError:
                     holder = os.pread(self._fds[0], 200, 0).decode("utf-8", "replace").strip()
                     raise DirectoryLocked(directory.path, holder) from None
-                os.ftruncate(self._fds[0], 0)
-                os.pwrite(self._fds[0], f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            self._sign()
         except BaseException:
             self.release()
             raise
         _held.add(self)
+
+    def _sign(self) -> None:
+        """Say who holds it. A courtesy to the next one: if the disk is full, the lock holds all the same."""
+        try:
+            os.ftruncate(self._fds[0], 0)
+            os.pwrite(self._fds[0], f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        except OSError:
+            pass
 
     @property
     def held(self) -> bool:
@@ -231,7 +258,7 @@ class FileDirectory:
     @staticmethod
     def _make(path: str) -> None:
         """mkdir -p whose every new name is durable."""
-        missing = []
+        missing: list[str] = []
         while not os.path.isdir(path):
             missing.append(path)
             path = os.path.dirname(path)
@@ -254,10 +281,11 @@ class FileDirectory:
             return sorted(os.listdir(self.fd))
 
     def _stat(self, name: str) -> os.stat_result | None:
-        try:
-            return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
+        with reporting("looking at", f"{self.path}/{name}"):
+            try:
+                return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+            except FileNotFoundError:
+                return None
 
     def exists(self, name: str) -> bool:
         """Whether there is a regular file of that name."""

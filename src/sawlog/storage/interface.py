@@ -29,6 +29,12 @@ class Storage(Protocol):
     def append(self, data: Buffer) -> int:
         """Add bytes at the end, all or none; gives the position where they start."""
 
+    def reserve(self, size_bytes: int) -> None:
+        """A hint before `append`: so many bytes are about to be appended, and probably more after them."""
+
+    def release(self) -> None:
+        """A hint: nothing more will be appended for now."""
+
     def write_at(self, position: int, data: Buffer) -> None:
         """Overwrite bytes that were appended before: only ever the header of a batch that nobody has seen yet."""
 

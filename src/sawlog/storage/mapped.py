@@ -26,7 +26,7 @@ class MappedStorage:
         self.name = name
         self._path = path
         self._directory = directory
-        self._size = os.fstat(fd).st_size
+        self._size = os.fstat(fd).st_size  # the caller reports errors
         self._view = memoryview(b"")
         if self._size:  # an empty file cannot be mapped
             self._view = memoryview(mmap.mmap(fd, self._size, access=mmap.ACCESS_READ))
@@ -77,3 +77,9 @@ class MappedStorage:
 
     def sync(self) -> None:
         """It was durable before it was sealed."""
+
+    def reserve(self, size_bytes: int) -> None:
+        """It does not grow."""
+
+    def release(self) -> None:
+        """Nothing is reserved."""

@@ -59,6 +59,12 @@ class MemoryStorage:
     def sync(self) -> None:
         """Memory is as durable as it gets."""
 
+    def reserve(self, size_bytes: int) -> None:
+        """Memory is at hand when it is needed."""
+
+    def release(self) -> None:
+        """Nothing is reserved."""
+
     def forget(self, position: int, size: int) -> None:
         """Nothing to let go of."""
 

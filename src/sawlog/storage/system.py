@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..errors import SawlogError, StorageError, StorageFull, SyncFailed
@@ -14,7 +14,7 @@ try:
 except ImportError:  # not a POSIX system; the lock says so when it is asked for
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["FULL", "fcntl", "reporting", "storage_error", "sync_data"]
+__all__ = ["FULL", "fcntl", "reporting", "reserve_blocks", "storage_error", "sync_data"]
 
 #: Disk full, quota used up, file-size limit met: the same thing for a log.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -40,6 +40,27 @@ def reporting(doing: str, path: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise storage_error(error, doing, path) from error
+
+
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Linux's own call: Python offers only the POSIX one, which would make the file longer."""
+    try:
+        import ctypes
+
+        found = ctypes.CDLL(None).fallocate
+        found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    except (ImportError, OSError, AttributeError):
+        return None
+    return found
+
+
+_KEEP_SIZE = 1
+_fallocate = _find_fallocate()
+
+
+def reserve_blocks(fd: int, position: int, size_bytes: int) -> bool:
+    """Ask for blocks behind the end of a file, whose size stays what it is; whether there are any."""
+    return _fallocate is not None and _fallocate(fd, _KEEP_SIZE, position, size_bytes) == 0
 
 
 def sync_data(fd: int, path: str) -> None:

@@ -276,6 +276,14 @@ class FaultyStorage:
         """Make everything written before durable."""
         self._directory.perform("sync", self.name, self.inner.sync)
 
+    def reserve(self, size_bytes: int) -> None:
+        """A hint; cannot fail."""
+        self.inner.reserve(size_bytes)
+
+    def release(self) -> None:
+        """A hint; cannot fail."""
+        self.inner.release()
+
     def forget(self, position: int, size: int) -> None:
         """A hint; cannot fail."""
         self.inner.forget(position, size)

@@ -283,11 +283,11 @@ class StorageSuite:
         writer.append(b"two")
         assert reader.size == 6
         assert reader.read(0, 6) == b"onetwo"
-        assert reader.view(2, 4) == b"etwo"
+        assert bytes(reader.view(2, 4)) == b"etwo"
         writer.truncate(4)
         assert reader.size == 4
         writer.append(b"!!")
-        assert reader.view(0, 6) == b"onet!!"
+        assert bytes(reader.view(0, 6)) == b"onet!!"
         with refused(ReadBeyondEnd):
             reader.view(0, 7)
 
@@ -459,10 +459,8 @@ class DirectorySuite:
             else:
                 raise AssertionError("two holders of one lock")
         first.release()
-        assert not first.held
         second = directory.lock("LOCK")
-        assert second.held
-        assert not first.held
+        assert [first.held, second.held] == [False, True]
         second.release()
 
     def test_a_lock_that_was_released_stays_released(self, directory: Directory) -> None:
