@@ -1,0 +1,39 @@
+"""The README is true to the letter: its code runs, the files and the tests that it names exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")])
+
+
+def test_every_python_block_runs_after_the_ones_before_it(tmp_path: Path) -> None:
+    assert len(BLOCKS) >= 4
+    for block in BLOCKS:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+        assert done.stdout or "print" not in block
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"\bmake ([a-z-]+)", README))))
+def test_every_make_target_that_is_named_exists(command: str) -> None:
+    assert re.search(rf"^{command}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_that_is_named_exists(document: Path) -> None:
+    text = document.read_text()
+    named = re.findall(r"\]\(([^)#:]+)\)", text)
+    named += re.findall(r"`((?:tests|src|docs|benchmarks|examples|tools)/[\w./-]+\.(?:py|md))`", text)
+    for name in named:
+        assert (document.parent / name).exists() or (ROOT / name).exists(), f"{document.name} names {name}"
