@@ -11,10 +11,10 @@ from .places import FilePlace, MemoryPlace, Place, quick
 
 
 @pytest.fixture(params=["files", "memory"])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest) -> Place:
     """A new place for a log, in files and in memory; fsync takes no time."""
-    made = request.getfixturevalue("file_place" if request.param == "files" else "memory_place")
-    yield made
+    made: Place = request.getfixturevalue("file_place" if request.param == "files" else "memory_place")
+    return made
 
 
 @pytest.fixture

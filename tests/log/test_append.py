@@ -577,9 +577,7 @@ def test_bytes_on_disk_are_those_that_other_clients_read(place: Place) -> None:
         log.append(b"one", b"k", [("h", b"v")], 1000)
         log.append_many([(b"%d" % i * 50, None, (), 2000 + i) for i in range(20)])
         log.append_stream([b"str", b"eam"], key=b"s", headers=[("x", None)], timestamp=3000)
-        expected = [
-            (r.offset, r.timestamp, r.key, r.value, [(k, v) for k, v in r.headers]) for r in log
-        ]
+        expected = [(r.offset, r.timestamp, r.key, r.value, [(k, v) for k, v in r.headers]) for r in log]
         log.close()
         found = []
         reader = MemoryRecords(place.files()[named(0)])

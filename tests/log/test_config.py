@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sawlog import InvalidConfig, Interval, LogConfig, SawlogError
+from sawlog import Interval, InvalidConfig, LogConfig, SawlogError
 from sawlog.config import MAX_SEGMENT_BYTES
 
 

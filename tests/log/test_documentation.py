@@ -1,4 +1,4 @@
-"""What is public exists and says what it is; the drawn error tree is the real one; the names in the design are there."""
+"""What is public exists and says what it is; the error tree that is drawn is the one that is there."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def test_public_names_are_sorted_and_complete() -> None:
     """Whatever is imported into the package on purpose is listed, and nothing is listed twice."""
     assert len(set(sawlog.__all__)) == len(sawlog.__all__)
     imported = {
-        name
-        for name, value in vars(sawlog).items()
-        if not name.startswith("_") and not inspect.ismodule(value)
+        name for name, value in vars(sawlog).items() if not name.startswith("_") and not inspect.ismodule(value)
     }
     assert imported == set(PUBLIC)
 
@@ -112,6 +110,7 @@ def test_error_can_be_pickled_and_shown(name: str) -> None:
 
     made = {
         "OffsetOutOfRange": lambda: errors.OffsetOutOfRange(5, 1, 3, "in x"),
+        "RecordRemoved": lambda: errors.RecordRemoved(5, 1, 9, 6),
         "OffsetMismatch": lambda: errors.OffsetMismatch(5, 1),
         "DirectoryLocked": lambda: errors.DirectoryLocked("/x", "me"),
         "CorruptBatch": lambda: errors.CorruptBatch("bad", path="/x", position=5, next_offset=7),
@@ -120,7 +119,18 @@ def test_error_can_be_pickled_and_shown(name: str) -> None:
     again = pickle.loads(pickle.dumps(made))
     assert type(again) is type(made)
     assert str(again) == str(made) != ""
-    for field in ("requested", "lowest", "next", "expected", "actual", "path", "holder", "position", "next_offset"):
+    for field in (
+        "requested",
+        "lowest",
+        "next",
+        "expected",
+        "actual",
+        "path",
+        "holder",
+        "position",
+        "next_offset",
+        "following",
+    ):
         assert getattr(again, field, None) == getattr(made, field, None)
 
 
@@ -140,7 +150,9 @@ def test_records_can_be_pickled_compared_and_hashed() -> None:
         record.value = b"other"
 
 
-@pytest.mark.parametrize("kind", [sawlog.LogConfig, sawlog.Interval, sawlog.Producer, sawlog.SegmentInfo, sawlog.Fetched])
+@pytest.mark.parametrize(
+    "kind", [sawlog.LogConfig, sawlog.Interval, sawlog.Producer, sawlog.SegmentInfo, sawlog.Fetched]
+)
 def test_values_are_frozen(kind: type) -> None:
     assert dataclasses.is_dataclass(kind)
     assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
@@ -158,12 +170,20 @@ def test_every_place_and_action_of_recovery_is_described() -> None:
         assert len(each.value) > 5
 
 
-DESIGNED = """append append_many append_arrow append_stream append_stream_async append_async append_batches writer read scan
-scan_arrow fetch follow offset_at lowest_offset next_offset written_offset durable_offset size_bytes segments truncate trim
-remove_expired apply_retention sync seal verify close remove open in_memory recovery __getitem__ __len__ __iter__""".split()
+DESIGNED = [
+    *("open", "in_memory", "close", "remove", "sync", "seal", "verify"),
+    *("append", "append_many", "append_arrow", "append_batches", "append_stream", "writer"),
+    *("append_async", "append_stream_async"),
+    *("read", "scan", "scan_arrow", "fetch", "follow", "offset_at", "__getitem__", "__len__", "__iter__"),
+    *("lowest_offset", "next_offset", "written_offset", "durable_offset", "size_bytes", "segments"),
+    *("truncate", "trim", "remove_expired", "apply_retention"),
+]
 
 
 @pytest.mark.parametrize("name", DESIGNED)
 def test_designed_method_is_there(name: str) -> None:
-    assert hasattr(sawlog.Log, name) or name == "recovery"
+    assert hasattr(sawlog.Log, name)
+
+
+def test_log_tells_what_opening_it_found() -> None:
     assert isinstance(sawlog.Log.in_memory().recovery, sawlog.RecoveryReport)

@@ -18,11 +18,11 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from sawlog import Log, LogClosed, LogConfig, LogFailed, OffsetOutOfRange, Record
+from sawlog import Log, LogClosed, LogConfig, LogFailed, OffsetOutOfRange, Record, Writer
 from sawlog.log import commit as group_commit
 from sawlog.log.commit import GroupCommit
 from sawlog.storage import MemoryDirectory
-from sawlog.testing.faulty import Call, FaultyDirectory
+from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 
 from ..processes import content
 
@@ -228,6 +228,95 @@ def test_a_lingering_writer_and_threads_lose_nothing() -> None:
     assert Counter((record.value or b"").split(b".")[0] for record in log.scan()) == dict.fromkeys(
         [b"0", b"1", b"2"], each
     )
+
+
+def test_a_flush_reports_what_the_background_could_not_sync() -> None:
+    """The batch was placed by the clock, and its fsync failed: nobody but the next flush can tell the caller."""
+    directory = FaultyDirectory(MemoryDirectory())
+    log = Log.open(directory, LogConfig(checkpoint_interval_ms=3_600_000))
+    writer = log.writer(linger_ms=1)
+    directory.arm(Fault(operations={"sync"}, names="*.log"))
+    writer.append(b"x")
+    for _ in range(3000):
+        if not log.writable:
+            break
+        time.sleep(0.01)
+    with pytest.raises(LogFailed):
+        writer.flush()
+    with pytest.raises(LogFailed):
+        writer.close()
+    assert log.durable_offset == 0
+    log.close()
+
+
+def test_a_flush_waits_for_the_sync_of_another_thread() -> None:
+    directory = FaultyDirectory(MemoryDirectory())
+    log = Log.open(directory)
+    inside, go = threading.Event(), threading.Event()
+
+    def hold(call: Call) -> None:
+        if call.operation == "sync" and call.name.endswith(".log"):
+            inside.set()
+            assert go.wait(PATIENCE_S)
+
+    directory.before = hold
+    writer = log.writer(batch_bytes=100)
+    durable: list[int] = []
+
+    def fill() -> None:
+        writer.append(bytes(200))  # places the batch and waits for its sync
+
+    def flush() -> None:
+        writer.flush()
+        durable.append(log.durable_offset)
+
+    filling = threading.Thread(target=fill, daemon=True)
+    filling.start()
+    assert inside.wait(PATIENCE_S)
+    flushing = threading.Thread(target=flush, daemon=True)
+    flushing.start()
+    flushing.join(0.1)  # time for a flush that does not wait to come back
+    go.set()
+    run_all(filling.join, flushing.join)
+    assert durable == [1]
+    log.close()
+
+
+def test_a_closed_writer_takes_nothing_whoever_kept_its_method() -> None:
+    log = Log.in_memory()
+    writer = log.writer()
+    append = writer.append
+    append(b"one")
+    writer.close()
+    for refused in (append, writer.append):
+        with pytest.raises(LogClosed):
+            refused(b"two")
+    assert len(log) == 1
+
+
+def test_what_threads_handed_to_a_writer_that_is_closed_meanwhile_is_stored_or_refused() -> None:
+    for _ in range(20):
+        log = Log.in_memory(LogConfig(durability="os"))
+        writer = log.writer(batch_bytes=300)
+        taken: Counter[int] = Counter()
+
+        def append(thread: int, taken: Counter[int] = taken, append: Callable[[bytes], None] = writer.append) -> None:
+            try:
+                while True:
+                    append(b"x")
+                    taken[thread] += 1
+            except LogClosed:
+                return
+
+        def close(writer: Writer = writer, taken: Counter[int] = taken) -> None:
+            while taken.total() < 200:
+                time.sleep(0)
+            writer.close()
+
+        with eager_switching():
+            run_all(lambda append=append: append(0), lambda append=append: append(1), close)  # type: ignore[misc]
+        # A record that its thread was interrupted in may be stored although the call has said that it was closed.
+        assert taken.total() <= len(log) <= taken.total() + 2
 
 
 # --- tasks

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 import pytest
 
@@ -142,11 +143,11 @@ def test_offset_index_is_kafkas(place: Place) -> None:
     for relative, position in entries:
         assert batches[position].last_offset == 100 + relative
     positions = [0] + [position for _, position in entries]
-    assert all(300 < b - a <= 300 + 2 * 200 for a, b in zip(positions, positions[1:], strict=False))
+    assert all(300 < b - a <= 300 + 2 * 200 for a, b in pairwise(positions))
 
 
 def test_time_index_is_kafkas(place: Place) -> None:
-    """[largest timestamp so far i64][last offset of the batch that has it - base u32]; ends with the segment's largest."""
+    """[largest timestamp so far i64][last offset of the batch that has it - base u32]; the last is the segment's."""
     log = place.open(initial_offset=100, index_interval_bytes=200)
     stamps = [1000, 1005, 1003, 1010, 1010, 1007, 1020, 1015, 1030, 1001, 1002, 1040, 1039]
     for stamp in stamps:

@@ -82,10 +82,13 @@ def test_close_can_be_repeated_and_with_closes(place: Place) -> None:
 
 
 def test_with_closes_after_an_exception(place: Place) -> None:
-    log = place.open()
-    with pytest.raises(KeyError), log:
-        log.append(b"x")
-        raise KeyError
+    def fail() -> None:
+        with place.open() as log:
+            log.append(b"x")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert place.open().recovery.clean
 
 
@@ -156,8 +159,9 @@ def test_opens_that_fail_leave_no_descriptor(file_place: FilePlace, tmp_path: Pa
         with pytest.raises(LogNotFound):
             Log.open(tmp_path / "missing", mode="r")
         with pytest.raises(InvalidConfig):
-            file_place.open(initial_offset=99)
             file_place.open(mode="x")
+        with pytest.raises(InvalidConfig):
+            file_place.open(initial_offset=99)
     assert descriptors() == before
 
 

@@ -11,6 +11,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,7 +36,7 @@ SMALL = st.binary(max_size=12)
 ROWS: st.SearchStrategy[Row] = st.tuples(
     st.one_of(st.none(), SMALL, st.integers(0, 60).map(lambda size: b"v" * size)),
     st.one_of(st.none(), SMALL),
-    st.lists(st.tuples(st.sampled_from(["", "h", "ü"]), st.one_of(st.none(), st.binary(max_size=3))), max_size=2).map(tuple),
+    st.lists(st.tuples(st.sampled_from(["", "h", "ü"]), st.none() | st.binary(max_size=3)), max_size=2).map(tuple),
     st.integers(0, 40),
 )
 BATCHES = st.lists(ROWS, min_size=1, max_size=6)
@@ -158,7 +159,7 @@ class LogMachine(RuleBasedStateMachine):
         value, key, headers, stamp = row
         value = value or b""
         points = [0, *sorted(min(cut, len(value)) for cut in cuts), len(value)]
-        chunks = [value[a:b] for a, b in zip(points, points[1:], strict=False)]
+        chunks = [value[a:b] for a, b in pairwise(points)]
         try:
             offset = self.log.append_stream(chunks, key, headers=headers, timestamp=stamp)
         except RecordTooLarge:

@@ -56,9 +56,7 @@ def test_times_out_of_order_over_several_segments(place: Place, compression: str
     interval=st.sampled_from([0, 100, 300]),
     trimmed=st.integers(0, 10),
 )
-def test_any_times_in_any_order(
-    batches: list[list[int]], seals: set[int], interval: int, trimmed: int
-) -> None:
+def test_any_times_in_any_order(batches: list[list[int]], seals: set[int], interval: int, trimmed: int) -> None:
     log = Log.in_memory(LogConfig(durability="os", index_interval_bytes=interval, segment_age_ms=None))
     for i, batch in enumerate(batches):
         log.append_many([(b"x", None, (), stamp) for stamp in batch])

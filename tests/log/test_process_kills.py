@@ -3,17 +3,19 @@
 A killed process loses nothing that it has written, whatever the durability policy: this finds torn appends, wrong
 recovery and locks that stay. It cannot find a missing fsync, because the page cache survives.
 
-A few kills by default; `SAWLOG_KILLS=200` does as many for each policy. `SAWLOG_SEED` changes the moments.
+Eight kills for each policy by default; `SAWLOG_KILLS=200` does more. `SAWLOG_SEED` changes the moments.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import queue
 import random
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,33 +24,53 @@ from sawlog import Log
 
 from ..processes import content
 from ..processes.acknowledging import SETTINGS
-from ..processes.launch import finish, ready, start
+from ..processes.launch import PATIENCE_S, start
 
-KILLS = int(os.environ.get("SAWLOG_KILLS", "4"))
+KILLS = int(os.environ.get("SAWLOG_KILLS", "8"))
 SEED = int(os.environ.get("SAWLOG_SEED", "11"))
 FORMS = ["append", "append_many", "writer", "append_stream", "append_async", "append_arrow"]
 
 
-def run_until_killed(directory: Path, round_: int, form: str, durability: str, after_s: float) -> dict[int, str]:
-    """What a process had acknowledged when it was killed: offset -> name."""
-    process = ready(start("acknowledging", directory, round_, form, durability))
-    assert process.stdout is not None
-    lines: list[str] = []
-    stdout = process.stdout
-    thread = threading.Thread(target=lambda: lines.extend(stdout))  # it must not wait for us with a full pipe
-    thread.start()
-    time.sleep(after_s)
-    process.kill()
-    thread.join()
-    process.wait()
-    if process.returncode != -signal.SIGKILL:
-        finish(process)
-    process.stdout.close()
-    for pipe in (process.stdin, process.stderr):
-        assert pipe is not None
-        pipe.close()
-    whole = [line for line in lines if line.endswith("\n")]
-    return {int(offset): name for offset, name in (line.split() for line in whole)}
+class Victims:
+    """Starts writers and kills them."""
+
+    def __init__(self, directory: Path, durability: str) -> None:
+        self.server = start("acknowledging", directory, durability)
+        assert self.server.stdout is not None
+        assert self.server.stdin is not None
+        self.stdin, stdout = self.server.stdin, self.server.stdout
+        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        # Somebody has to read all the time, or the writer would wait for us with a full pipe.
+        self.reader = threading.Thread(target=lambda: [self.lines.put(line) for line in stdout])
+        self.reader.start()
+
+    def acknowledged(self, round_: int, form: str, after_s: float) -> dict[int, str]:
+        """What one writer had acknowledged when it was killed: offset -> name."""
+        self.stdin.write(f"{round_} {form}\n")
+        self.stdin.flush()
+        said, pid = self.lines.get(timeout=PATIENCE_S).split()
+        assert said == "ready"
+        time.sleep(after_s)
+        with suppress(ProcessLookupError):  # it has ended by itself: said below
+            os.kill(int(pid), signal.SIGKILL)
+        found = {}
+        while True:
+            first, second = self.lines.get(timeout=PATIENCE_S).split()
+            if first == "dead":
+                if int(second) != -signal.SIGKILL:
+                    self.stdin.close()
+                    raise AssertionError(f"the writer ended by itself:\n{self.server.stderr.read()}")  # type: ignore[union-attr]
+                return found
+            found[int(first)] = second
+
+    def close(self) -> None:
+        self.stdin.close()
+        self.reader.join(PATIENCE_S)
+        errors = self.server.stderr.read() if self.server.stderr is not None else ""
+        assert self.server.wait(PATIENCE_S) == 0, errors
+        for pipe in (self.server.stdout, self.server.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def check_sent(names: list[str], round_: int) -> None:
@@ -65,22 +87,30 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, durability: str) 
     rng = random.Random(f"{SEED} {durability}")
     forms = itertools.cycle(rng.sample(FORMS, len(FORMS)))
     kept: list[bytes] = []
-    for round_ in range(KILLS):
-        form, after_s = next(forms), rng.uniform(0, 0.15)
-        told = f"seed {SEED}, kill {round_}, {form}, {durability}, after {after_s:.3f} s"
-        acknowledged = run_until_killed(tmp_path, round_, form, durability, after_s)
-        with Log.open(tmp_path, SETTINGS) as log:
-            assert log.recovery, f"{told}: {log.recovery}"
-            report = log.verify()
-            assert report, f"{told}: {report}"
-            found = [record.value or b"" for record in log.scan()]
-            assert log.lowest_offset == 0
-            assert len(found) == log.next_offset
-            assert found[: len(kept)] == kept, f"{told}: a record from before has changed"
-            for offset, name in acknowledged.items():
-                assert offset < len(found), f"{told}: the acknowledged offset {offset} is gone"
-                assert content.name_of(found[offset]) == name, told
-            check_sent([content.name_of(value) for value in found[len(kept) :]], round_)
-            following = log.append(b"between")
-            assert following == len(found)
-            kept = [*found, b"between"]
+    victims = Victims(tmp_path, durability)
+    try:
+        for round_ in range(KILLS):
+            form, after_s = next(forms), rng.uniform(0, 0.1)
+            told = f"seed {SEED}, kill {round_}, {form}, {durability}, after {after_s:.3f} s"
+            acknowledged = victims.acknowledged(round_, form, after_s)
+            kept = check_log(tmp_path, kept, acknowledged, round_, told)
+    finally:
+        victims.close()
+
+
+def check_log(directory: Path, kept: list[bytes], acknowledged: dict[int, str], round_: int, told: str) -> list[bytes]:
+    """Reopen after a kill; what the log holds then."""
+    with Log.open(directory, SETTINGS) as log:
+        assert log.recovery, f"{told}: {log.recovery}"
+        report = log.verify()
+        assert report, f"{told}: {report}"
+        found = [record.value or b"" for record in log.scan()]
+        assert log.lowest_offset == 0
+        assert len(found) == log.next_offset
+        assert found[: len(kept)] == kept, f"{told}: a record from before has changed"
+        for offset, name in acknowledged.items():
+            assert offset < len(found), f"{told}: the acknowledged offset {offset} is gone"
+            assert content.name_of(found[offset]) == name, told
+        check_sent([content.name_of(value) for value in found[len(kept) :]], round_)
+        assert log.append(b"between") == len(found)
+        return [*found, b"between"]

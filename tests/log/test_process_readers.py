@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Log, LogConfig, LogNotFound
+from sawlog import Log, LogConfig, LogNotFound, OffsetOutOfRange
 from sawlog.log import recovery
 from sawlog.log.segments import FollowedSet
 
@@ -120,6 +120,41 @@ def test_a_scan_goes_on_when_recovery_changes_the_file_under_it(
     dead._segments.close()
 
 
+def test_a_reader_believes_only_whole_batches(tmp_path: Path) -> None:
+    """What a reader may find while a batch is being written: parts of it in any order, zeros for the rest."""
+    log = Log.open(tmp_path, LogConfig(durability="os"))
+    log.append(content.make("0"))
+    (path,) = tmp_path.glob("*.log")
+    end = path.stat().st_size
+    log.append(content.make("1", 500))
+    whole = path.read_bytes()
+    log.append(content.make("2", 500))
+    with Log.open(tmp_path, mode="r") as reader:
+        assert reader.next_offset == 3
+    batch = whole[end:]
+    states = [batch[:size] for size in (1, 60, 61, 62, 300, len(batch) - 1)]
+    states += [batch[:size] + bytes(len(batch) - size) for size in (0, 20, 61, 300, len(batch) - 1)]
+    states += [bytes(size) + batch[size:] for size in (1, 17, 61, 300)]
+    states += [batch[:300] + b"\xff" + batch[301:]]
+    for state in states:
+        if state == batch:  # zeros in place of zeros
+            continue
+        path.write_bytes(whole[:end] + state)
+        with Log.open(tmp_path, mode="r") as reader:
+            following = reader.follow(timeout=0)
+            assert [record.offset for record in following] == [0]
+            assert reader.next_offset == 1
+            with pytest.raises(OffsetOutOfRange):
+                reader.read(1)
+            assert reader.fetch(0, 10_000).raw == whole[:end]
+            with path.open("r+b") as file:  # the writer gets on
+                file.write(whole)
+            assert [content.name_of(record.value) for record in reader.follow(timeout=0)] == ["0", "1"]
+            assert content.name_of(reader.read(1).value) == "1"
+    log._appender.held.release()  # type: ignore[union-attr]  # nothing is left of what it has written
+    log._segments.close()
+
+
 def test_a_follower_sees_a_new_record_within_a_few_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refresh = FollowedSet.refresh
     looks = itertools.count(1)
@@ -153,6 +188,47 @@ def test_a_follower_sees_a_new_record_within_a_few_looks(tmp_path: Path, monkeyp
         found_at = latest[0]
         thread.join(PATIENCE_S)
         assert found_at <= appended_at[0] + 3
+    writer.close()
+    reader.close()
+
+
+@pytest.mark.parametrize("how", ["scan", "follow", "read"])
+def test_a_reader_that_was_overtaken_by_a_trim_says_so(tmp_path: Path, how: str) -> None:
+    writer = Log.open(tmp_path, LogConfig(segment_bytes=2000, durability="os"))
+    for offset in range(100):
+        writer.append(content.make(f"{offset}.0", 100))
+    reader = Log.open(tmp_path, mode="r")
+    records = {
+        "scan": reader.scan,
+        "follow": lambda: reader.follow(timeout=0),
+        "read": lambda: map(reader.read, range(100)),
+    }[how]()
+    seen = [next(records).offset]
+    writer.trim(90)
+    with pytest.raises(OffsetOutOfRange) as caught:
+        seen.extend(record.offset for record in records)
+    assert seen == list(range(len(seen)))
+    assert len(seen) < 90
+    assert caught.value.lowest == 90
+    assert [record.offset for record in reader.scan()] == list(range(90, 100))
+    writer.close()
+    reader.close()
+
+
+def test_a_follower_whose_records_were_truncated_says_so(tmp_path: Path) -> None:
+    writer = Log.open(tmp_path, LogConfig(segment_bytes=2000, durability="os"))
+    for offset in range(100):
+        writer.append(content.make(f"{offset}.0", 100))
+    reader = Log.open(tmp_path, mode="r")
+    following = reader.follow(timeout=PATIENCE_S)
+    assert [next(following).offset for _ in range(100)] == list(range(100))
+    writer.truncate(50)
+    with pytest.raises(OffsetOutOfRange) as caught:
+        next(following)
+    assert (caught.value.requested, caught.value.next) == (100, 50)
+    writer.append(content.make("50.1"))
+    assert content.name_of(reader.read(50).value) == "50.1"
+    assert reader.next_offset == 51
     writer.close()
     reader.close()
 

@@ -14,6 +14,7 @@ from sawlog import (
     Log,
     LogClosed,
     OffsetMismatch,
+    Record,
     RecordTooLarge,
     SawlogError,
     StreamAborted,
@@ -61,7 +62,7 @@ def test_stream_becomes_one_record(place: Place, stream: Any) -> None:
     assert stream(log, CHUNKS, key=b"k", headers=[("h", b"v"), ("n", None)], timestamp=1234) == 1
     log.append(b"after")
     record = log.read(1)
-    assert (record.value, record.key, record.headers, record.timestamp) == (WHOLE, b"k", (("h", b"v"), ("n", None)), 1234)
+    assert record == Record(WHOLE, b"k", (("h", b"v"), ("n", None)), 1234, offset=1)
     assert values(log) == [b"before", WHOLE, b"after"]
     assert log.verify()
     log.close()
@@ -273,7 +274,9 @@ def test_interrupt_in_the_stream_leaves_nothing_and_comes_through(place: Place, 
 
 @pytest.mark.parametrize("chunk", ["text", 5, None, [1, 2], memoryview(b"abcdef")[::2]])
 @pytest.mark.parametrize("good", [0, 2])
-def test_chunk_that_is_not_bytes_is_refused_and_leaves_nothing(place: Place, stream: Any, chunk: Any, good: int) -> None:
+def test_chunk_that_is_not_bytes_is_refused_and_leaves_nothing(
+    place: Place, stream: Any, chunk: Any, good: int
+) -> None:
     log = place.open()
     fill(log, 3)
     before = place.files()

@@ -20,7 +20,7 @@ from .places import Place, fill, named, now_ms, values
 from .test_recovery_table import mark
 
 CHANCE = random.Random(4)
-GARBAGE = [b"\0", b"\xff", b"\0" * 100, b"\xff" * 100, CHANCE.randbytes(60), CHANCE.randbytes(61), CHANCE.randbytes(500)]
+GARBAGE = [b"\0", b"\xff", b"\0" * 100, b"\xff" * 100, *(CHANCE.randbytes(size) for size in (60, 61, 500))]
 
 
 def sizes(place: Place, base: int = 0) -> Iterator[int]:

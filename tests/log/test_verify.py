@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from sawlog import CorruptBatch, DecompressionLimit, Log
-from sawlog.batch.build import encode
 from sawlog.batch.checksum import crc32c
 
 from .places import INDEX, Place, fill, named, values

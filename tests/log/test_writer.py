@@ -79,9 +79,14 @@ def test_bad_record_is_refused_at_once_and_the_batch_stays(place: Place) -> None
 
 def test_leaving_with_an_exception_keeps_what_was_taken(place: Place) -> None:
     log = place.open()
-    with pytest.raises(KeyError), log.writer() as writer:
-        writer.append(b"taken")
-        raise KeyError
+
+    def fail() -> None:
+        with log.writer() as writer:
+            writer.append(b"taken")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert values(log) == [b"taken"]
 
 

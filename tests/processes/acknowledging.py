@@ -1,6 +1,9 @@
-"""A writer that says what has been acknowledged, until it is killed.
+"""Writers that say what has been acknowledged, until they are killed.
 
-    python -m tests.processes.acknowledging DIRECTORY ROUND FORM DURABILITY
+    python -m tests.processes.acknowledging DIRECTORY DURABILITY
+
+For each line "<round> <form>" that it reads it forks a writer, which says "ready <process id>" and appends until it is
+killed, and then "dead <exit code>". Forking, before anything is opened, saves the time of starting Python.
 
 Records are named "<round>.<number>.<first>-<last>", numbered in the order in which they are handed to the log; first
 and last are the numbers of those that were handed over as one batch, which is there wholly or not at all. For each
@@ -11,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
@@ -77,7 +82,8 @@ class Acknowledging:
         with self.log.writer(batch_bytes=700) as writer:
             for _, value in records:
                 writer.append(value)
-            assert writer.flush().stop == first + 30
+            writer.flush()
+            assert writer.last.stop == first + 30
         self.acknowledged(range(first, first + 30), records)
 
     def append_async(self) -> None:
@@ -90,13 +96,27 @@ class Acknowledging:
         asyncio.run(some())
 
 
-def main(directory: str, round_: str, form: str, durability: str) -> None:
+def write(directory: str, durability: str, round_: int, form: str) -> None:
     log = Log.open(directory, SETTINGS.with_(durability=POLICIES[durability]))
-    acknowledging = Acknowledging(log, int(round_))
-    call: Callable[[], None] = getattr(acknowledging, form)
-    say("ready")
+    call: Callable[[], None] = getattr(Acknowledging(log, round_), form)
+    say(f"ready {os.getpid()}")
     while True:
         call()
+
+
+def main(directory: str, durability: str) -> None:
+    for line in sys.stdin:
+        round_, form = line.split()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                write(directory, durability, int(round_), form)
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+            os._exit(1)
+        _, status = os.waitpid(pid, 0)
+        say(f"dead {os.waitstatus_to_exitcode(status)}")
 
 
 if __name__ == "__main__":

@@ -90,9 +90,7 @@ def test_files_obey_the_umask(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 7, 1000])
-def test_short_writes_go_on_until_all_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_short_writes_go_on_until_all_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """The system may write less than it was given, for instance because of a signal."""
     real_pwrite, real_write = os.pwrite, os.write
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real_pwrite(fd, memoryview(data)[:step], at))

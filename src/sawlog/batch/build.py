@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidRecord, InvalidRecordType, RecordTooLarge, SawlogError
+from ..errors import InvalidRecord, InvalidRecordType, LogClosed, RecordTooLarge, SawlogError
 from . import kernel
 from .checksum import crc32c
 from .compression import DEFAULT_MAX, codec_id, compress
@@ -96,6 +96,8 @@ def refuse(kind: str, what: Any, value: Any) -> SawlogError:
         return InvalidRecord(
             f"timestamp {_shown(value)} is out of range: milliseconds since 1970, 0 to {kernel.MAX_TIMESTAMP}{hint}"
         )
+    if kind == "closed":
+        return LogClosed("this writer is closed")
     if kind == "too_large":
         return RecordTooLarge(
             f"a record of {what:,} bytes is larger than the {value:,} that this log takes; raise max_record_bytes, "

@@ -673,6 +673,7 @@ class BatchBuilder:
     count = cython.declare(cython.Py_ssize_t, visibility="readonly")
     base_timestamp = cython.declare(cython.longlong, visibility="readonly")
     max_timestamp = cython.declare(cython.longlong, visibility="readonly")
+    closed: cython.bint
     limit: cython.Py_ssize_t
     max_record: cython.longlong
     max_total: cython.Py_ssize_t
@@ -681,6 +682,7 @@ class BatchBuilder:
 
     def __init__(self, refuse, limit=0, on_full=None, max_record=0, max_total=2147483647, capacity=4096):
         self.refuse = refuse
+        self.closed = False
         self.limit = limit
         self.on_full = on_full
         self.max_record = max_record
@@ -694,12 +696,14 @@ class BatchBuilder:
         """Forget all records; keep the buffer."""
         self.reset_fields()
 
-    def take(self, buffer):
+    def take(self, buffer, close=False):
         """Go on with an empty batch in another buffer. Gives what was there: (buffer, where the records in it end,
-        how many, first timestamp, largest timestamp). Atomic: no other thread's record falls between."""
+        how many, first timestamp, largest timestamp). Atomic: no other thread's record falls between. With `close`
+        no record is taken from then on."""
         if len(buffer) < 61:
             raise ValueError("a batch needs a buffer of 61 bytes or more")
         view: cython.uchar[::1] = buffer
+        ending: cython.bint = close
         old: object = self.buffer
         position: cython.Py_ssize_t = self.position
         count: cython.Py_ssize_t = self.count
@@ -709,6 +713,7 @@ class BatchBuilder:
         self.view = view
         self.capacity = view.shape[0] if cython.compiled else len(buffer)
         self.reset_fields()
+        self.closed = self.closed or ending
         return old, position, count, base, top
 
     @cython.cfunc
@@ -820,6 +825,8 @@ class BatchBuilder:
             raise self.refuse("too_large", payload, self.max_record)
         # From here on nothing runs Python code, so that records of several threads do not mix; but growing may.
         while True:
+            if self.closed:
+                raise self.refuse("closed", "writer", None)
             delta = timestamp - self.base_timestamp if self.count > 0 else 0
             body = 1 + varint_size(delta) + varint_size(self.count) + varint_size(klen) + varint_size(vlen)
             body += varint_size(nheaders) + header_bytes
@@ -1349,7 +1356,7 @@ def record_at(
             return record
         p = rend
         i += 1
-    return None
+    return None if p == end else False
 
 
 def landmarks(

@@ -314,6 +314,7 @@ class _Recovery:
             self._find(Where.INDEX, f"the indexes of {segment.path}")
             self.report.rebuilt_indexes += 1
         segment = Segment(self.directory, base, base, size, interval)
+        segment.sealed = False
         segment.remove_index()
         index = SegmentIndex(base, interval)
         walk = segment.walk(storage, 0, size, index)
@@ -411,7 +412,7 @@ class _Recovery:
         """The last segment is damaged where it must not be: leave it as it is and write behind it."""
         following = walk.next_offset
         while walk.damage is not None and walk.resume_position < storage.size:
-            walk = segment.walk(storage, walk.resume_position, storage.size, index)
+            walk = segment.walk(storage, walk.resume_position, storage.size, index, resumed=True)
             following = max(following, walk.next_offset)
         if self.saved is not None:
             following = max(following, self.saved.durable_offset)

@@ -53,6 +53,8 @@ CHUNK_ROWS = 1024
 _REMEMBER_SHIFT = 12
 _REMEMBER_BYTES = 1 << _REMEMBER_SHIFT
 
+#: Offsets in an index are relative and 32-bit; Kafka reads them as signed.
+_MAX_SPAN = 2**31 - 1
 #: Reading single records: one remembered position for so many records, for so many batches of a segment.
 _LANDMARK_STEP = 32
 _LANDMARK_BATCHES = 1024
@@ -104,6 +106,8 @@ class Segment:
         #: (next offset, size): what has been committed, as one value, so that readers never see halves of two.
         self.tail = (next_offset, size)
         self.sealed = True
+        #: Whether it has to stay open: its file is being replaced, and its name stands for another one already.
+        self.pinned = False
         #: Whether a bad index found while reading is replaced on disk: only the writer may.
         self.repairs = False
         #: Whether each batch begins where the one before it ended; not so where compaction has been.
@@ -213,12 +217,15 @@ class Segment:
         index = SegmentIndex(self.base_offset, self._interval_bytes)
         walk = self.walk(storage, 0, self.size, index)
         while walk.damage is not None and walk.resume_position < self.size:
-            walk = self.walk(storage, walk.resume_position, self.size, index)
+            walk = self.walk(storage, walk.resume_position, self.size, index, resumed=True)
         return index
 
-    def walk(self, storage: Storage, position: int, limit: int, index: SegmentIndex) -> Walk:
-        """Check every batch from `position` on and enter it into `index`, until the end or the first bad one."""
-        following = self.base_offset if position == 0 else -1
+    def walk(self, storage: Storage, position: int, limit: int, index: SegmentIndex, *, resumed: bool = False) -> Walk:
+        """Check every batch from `position` on and enter it into `index`, until the end or the first bad one.
+
+        `resumed`: `resume` has found the batch at `position`, so that its offset need not follow any other.
+        """
+        following = -1 if resumed else self.base_offset
         end = position
         try:
             for chunk in self.batches(storage, position, limit, following):
@@ -244,6 +251,8 @@ class Segment:
     def unload(self) -> None:
         """Let go of the file and the indexes. A reader in the middle of them keeps them alive until it is done; then
         they close by themselves."""
+        if self.pinned:
+            return
         self._unpacked = None
         self._landmarks = {}
         self._open = None
@@ -629,24 +638,43 @@ class Segment:
         """The error for a batch whose checksum is right but whose records cannot be had."""
         return kind(reason, path=self.path, position=position, next_offset=last_offset + 1)
 
-    @staticmethod
-    def resume(storage: Storage, position: int, limit: int, least: int) -> tuple[int, int | None]:
+    def resume(self, storage: Storage, position: int, limit: int, least: int) -> tuple[int, int | None]:
         """At or behind damage at `position`: where the next good batch starts, and its first offset.
 
-        At `position` itself, if the damage is that batches are missing before it. Else where the damaged batch says
-        that it ends, before all other places: a record may itself contain what looks like a batch.
+        At `position` itself if batches are missing before it: it is whole, and the one behind it confirms its offset,
+        which no checksum covers. Else where the damaged batch says that it ends, before all other places: a record may
+        itself contain what looks like a batch.
         """
         view = storage.view(position, limit - position)
+        most = self.next_offset if self.sealed else self.base_offset + _MAX_SPAN
         if len(view) >= HEADER_BYTES:
-            for at in (0, Segment._batch_size(view)):
-                if 0 <= at < len(view) and kernel.find_header(view, at, len(view), least) == at and _is_good(view, at):
-                    return position + at, _PLACE.unpack_from(view, at)[0]
-        at = kernel.find_header(view, 1, len(view), least)
+            end = self._batch_size(view)
+            base = _good_batch_at(view, 0, least, most)
+            if base is not None and _good_batch_at(view, end, least, most) == base + _span(view):
+                return position, base
+            base = _good_batch_at(view, end, least, most)
+            if base is not None:
+                return position + end, base
+        at: int = kernel.find_header(view, 1, len(view), least)
         while at >= 0:
-            if _is_good(view, at):
-                return position + at, _PLACE.unpack_from(view, at)[0]
+            base = _good_batch_at(view, at, least, most)
+            if base is not None:
+                return position + at, base
             at = kernel.find_header(view, at + 1, len(view), least)
         return limit, None
+
+
+def _span(view: memoryview) -> int:
+    """How many offsets the batch at the start of a buffer covers."""
+    return 1 + int(struct.unpack_from(">i", view, 23)[0])
+
+
+def _good_batch_at(view: memoryview, at: int, least: int, most: int) -> int | None:
+    """The base offset of the batch that starts there, if one does that is whole and belongs between these offsets."""
+    if not 0 <= at <= len(view) - HEADER_BYTES or kernel.find_header(view, at, len(view), least) != at:
+        return None
+    base: int = _PLACE.unpack_from(view, at)[0]
+    return base if base < most and _is_good(view, at) else None
 
 
 def _is_good(view: memoryview, position: int) -> bool:

@@ -59,6 +59,7 @@ def truncate(log: Appender, offset: int) -> int:
         kept = kept[: kept.index(target) + 1]
         try:
             # From here on there is no way back, only forward at the next open. Hide first what is going to go.
+            target.pinned = True
             segments.set(kept)
             target.tail = offset, visible
             _delete_above(log, target.base_offset)

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..batch import kernel
 from ..batch.build import Encoded, refuse, seal
+from ..batch.header import HEADER_BYTES
 from ..config import KIB
 from ..errors import InvalidConfig, LogClosed, SawlogError
 from . import background
@@ -85,34 +86,39 @@ class Writer:
 
     def _full(self) -> None:
         """The builder's batch has reached its size."""
-        self._place(wait=True)
+        self._place()
+        self._log.settle(self.last.stop)
 
-    def _place(self, *, wait: bool) -> range:
+    def _place(self, *, close: bool = False) -> None:
+        """Place one batch, if there is one; if that fails it stays for the next time."""
+        with self._lock:
+            if self._pending is None and (self._builder.count or close):
+                spare, self._spare = self._spare, None
+                taken: tuple[bytearray, int, int, int, int] = self._builder.take(
+                    spare or bytearray(len(self._builder.buffer)), close
+                )
+                if taken[2]:
+                    self._pending = seal(*taken, self._log.recipe), taken[0]
+            if self._pending is not None:
+                encoded, buffer = self._pending
+                self.last = self._log.place(encoded)
+                self._pending, self._spare = None, buffer
+
+    def flush(self) -> range:
+        """Place everything taken so far and do what the log's policy asks for; the offsets of the last batch.
+
+        It also answers for what others placed before: if that could not be synced, it raises.
+        """
         with self._lock:
             if self._closed:
                 raise LogClosed("this writer is closed")
-            placed = range(0)
-            if self._pending is None and self._builder.count:
-                spare, self._spare = self._spare, None
-                taken: tuple[bytearray, int, int, int, int] = self._builder.take(
-                    spare or bytearray(len(self._builder.buffer))
-                )
-                self._pending = seal(*taken, self._log.recipe), taken[0]
-            if self._pending is not None:
-                encoded, buffer = self._pending
-                placed = self._log.place(encoded)
-                self._pending, self._spare = None, buffer
-                self.last = placed
-        if wait and placed:
-            self._log.settle(placed.stop)
-        return placed
-
-    def flush(self) -> range:
-        """Place everything taken so far; the offsets of the last batch. Durable as the log's policy says."""
-        placed = self._place(wait=True)
-        if self._builder.count:  # a batch that had failed before went first
-            placed = self._place(wait=True)
-        return placed
+            while self._pending is not None or self._builder.count:
+                self._place()
+            last = self.last
+        self._log.commit.check()
+        if last:
+            self._log.settle(last.stop)
+        return last
 
     def _flush_in_time(self) -> None:
         """The background's turn: place a batch that has waited for long enough."""
@@ -136,13 +142,12 @@ class Writer:
                 return
             try:
                 self.flush()
+                self._place(close=True)  # from here on `append` refuses; what came meanwhile goes with it
+                self.flush()
             finally:
                 self._closed = True
-                self.append = self._refuse
+                self._builder.take(bytearray(HEADER_BYTES), True)
                 self._log.writers.discard(self)
-
-    def _refuse(self, *_arguments: Any, **_keywords: Any) -> None:
-        raise LogClosed("this writer is closed")
 
     def __enter__(self) -> Writer:
         return self
