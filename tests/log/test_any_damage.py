@@ -20,7 +20,7 @@ import pytest
 from sawlog import CorruptBatch, Log, OffsetOutOfRange, Producer, Record
 from sawlog.batch.build import encode
 
-from .places import MemoryPlace, Place, values
+from .places import MemoryPlace, Place
 
 SEEDS = 300
 
@@ -35,9 +35,11 @@ def build(chance: random.Random) -> tuple[MemoryPlace, dict[int, Record]]:
     )
     for i in range(chance.randrange(1, 40)):
         kind = chance.randrange(5)
-        rows = [(b"%d-%d" % (i, j) * chance.choice([1, 1, 8]), None, (), 1000 + i) for j in range(chance.choice([1, 1, 3]))]
+        rows = [
+            (b"%d-%d" % (i, j) * chance.choice([1, 1, 8]), None, (), 1000 + i) for j in range(chance.choice([1, 1, 3]))
+        ]
         if kind == 0:
-            log.append_stream([row[0] for row in rows], timestamp=1000 + i)
+            log.append_stream([rows[0][0][:2], rows[0][0][2:]], timestamp=1000 + i)
         elif kind == 1:
             log.append_many(rows[:1], producer=Producer(1, i, 0))
         elif kind == 2:  # a value that looks like a batch with a likely offset
@@ -104,8 +106,8 @@ def read_in_order(log: Log, records: dict[int, Record]) -> set[int]:
         except CorruptBatch as error:
             if error.next_offset is None:
                 return seen
-            assert error.next_offset >= offset, "the next readable offset is behind us"
-            offset = max(error.next_offset, offset + 1)
+            assert error.next_offset > offset, "the next readable offset is no further on"
+            offset = error.next_offset
             if offset >= log.next_offset:
                 return seen
     raise AssertionError("a scan that does not end")
@@ -151,44 +153,21 @@ def test_any_damage(first: int) -> None:
 def survive(chance: random.Random) -> None:
     place, records = build(chance)
     damage(place, chance)
-    beside = None
     if place.bases():
-        beside = place.open(mode="r")
-        list_quietly(beside, records)
+        beside = place.open(mode="r")  # a reader sees nothing wrong either
+        read_in_order(beside, records)
+        beside.close()
     log = place.open()
     check(log, records)
-    log.recovery.__str__()
-    offset = log.append(b"new")
-    readable = {record.offset for record in quiet(log)}
-    assert offset == max(readable)
-    new = log.read(offset)
+    assert str(log.recovery)
+    new = log.read(log.append(b"new"))
+    check(log, {**records, new.offset: new})
+    assert new.offset == max(read_in_order(log, {**records, new.offset: new}))
     log.close()
     log = place.open()
     assert log.recovery.clean
-    assert log.read(offset) == new
-    check(log, {**records, offset: new})
-    log.truncate(offset)
+    check(log, {**records, new.offset: new})
+    assert log.read(new.offset) == new
+    log.truncate(new.offset)
+    check(log, records)
     place.close()
-
-
-def quiet(log: Log) -> list[Record]:
-    """What a scan gives from each place on that it can go on from."""
-    found: list[Record] = []
-    offset = log.lowest_offset
-    while offset < log.next_offset:
-        try:
-            for record in log.scan(offset):
-                found.append(record)
-                offset = record.offset + 1
-            break
-        except CorruptBatch as error:
-            offset = max(error.next_offset or log.next_offset, offset + 1)
-    return found
-
-
-def list_quietly(log: Log, records: dict[int, Record]) -> None:
-    """A reader beside it sees nothing wrong either, and changes nothing."""
-    for record in quiet(log):
-        assert record == records[record.offset]
-    assert values([]) == []
-    log.close()

@@ -382,3 +382,21 @@ def test_segment_in_the_middle_gone_is_noticed_by_whoever_reads_it(place: Place)
         log.read(6)
     assert values(log.scan(10)) == expected[10:]
     assert not log.verify()
+
+
+@pytest.mark.parametrize("left", [0, 1, 30])
+def test_emptied_segment_is_noticed(place: Place, left: int) -> None:
+    """By whoever reads it, once; what follows is served."""
+    log = place.open()
+    fill(log, 5)
+    log.seal()
+    expected = fill(log, 5, start=5)
+    log.close()
+    place.cut(named(0), left)
+    log = place.open()
+    for attempt in (lambda: list(log.scan()), lambda: log.read(0), lambda: log.read(4), lambda: log.fetch(2)):
+        with pytest.raises(CorruptBatch) as caught:
+            attempt()
+        assert caught.value.next_offset == 5
+    assert values(log.scan(5)) == expected
+    assert [problem.next_offset for problem in log.verify().problems] == [5]

@@ -91,7 +91,7 @@ class Reader:
         finally:
             segments.done(segment)
         if found is None or found.offset != offset:
-            raise self._missing(segment, offset, segment.next_offset if found is None else found.offset)
+            raise self._missing(segment, offset, segments.base_after(offset) if found is None else found.offset)
         return found
 
     def _missing(self, segment: Segment, offset: int, following: int) -> Exception:
@@ -116,45 +116,45 @@ class Reader:
             version = self.segments.version
             before = offset
             try:
-                for segment, chunk in self._chunks_of_segment(offset, end, chunk_bytes):
+                segment = self._segment_for(offset)
+                for chunk in self._chunks_of(segment, offset, end, chunk_bytes):
                     yield segment, chunk
                     offset = int(chunk.rows[-1, LAST]) + 1
-                if offset < end:
-                    offset = self._next_segment(offset)
+                if offset < min(end, segment.next_offset):
+                    if segment.dense:
+                        raise self._missing(segment, offset, segment.next_offset)
+                    offset = segment.next_offset
             except (CorruptBatch, StorageError):
                 retries = 0 if offset > before else retries + 1
                 if retries > _RETRIES or not self._changed_since(version):
                     raise
 
-    def _next_segment(self, offset: int) -> int:
-        """Where to go on behind the last batch of a segment."""
-        segment = self.segments.find(offset)
-        if offset == segment.base_offset or offset >= segment.next_offset:
-            return offset
-        if segment.dense:
-            raise self._missing(segment, offset, segment.next_offset)
-        return segment.next_offset
-
-    def _chunks_of_segment(self, offset: int, end: int, chunk_bytes: int) -> Iterator[tuple[Segment, Chunk]]:
+    def _segment_for(self, offset: int) -> Segment:
+        """The segment that holds `offset`; an error if there is none."""
         segments = self.segments
         segment = segments.find(offset)
-        if offset < segments.lowest_offset or offset >= segment.next_offset:
-            segments.refresh()
-            segments.check(offset)
-            segment = segments.find(offset)
-            if offset >= segment.next_offset:
-                raise self._missing(segment, offset, segment.next_offset)
-        segments.use(segment)
+        if segments.lowest_offset <= offset < segment.next_offset:
+            return segment
+        segments.refresh()
+        segments.check(offset)
+        segment = segments.find(offset)
+        if offset >= segment.next_offset:
+            raise self._missing(segment, offset, segments.base_after(offset))
+        return segment
+
+    def _chunks_of(self, segment: Segment, offset: int, end: int, chunk_bytes: int) -> Iterator[Chunk]:
+        """The batches of one segment; mapped pages that have been passed are let go."""
+        self.segments.use(segment)
         passed = -1
         try:
             for chunk in segment.chunks(offset, end, chunk_bytes=chunk_bytes):
-                yield segment, chunk
+                yield chunk
                 passed = chunk.origin if passed < 0 else passed
                 if chunk.origin - passed >= _FORGET_BYTES:
                     segment.storage.forget(passed, chunk.origin - passed)
                     passed = chunk.origin
         finally:
-            segments.done(segment)
+            self.segments.done(segment)
 
     def span(self, start: int | None, end: int | None) -> tuple[int, int]:
         """Where a scan starts and ends: checked, defaults filled in, the end no later than now."""

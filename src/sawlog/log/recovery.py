@@ -315,6 +315,8 @@ class _Recovery:
             self.report.rebuilt_indexes += 1
         segment = Segment(self.directory, base, base, size, interval)
         segment.sealed = False
+        if self.saved is not None and (self.saved.segment, self.saved.position) == (base, size):
+            segment.expected_end = self.saved.durable_offset
         segment.remove_index()
         index = SegmentIndex(base, interval)
         walk = segment.walk(storage, 0, size, index)

@@ -106,6 +106,8 @@ class Segment:
         #: (next offset, size): what has been committed, as one value, so that readers never see halves of two.
         self.tail = (next_offset, size)
         self.sealed = True
+        #: Where it should end, if recovery knows; see `known_end`.
+        self.expected_end: int | None = None
         #: Whether it has to stay open: its file is being replaced, and its name stands for another one already.
         self.pinned = False
         #: Whether a bad index found while reading is replaced on disk: only the writer may.
@@ -369,8 +371,10 @@ class Segment:
                 # Damage wholly below what was asked for is somebody else's: go on behind it.
                 if given or damage.position is None or damage.next_offset is None or damage.next_offset > offset:
                     raise
-                start, _ = self.resume(opened.storage, damage.position, limit, self.base_offset)
-                least = damage.next_offset
+                at, base = self.resume(opened.storage, damage.position, limit, max(least, self.base_offset))
+                if base is None or base > offset or (at, base) == (start, least):
+                    raise
+                start, least = at, base
 
     def _from(
         self,
@@ -641,35 +645,50 @@ class Segment:
     def resume(self, storage: Storage, position: int, limit: int, least: int) -> tuple[int, int | None]:
         """At or behind damage at `position`: where the next good batch starts, and its first offset.
 
-        At `position` itself if batches are missing before it: it is whole, and the one behind it confirms its offset,
-        which no checksum covers. Else where the damaged batch says that it ends, before all other places: a record may
-        itself contain what looks like a batch.
+        Its checksum does not cover its offset, so something else has to confirm that: the batch behind it, the known
+        end of the segment, or what is left of the damaged one before it. Looked at in this order: `position` itself
+        (batches may be missing before it), where the damaged batch says that it ends, then every other place, last,
+        because a record may itself contain what looks like a batch.
         """
         view = storage.view(position, limit - position)
-        most = self.next_offset if self.sealed else self.base_offset + _MAX_SPAN
         if len(view) >= HEADER_BYTES:
             end = self._batch_size(view)
-            base = _good_batch_at(view, 0, least, most)
-            if base is not None and _good_batch_at(view, end, least, most) == base + _span(view):
-                return position, base
-            base = _good_batch_at(view, end, least, most)
-            if base is not None:
-                return position + end, base
-        at: int = kernel.find_header(view, 1, len(view), least)
+            for at, before in ((0, -1), (end, _PLACE.unpack_from(view)[0] + _span(view, 0))):
+                base = self._good_batch(view, at, least, before)
+                if base is not None:
+                    return position + at, base
+        at = kernel.find_header(view, 1, len(view), least)
         while at >= 0:
-            base = _good_batch_at(view, at, least, most)
+            base = self._good_batch(view, at, least, -1)
             if base is not None:
                 return position + at, base
             at = kernel.find_header(view, at + 1, len(view), least)
         return limit, None
 
+    def _good_batch(self, view: memoryview, at: int, least: int, before: int) -> int | None:
+        """The base offset of the batch that starts there, if one does, is whole, and is confirmed. `before` is where
+        the batch in front of it ended according to its own header."""
+        most = self.next_offset if self.sealed else self.base_offset + _MAX_SPAN
+        base = _whole_batch(view, at, least, most)
+        if base is None or base == before:
+            return base
+        following, end = base + _span(view, at), at + self._batch_size(view[at:])
+        if end == len(view):
+            return base if following == self.known_end else None
+        return base if _whole_batch(view, end, following, most) == following else None
 
-def _span(view: memoryview) -> int:
-    """How many offsets the batch at the start of a buffer covers."""
-    return 1 + int(struct.unpack_from(">i", view, 23)[0])
+    @property
+    def known_end(self) -> int | None:
+        """The first offset behind the segment, if that is known from elsewhere."""
+        return self.next_offset if self.sealed else self.expected_end
 
 
-def _good_batch_at(view: memoryview, at: int, least: int, most: int) -> int | None:
+def _span(view: memoryview, at: int) -> int:
+    """How many offsets the batch that starts there covers."""
+    return 1 + int(struct.unpack_from(">i", view, at + 23)[0])
+
+
+def _whole_batch(view: memoryview, at: int, least: int, most: int) -> int | None:
     """The base offset of the batch that starts there, if one does that is whole and belongs between these offsets."""
     if not 0 <= at <= len(view) - HEADER_BYTES or kernel.find_header(view, at, len(view), least) != at:
         return None

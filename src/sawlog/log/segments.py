@@ -78,6 +78,12 @@ class SegmentSet:
         segments, bases = self._list
         return segments[max(bisect_right(bases, offset) - 1, 0)]
 
+    def base_after(self, offset: int) -> int:
+        """The first offset of the segment behind the one that would hold `offset`; the end if there is none."""
+        bases = self._list[1]
+        at = bisect_right(bases, offset)
+        return bases[at] if at < len(bases) else self.next_offset
+
     def check(self, offset: int, *, end_allowed: bool = False) -> None:
         """Raise `OffsetOutOfRange` unless the log holds that offset."""
         lowest, following = self.lowest_offset, self.next_offset
@@ -153,7 +159,8 @@ class FollowedSet(SegmentSet):
         start = self._log_start(found)
         if found and tuple(found) != self._list[0]:
             self.set(found)
-        self.lowest_offset = max(self.lowest_offset, start) if found else start
+        # After damage the log may end before the offset that it was trimmed to.
+        self.lowest_offset = min(max(self.lowest_offset, start), self.next_offset) if found else start
 
     def _segment(self, base: int, following: int | None, known: Segment | None) -> Segment:
         name = file_name(base)
