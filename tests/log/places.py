@@ -18,7 +18,7 @@ from typing import Any
 
 from sawlog import Log, LogConfig, Record
 from sawlog.batch.header import BatchHeader, scan
-from sawlog.storage import FileDirectory, MemoryDirectory
+from sawlog.storage import MemoryDirectory
 
 LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
 
@@ -204,20 +204,3 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
             return True
         time.sleep(0.002)
     return condition()
-
-
-__all__ = [
-    "INDEX",
-    "LOG",
-    "TIME_INDEX",
-    "FileDirectory",
-    "FilePlace",
-    "MemoryPlace",
-    "Place",
-    "eventually",
-    "fill",
-    "named",
-    "now_ms",
-    "quick",
-    "values",
-]

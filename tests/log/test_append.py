@@ -587,3 +587,13 @@ def test_bytes_on_disk_are_those_that_other_clients_read(place: Place) -> None:
             found += [(r.offset, r.timestamp, r.key, r.value, [(k, v) for k, v in r.headers]) for r in batch]
         assert found == expected
         place.open().remove()
+
+
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_table_whose_rows_fit_one_by_one_is_never_refused(place: Place, first: int) -> None:
+    """However they would share a batch."""
+    log = place.open(segment_bytes=200)
+    rows = [b"x" * first, b"y" * 110, b"z" * (120 - first), b"w" * 110]
+    assert log.append_arrow(pa.table({"value": rows})) == range(4)
+    assert values(log) == rows
+    assert all(segment.size_bytes <= 200 for segment in log.segments)

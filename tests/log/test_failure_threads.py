@@ -466,6 +466,21 @@ def test_a_scan_past_a_cut_says_that_the_records_are_gone(tmp_path: Path) -> Non
     log.close()
 
 
+def test_a_scan_over_a_cut_that_was_filled_again() -> None:
+    """Nothing is damaged: it goes on with what stands there now, and ends where nothing does."""
+    log = Log.in_memory()
+    for number in range(100):
+        log.append(b"old %d" % number)
+    scan = log.scan()
+    log.truncate(50)
+    seen = [next(scan)]
+    log.append_many([b"new %d" % number for number in range(50, 60)])
+    with pytest.raises(OffsetOutOfRange):
+        seen.extend(scan)
+    kinds = [b"old"] * 50 + [b"new"] * 10
+    assert [record.value for record in seen] == [b"%b %d" % (kind, number) for number, kind in enumerate(kinds)]
+
+
 def test_a_scan_that_was_overtaken_by_a_trim_says_so(tmp_path: Path) -> None:
     log, _ = long_log(tmp_path)
     scan = log.scan()

@@ -146,6 +146,21 @@ def test_offset_index_is_kafkas(place: Place) -> None:
     assert all(300 < b - a <= 300 + 2 * 200 for a, b in pairwise(positions))
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_batch_is_indexed_only_when_more_than_the_interval_has_passed(place: Place, at_once: bool) -> None:
+    """Exactly the interval is not more than it."""
+    batch = encode([(b"x" * 20, None, (), 1000)])
+    log = place.open(index_interval_bytes=3 * len(batch))
+    if at_once:
+        log.append_batches(batch * 20)
+    else:
+        for _ in range(20):
+            log.append(b"x" * 20, timestamp=1000)
+    log.seal()
+    entries = list(struct.iter_unpack(">II", place.files()[named(0, INDEX)]))
+    assert entries == [(i, i * len(batch)) for i in (4, 8, 12, 16)]
+
+
 def test_time_index_is_kafkas(place: Place) -> None:
     """[largest timestamp so far i64][last offset of the batch that has it - base u32]; the last is the segment's."""
     log = place.open(initial_offset=100, index_interval_bytes=200)

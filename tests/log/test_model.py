@@ -386,7 +386,7 @@ def budget(examples: int, phases: tuple[Phase, ...] = tuple(Phase)) -> settings:
 
 
 TestInMemory = MemoryMachine.TestCase
-TestInMemory.settings = budget(60)
+TestInMemory.settings = budget(120)
 TestOnFiles = FileMachine.TestCase
 # Looking for a shorter example takes minutes on files; what fails there mostly fails in memory, too.
-TestOnFiles.settings = budget(20, (Phase.explicit, Phase.reuse, Phase.generate))
+TestOnFiles.settings = budget(40, (Phase.explicit, Phase.reuse, Phase.generate))

@@ -422,7 +422,7 @@ def test_c16_readers_in_threads_see_only_what_is_true(place: Place, kept: int | 
     for thread in threads:
         thread.start()
     try:
-        for i in range(200, 1400):
+        for i in range(200, 1000):
             log.append(b"%d" % i)
             if i % 100 == 0:
                 log.trim(i - 150)

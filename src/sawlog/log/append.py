@@ -235,10 +235,13 @@ class Appender:
     def _put(self, segment: Segment, data: memoryview, following: int) -> None:
         """Write bytes behind the segment's end and make them part of it; or leave it as it was."""
         before = segment.tail
+        storage = segment.storage
+        if storage.size != before[1]:  # an interrupt came while an earlier append was being taken back
+            self.cut_back(segment, before[1])
         if self._reserves:
-            segment.storage.reserve(len(data))
+            storage.reserve(len(data))
         try:
-            at = segment.storage.append(data)
+            at = storage.append(data)
             assert at == before[1], f"{segment.path} ended at {at}, not at {before[1]}: somebody else writes to it"
             segment.tail = following, at + len(data)
         except BaseException as error:

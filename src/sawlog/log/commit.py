@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from threading import get_ident
 
 from ..errors import LogFailed
+
+#: How often an interrupted farewell is tried again.
+_PERSISTENCE = 10
 
 
 class GroupCommit:
@@ -27,6 +31,7 @@ class GroupCommit:
         self._mutex = threading.Lock()
         #: Who syncs now, or has been woken up to: its gate stands for it.
         self._leader: threading.Lock | None = None
+        self._leader_thread = 0
         self._waiting: list[tuple[int, threading.Lock]] = []
 
     def ensure(self, offset: int) -> None:
@@ -39,7 +44,12 @@ class GroupCommit:
             if self._wait(gate, offset):
                 self._lead(gate)
         except BaseException:  # also an interrupt in the middle of waiting: the others must not wait for us
-            self._leave(gate)
+            for _ in range(_PERSISTENCE):
+                try:
+                    self._leave(gate)
+                    break
+                except BaseException:  # interrupted again; this has to be finished all the same
+                    continue
             raise
 
     def _wait(self, gate: threading.Lock, offset: int) -> bool:
@@ -48,11 +58,13 @@ class GroupCommit:
             if self.durable_offset >= offset:
                 return False
             self.check()
-            if self._leader is None:
-                self._leader = gate
+            # If we are the leader ourselves, an interrupted call of ours has left that behind.
+            if self._leader is None or self._leader_thread == get_ident():
+                self._leader, self._leader_thread = gate, get_ident()
                 return True
             self._waiting.append((offset, gate))
         gate.acquire()
+        self._leader_thread = get_ident() if self._leader is gate else self._leader_thread
         if self.durable_offset >= offset:
             self._leave(gate)  # we may have been chosen to lead, and served by somebody else before we woke up
             return False
@@ -85,13 +97,13 @@ class GroupCommit:
             self.durable_offset = max(self.durable_offset, reached)
             if self._leader is not gate:
                 return  # a torn write elsewhere has ended writing meanwhile, and woken up everyone
-            still = [each for each in self._waiting if each[0] > self.durable_offset]
-            served = [each for each in self._waiting if each[0] <= self.durable_offset]
-            self._leader = still[0][1] if still else None
-            served += still[:1]
-            self._waiting = still[1:]
-        for _, served_gate in served:
-            served_gate.release()
+            # One by one, so that an interrupt in between leaves nobody behind who was taken off the list.
+            for each in [each for each in self._waiting if each[0] <= self.durable_offset]:
+                self._waiting.remove(each)
+                each[1].release()
+            self._leader, self._leader_thread = (self._waiting[0][1] if self._waiting else None), 0
+            if self._waiting:
+                self._waiting.pop(0)[1].release()
 
     def reached(self, offset: int) -> None:
         """Somebody else (rotation) made everything below `offset` durable."""

@@ -117,13 +117,14 @@ class Reader:
             before = offset
             try:
                 segment = self._segment_for(offset)
+                following = segment.next_offset  # as of now: it may be cut and grow again meanwhile
                 for chunk in self._chunks_of(segment, offset, end, chunk_bytes):
                     yield segment, chunk
                     offset = int(chunk.rows[-1, LAST]) + 1
-                if offset < min(end, segment.next_offset):
+                if offset < min(end, following):
                     if segment.dense:
-                        raise self._missing(segment, offset, segment.next_offset)
-                    offset = segment.next_offset
+                        raise self._missing(segment, offset, following)
+                    offset = following
             except (CorruptBatch, StorageError):
                 retries = 0 if offset > before else retries + 1
                 if retries > _RETRIES or not self._changed_since(version):

@@ -148,6 +148,7 @@ def append_stream(
         _check_length(batch, 0, bound, max_bytes)
         offset, size = segment.tail
         storage = segment.storage
+        log.cut_back(segment, size)  # if an interrupt came while an earlier append was being taken back
         log.streaming = True
         try:
             storage.append(bytes(batch.prefix_bytes))
@@ -242,6 +243,7 @@ class Spool:
             _check_length(batch, 0, bound, self._max_bytes)
             offset, size = segment.tail
             storage = segment.storage
+            log.cut_back(segment, size)
             try:
                 storage.append(batch.prefix(offset))
                 for position in range(0, batch.value_bytes, _COPY_BYTES):

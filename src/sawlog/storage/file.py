@@ -28,28 +28,44 @@ _REMAP_BYTES = 1 << 20
 _RESERVE_LEAST_BYTES, _RESERVE_MOST_BYTES = 1 << 20, 32 << 20
 
 
+class Handle:
+    """A descriptor with one owner: closed once, by whoever is last, and never twice."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def close(self) -> None:
+        """Close it, if it is still open."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
+
+
 class FileStorage:
     """A file that this process appends to, or (`shared`) that another process does."""
 
-    def __init__(self, directory: FileDirectory, name: str, fd: int, *, shared: bool = False) -> None:
+    def __init__(self, directory: FileDirectory, name: str, handle: Handle, *, shared: bool = False) -> None:
         self.name = name
         self._directory = directory
         self._path = f"{directory.path}/{name}"
-        self._fd = -1
+        self._handle = handle
         self._shared = shared
         self._map: memoryview | None = None
         self._copied_bytes = 0
         self._reserved = 0
-        self._fd = fd  # from here on it is closed with this object, also if the next line fails
         with reporting("looking at", self._path):
-            self._size = os.fstat(fd).st_size
+            self._size = os.fstat(handle.fd).st_size
 
     @property
     def size(self) -> int:
         """Bytes written; of a shared file, as of now."""
         if self._shared:
             with reporting("looking at", self._path):
-                self._size = os.fstat(self._fd).st_size
+                self._size = os.fstat(self._handle.fd).st_size
         return self._size
 
     def append(self, data: Buffer) -> int:
@@ -61,24 +77,24 @@ class FileStorage:
         except OSError as error:
             raise self._undo(error, position) from error
         except BaseException:  # an interrupt in the middle of an append
-            os.ftruncate(self._fd, position)
+            os.ftruncate(self._handle.fd, position)
             self._size = position
             raise
         return position
 
     def _write(self, position: int, data: Buffer) -> None:
-        written = os.pwrite(self._fd, data, position)
+        written = os.pwrite(self._handle.fd, data, position)
         if written < len(data):
             rest = memoryview(data)[written:]
             while rest:
                 position += written
-                written = os.pwrite(self._fd, rest, position)
+                written = os.pwrite(self._handle.fd, rest, position)
                 rest = rest[written:]
 
     def _undo(self, error: OSError, size: int) -> StorageError:
         made = storage_error(error, "writing", self._path)
         try:
-            os.ftruncate(self._fd, size)
+            os.ftruncate(self._handle.fd, size)
         except OSError:
             made.torn = True
         return made
@@ -90,7 +106,7 @@ class FileStorage:
         if self._size + size_bytes > self._reserved:
             step = min(max(self._size, _RESERVE_LEAST_BYTES), _RESERVE_MOST_BYTES)
             self._reserved = self._size + size_bytes + step
-            reserve_blocks(self._fd, self._size, self._reserved - self._size)
+            reserve_blocks(self._handle.fd, self._size, self._reserved - self._size)
 
     def release(self) -> None:
         """Give back what was reserved and not used."""
@@ -106,9 +122,9 @@ class FileStorage:
     def read(self, position: int, size: int) -> bytes:
         """A copy; loops, because a single pread gives at most 2 GiB."""
         with reporting("reading", self._path):
-            data = os.pread(self._fd, size, position)
+            data = os.pread(self._handle.fd, size, position)
             while len(data) < size:
-                more = os.pread(self._fd, size - len(data), position + len(data))
+                more = os.pread(self._handle.fd, size - len(data), position + len(data))
                 if not more:
                     raise ReadBeyondEnd(
                         errno.ENODATA, f"{self._path} has {position + len(data)} bytes, not {position + size}"
@@ -132,21 +148,21 @@ class FileStorage:
 
     def _remap(self) -> memoryview:
         with reporting("mapping", self._path):
-            self._map = memoryview(mmap.mmap(self._fd, self._size, access=mmap.ACCESS_READ))
+            self._map = memoryview(mmap.mmap(self._handle.fd, self._size, access=mmap.ACCESS_READ))
         self._copied_bytes = 0
         return self._map
 
     def truncate(self, size: int) -> None:
         """Cut the file; the caller sees to it that nobody maps what is cut off."""
         with reporting("truncating", self._path):
-            os.ftruncate(self._fd, size)
+            os.ftruncate(self._handle.fd, size)
         self._size = size
         if self._map is not None and len(self._map) > size:
             self._map = None
 
     def sync(self) -> None:
         """fdatasync: content and size."""
-        sync_data(self._fd, self._path)
+        sync_data(self._handle.fd, self._path)
 
     def forget(self, position: int, size: int) -> None:
         """Let go of the pages of the mapping; they stay in the system's cache."""
@@ -154,15 +170,9 @@ class FileStorage:
             forget_pages(self._map, position, min(size, len(self._map) - position))
 
     def close(self) -> None:
-        """Close the descriptor once."""
-        fd, self._fd = self._fd, -1
+        """Close the descriptor. Without this call, the last reader that holds the storage closes it by going."""
         self._map = None
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        # A segment is let go of while readers may be in the middle of it: the last of them closes the file.
-        self.close()
+        self._handle.close()
 
     def remove(self) -> None:
         """Close and delete."""
@@ -302,19 +312,19 @@ class FileDirectory:
         found = self._stat(name)
         return None if found is None else _identity(found)
 
-    def _open(self, name: str, flags: int) -> int:
+    def _open(self, name: str, flags: int) -> Handle:
         with reporting("opening", f"{self.path}/{name}"):
-            return os.open(name, flags | _FLAGS, 0o666, dir_fd=self.fd)
+            return Handle(os.open(name, flags | _FLAGS, 0o666, dir_fd=self.fd))
 
     def create(self, name: str) -> Storage:
         """Create, fsync the file, fsync the directory: only then may something be appended."""
-        fd = self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        handle = self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
-            sync_data(fd, f"{self.path}/{name}")
+            sync_data(handle.fd, f"{self.path}/{name}")
             self.sync()
-            return FileStorage(self, name, fd)
+            return FileStorage(self, name, handle)
         except BaseException:
-            os.close(fd)
+            handle.close()
             self.remove(name)
             raise
 
@@ -328,34 +338,37 @@ class FileDirectory:
 
     def open_sealed(self, name: str) -> Storage:
         """Mapped as a whole."""
-        fd = self._open(name, os.O_RDONLY)
+        handle = self._open(name, os.O_RDONLY)
         try:
             with reporting("mapping", f"{self.path}/{name}"):
-                return MappedStorage(name, f"{self.path}/{name}", fd, self)
+                return MappedStorage(name, f"{self.path}/{name}", handle.fd, self)
         finally:
-            os.close(fd)
+            handle.close()
 
     def read(self, name: str) -> bytes:
         """The whole file."""
-        fd = self._open(name, os.O_RDONLY)
-        with reporting("reading", f"{self.path}/{name}"), open(fd, "rb", buffering=0) as file:
-            return file.readall()
+        handle = self._open(name, os.O_RDONLY)
+        try:
+            with reporting("reading", f"{self.path}/{name}"), open(handle.fd, "rb", buffering=0, closefd=False) as file:
+                return file.readall()
+        finally:
+            handle.close()
 
     def replace(self, name: str, data: Buffer) -> None:
         """Write beside, fsync, rename, fsync the directory."""
         temporary = f"{name}.tmp"
-        fd = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        handle = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             with reporting("writing", f"{self.path}/{temporary}"):
                 rest = memoryview(data)
                 while rest:
-                    rest = rest[os.write(fd, rest) :]
-            sync_data(fd, f"{self.path}/{temporary}")
+                    rest = rest[os.write(handle.fd, rest) :]
+            sync_data(handle.fd, f"{self.path}/{temporary}")
         except BaseException:
             self._discard(temporary)
             raise
         finally:
-            os.close(fd)
+            handle.close()
         self.rename(temporary, name)
         self.sync()
 
