@@ -18,6 +18,9 @@ from hypothesis import settings
 
 KERNEL = Path(__file__).resolve().parent.parent / "src/sawlog/batch/kernel.py"
 
+# The shipped suites explain their failures like any test of ours; said here, before anybody imports them.
+pytest.register_assert_rewrite("sawlog.testing.suites")
+
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", max_examples=500, deadline=None, print_blob=True)
 settings.load_profile("repeatable")

@@ -176,14 +176,19 @@ class Encoder:
                 if row == first:  # one record larger than batch_bytes
                     self._scratch = bytearray(HEADER_BYTES + columns.bound(row))
                     row, end, base, top = self._encode(columns, first, batch_bytes, now)
+                while end > self._recipe.max_batch_bytes and row - first > 1:  # the last one goes into the next batch
+                    row, end, base, top = self._encode(columns, first, batch_bytes, now, row - 1)
                 if end > self._recipe.max_batch_bytes:
                     raise refuse("batch_too_large", end, self._recipe.max_batch_bytes)
                 yield seal(self._scratch, end, row - first, base, top, self._recipe)
 
-    def _encode(self, columns: RecordColumns, first: int, batch_bytes: int, now: int) -> tuple[int, int, int, int]:
+    def _encode(
+        self, columns: RecordColumns, first: int, batch_bytes: int, now: int, last: int | None = None
+    ) -> tuple[int, int, int, int]:
+        last = columns.rows if last is None else last
         try:
             made: tuple[int, int, int, int] = kernel.encode_arrow(
-                memoryview(self._scratch), HEADER_BYTES, first, columns.rows, batch_bytes, now, *columns.buffers
+                memoryview(self._scratch), HEADER_BYTES, first, last, batch_bytes, now, *columns.buffers
             )
             return made
         except ValueError as error:

@@ -97,13 +97,13 @@ class GroupCommit:
             self.durable_offset = max(self.durable_offset, reached)
             if self._leader is not gate:
                 return  # a torn write elsewhere has ended writing meanwhile, and woken up everyone
-            # One by one, so that an interrupt in between leaves nobody behind who was taken off the list.
-            for each in [each for each in self._waiting if each[0] <= self.durable_offset]:
-                self._waiting.remove(each)
-                each[1].release()
-            self._leader, self._leader_thread = (self._waiting[0][1] if self._waiting else None), 0
-            if self._waiting:
-                self._waiting.pop(0)[1].release()
+            served = [each for each in self._waiting if each[0] <= self.durable_offset]
+            still = [each for each in self._waiting if each[0] > self.durable_offset]
+            self._leader, self._leader_thread = (still[0][1] if still else None), 0
+            served += still[:1]
+            self._waiting = still[1:]
+        for _, woken in served:
+            woken.release()
 
     def reached(self, offset: int) -> None:
         """Somebody else (rotation) made everything below `offset` durable."""

@@ -361,15 +361,14 @@ class Segment:
             start = 0
         least = -1 if start else self.base_offset
         while True:
-            given = False
             try:
                 for chunk in self._from(opened.storage, start, limit, least, offset, end, check, chunk_bytes):
-                    given = True
                     yield chunk
+                    offset = int(chunk.rows[-1, LAST]) + 1
                 return
             except CorruptBatch as damage:
-                # Damage wholly below what was asked for is somebody else's: go on behind it.
-                if given or damage.position is None or damage.next_offset is None or damage.next_offset > offset:
+                # Damage wholly below what comes next is somebody else's, or took no record with it: go on behind it.
+                if damage.position is None or damage.next_offset is None or damage.next_offset > offset:
                     raise
                 at, base = self.resume(opened.storage, damage.position, limit, max(least, self.base_offset))
                 if base is None or base > offset or (at, base) == (start, least):
@@ -679,8 +678,10 @@ class Segment:
 
     @property
     def known_end(self) -> int | None:
-        """The first offset behind the segment, if that is known from elsewhere."""
-        return self.next_offset if self.sealed else self.expected_end
+        """The first offset behind the segment, if that is known."""
+        if self.expected_end is not None:
+            return self.expected_end
+        return self.next_offset if self.next_offset > self.base_offset else None
 
 
 def _span(view: memoryview, at: int) -> int:

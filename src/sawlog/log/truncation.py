@@ -62,6 +62,7 @@ def truncate(log: Appender, offset: int) -> int:
             target.pinned = True
             segments.set(kept)
             target.tail = offset, visible
+            segments.version += 1  # for a reader that looked between the two lines above
             _delete_above(log, target.base_offset)
             kept[-1] = _cut(log, target, offset, position, rest)
             if log.producers.reaches(offset):

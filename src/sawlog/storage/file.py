@@ -31,7 +31,8 @@ _RESERVE_LEAST_BYTES, _RESERVE_MOST_BYTES = 1 << 20, 32 << 20
 class Handle:
     """A descriptor with one owner: closed once, by whoever is last, and never twice."""
 
-    __slots__ = ("fd",)
+    #: Also of one that an interrupt has left half-made.
+    fd = -1
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
