@@ -248,7 +248,12 @@ def zigzag(x: cython.longlong) -> cython.ulonglong:
 @cython.exceptval(check=False)
 def varint_size(x: cython.longlong) -> cython.Py_ssize_t:
     z: cython.ulonglong = zigzag(x)
-    n: cython.Py_ssize_t = 1
+    n: cython.Py_ssize_t = 3
+    if z < 128:
+        return 1
+    if z < 16384:
+        return 2
+    z = z >> 14
     while z >= 128:
         z = z >> 7
         n += 1
@@ -261,6 +266,9 @@ def varint_size(x: cython.longlong) -> cython.Py_ssize_t:
 @cython.exceptval(check=False)
 def put_varint(b: cython.uchar[::1], p: cython.Py_ssize_t, x: cython.longlong) -> cython.Py_ssize_t:
     z: cython.ulonglong = zigzag(x)
+    if z < 128:
+        b[p] = cython.cast(cython.uchar, z)
+        return p + 1
     while z >= 128:
         b[p] = cython.cast(cython.uchar, (z & 127) | 128)
         z = z >> 7

@@ -73,6 +73,8 @@ class AsyncAppends:
     def __init__(self, log: Appender) -> None:
         self._log = log
         self.loop = asyncio.get_running_loop()
+        self.running_loop = asyncio.get_running_loop
+        self._new_future: Callable[[], asyncio.Future[int]] = self.loop.create_future
         recipe = log.recipe
         self._builder = kernel.BatchBuilder(
             refuse, max_record=recipe.max_record_bytes, max_total=recipe.max_batch_bytes, capacity=_BUFFER_BYTES
@@ -83,7 +85,7 @@ class AsyncAppends:
         self._flushing = False
         self._thread = ThreadPoolExecutor(1, "sawlog-append")
 
-    async def append(self, value: Any, key: Any, headers: Any, timestamp: Any) -> int:
+    def add(self, value: Any, key: Any, headers: Any, timestamp: Any) -> asyncio.Future[int]:
         """Take part in the next batch; the record's offset, when it is as durable as the policy says."""
         self._log.check_open()
         try:
@@ -93,12 +95,12 @@ class AsyncAppends:
                 raise
             self._close_batch()  # it was full; alone the record may fit
             self._builder.add(value, key, headers, timestamp)
-        future: asyncio.Future[int] = self.loop.create_future()
+        future = self._new_future()
         self._waiting.append(future)
         if not self._flushing:
             self._flushing = True
             self.loop.call_soon(self._flush)
-        return await future
+        return future
 
     def _close_batch(self) -> None:
         if self._waiting:

@@ -146,7 +146,8 @@ class Appender:
             )
         if self.commit.failure is not None:
             self.commit.check()
-        self.refuse_in_stream()
+        if self.streaming:
+            self.refuse_in_stream()
 
     def refuse_in_stream(self) -> None:
         """A stream's own chunks must not come from code that changes the log. The caller holds the lock, so that only

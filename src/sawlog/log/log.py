@@ -113,6 +113,7 @@ class Log:
         self._closed = False
         self._reader = Reader(segments, config, lambda: not self._closed)
         self._loops: dict[int, AsyncAppends] = {}
+        self._appends: AsyncAppends | None = None
         #: What opening found and did.
         self.recovery = report
 
@@ -464,18 +465,25 @@ class Log:
         timestamp: int | datetime | None = None,
     ) -> int:
         """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync."""
+        appends = self._appends
+        if appends is None or appends.loop is not appends.running_loop():
+            appends = self._appends_of_this_loop()
+        return await appends.add(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
+
+    def _appends_of_this_loop(self) -> AsyncAppends:
         from .aio import AsyncAppends, running_loop
 
         appender = self._writable()
         loop = running_loop()
-        appends = self._loops.get(id(loop))
-        if appends is None or appends.loop is not loop:
+        found = self._loops.get(id(loop))
+        if found is None or found.loop is not loop:
             for number, gone in list(self._loops.items()):
                 if gone.loop.is_closed():
                     del self._loops[number]
                     gone.close()
-            appends = self._loops[id(loop)] = AsyncAppends(appender)
-        return await appends.append(value, key, headers, _stamp(timestamp))
+            found = self._loops[id(loop)] = AsyncAppends(appender)
+        self._appends = found
+        return found
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         """A buffered writer: the fast way to append records one by one. See `Writer`."""
