@@ -916,15 +916,18 @@ class BatchBuilder:
         """Encode many records: bytes, `Record`s, dicts, or tuples in the order of `add`'s parameters."""
         now: cython.longlong = now_ms()
         time: cython.longlong
+        n: cython.Py_ssize_t
+        fields: tuple
         for item in records:
             if type(item) is bytes:
                 self._add(item, None, None, now)
             elif type(item) is tuple and 1 <= len(item) <= 4:
-                n = len(item)
+                fields = item
+                n = len(fields)
                 time = now
-                if n > 3 and item[3] is not None:
-                    time = self._check_timestamp(item[3])
-                self._add(item[0], item[1] if n > 1 else None, item[2] if n > 2 else None, time)
+                if n > 3 and fields[3] is not None:
+                    time = self._check_timestamp(fields[3])
+                self._add(fields[0], fields[1] if n > 1 else None, fields[2] if n > 2 else None, time)
             elif isinstance(item, Record):
                 time = now if item.timestamp < 0 else self._check_timestamp(item.timestamp)
                 self._add(item.value, item.key, item.headers, time)
