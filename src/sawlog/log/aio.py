@@ -86,8 +86,10 @@ class AsyncAppends:
         self._thread = ThreadPoolExecutor(1, "sawlog-append")
 
     def add(self, value: Any, key: Any, headers: Any, timestamp: Any) -> asyncio.Future[int]:
-        """Take part in the next batch; the record's offset, when it is as durable as the policy says."""
-        self._log.check_open()
+        """Take part in the next batch; the record's offset, when it is as durable as the policy says.
+
+        Whether the log can still be written to is asked when the batch is placed; its answer reaches everyone in it.
+        """
         try:
             self._builder.add(value, key, headers, timestamp)
         except RecordTooLarge:
