@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from sawlog import (
     InvalidRecordType,
     Log,
     LogClosed,
+    LogConfig,
     OffsetMismatch,
     Record,
     RecordTooLarge,
@@ -582,3 +585,30 @@ def test_header_of_a_streamed_batch_is_an_ordinary_one(place: Place, stream: Any
     (batch,) = place.batches()
     assert (batch.compression, batch.base_timestamp, batch.max_timestamp, batch.producer_id) == (0, 5, 5, -1)
     assert batch.size_bytes > HEADER_BYTES
+
+
+def test_sync_from_another_thread_is_not_taken_for_the_stream_itself(tmp_path: Path) -> None:
+    """Only code inside the stream must leave the log alone; the others may ask for durability meanwhile."""
+    errors: list[BaseException] = []
+
+    def sync(log: Log) -> None:
+        try:
+            log.sync()
+        except BaseException as error:
+            errors.append(error)
+
+    with Log.open(tmp_path / "log", LogConfig(durability="os")) as log:
+        log.append(b"before")
+
+        def chunks() -> Iterator[bytes]:
+            yield b"first"
+            other = threading.Thread(target=sync, args=(log,))
+            other.start()
+            other.join(30)
+            assert not other.is_alive()
+            yield b"last"
+
+        assert log.append_stream(chunks()) == 1
+        assert not errors
+        assert log.durable_offset >= 1
+        assert log.read(1).value == b"firstlast"

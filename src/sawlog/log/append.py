@@ -137,7 +137,13 @@ class Appender:
     # --- placing
 
     def check_open(self) -> None:
-        """Raise unless this log may write."""
+        """Raise unless this log may write. The caller holds the lock."""
+        self._check_alive()
+        if self.streaming:
+            self.refuse_in_stream()
+
+    def _check_alive(self) -> None:
+        """Raise if the log is closed, belongs to the parent of a fork, or has failed. Needs no lock."""
         if self.closed:
             raise LogClosed(f"the log {self.directory.path} is closed")
         if not self.held.held:
@@ -146,8 +152,6 @@ class Appender:
             )
         if self.commit.failure is not None:
             self.commit.check()
-        if self.streaming:
-            self.refuse_in_stream()
 
     def refuse_in_stream(self) -> None:
         """A stream's own chunks must not come from code that changes the log. The caller holds the lock, so that only
@@ -160,8 +164,7 @@ class Appender:
         data, count = batch.data, batch.count
         with self.lock:
             self.check_open()
-            segment = self._active
-            offset, size = segment.tail
+            offset = self._active.tail[0]
             check_expected(expect_offset, offset)
             if producer.id >= 0:
                 known = self.producers.duplicate(producer.id, producer.epoch, producer.sequence, count)
@@ -313,8 +316,8 @@ class Appender:
             self.commit.ensure(offset)
 
     def sync(self) -> None:
-        """Make everything durable that is written now."""
-        self.check_open()
+        """Make everything durable that is written now; also while somebody else streams."""
+        self._check_alive()
         self.commit.ensure(self.segments.next_offset)
 
     def _tail(self) -> tuple[int, int, int]:

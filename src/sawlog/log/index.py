@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 
 import numpy as np
 
@@ -123,11 +123,6 @@ class SegmentIndex:
         if after == 0:
             return 0, stop, -1
         return positions[after - 1], stop, self._base + offsets[after - 1]
-
-    def position_before(self, position: int) -> int:
-        """The last entered batch start that is not beyond `position`; for splitting a segment between readers."""
-        at = bisect_right(self.positions, position) - 1
-        return 0 if at < 0 else self.positions[at]
 
     # --- files
 

@@ -326,7 +326,7 @@ class Reader:
         segments = self.segments
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = _POLL_S
-        shared = segments.refresh()
+        segments.refresh()
         while segments.next_offset <= offset:
             if segments.next_offset < offset:  # truncated behind our back: what we gave out is not there any more
                 raise OffsetOutOfRange(offset, segments.lowest_offset, segments.next_offset, segments.directory.path)
@@ -340,7 +340,7 @@ class Reader:
                         segments.changed.wait(pause if rest is None else min(pause, rest))
                 finally:
                     segments.waiting -= 1
-            shared = segments.refresh() or shared
+            segments.refresh()
             pause = min(pause * 2, _POLL_MOST_S)
         return True
 
