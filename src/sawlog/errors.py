@@ -23,15 +23,28 @@ SawlogError
 │   ├── StorageFull                              no space left; what was written was rolled back
 │   ├── SyncFailed                               fsync failed: never tried again, the log is failed
 │   ├── ReadBeyondEnd (EOFError)                 a read past the written bytes of a storage
-│   └── LogNotFound (FileNotFoundError)          read-only open of a directory that holds no log
+│   ├── LogNotFound (FileNotFoundError)          read-only open of a directory that holds no log
+│   └── StoreNotFound (FileNotFoundError)        read-only open of a directory that holds no store
 ├── DirectoryLocked (BlockingIOError)          another writer holds the partition
 ├── LogFailed (RuntimeError)                   an earlier failure ended writing; reading goes on
 ├── LogClosed (ValueError)                     the log was closed, or belongs to the parent of a fork
-└── ReadOnlyLog (UnsupportedOperation)         opened with mode="r"
+├── ReadOnlyLog (UnsupportedOperation)         opened with mode="r"
+├── InvalidTopicName (ValueError)              a name that no topic can have
+├── TopicNotFound (KeyError)                   no topic, or no partition, of that name
+├── TopicExists (FileExistsError)              there is one of that name already, or one that differs by case only
+├── GroupError                                 consumers and their groups
+│   ├── GroupNotFound (KeyError)                 nobody has committed or joined under that name
+│   ├── GroupActive                              offsets are not moved from outside while members consume
+│   ├── GroupFenced                              taken for dead: its partitions went to another member
+│   └── PositionLost (LookupError)               the records at its position are gone, and it asked to be told
+└── TransactionError                           several partitions, all or nothing
+    ├── TransactionAborted                       nothing of it was stored
+    └── TransactionPending                       committed; it is placed when the store is next opened
 ```
 
 Families say what a caller can do: change the call (Invalid…), look elsewhere (OffsetOutOfRange), try again with a
-fresh offset (OffsetMismatch), run `verify` (Corrupt…), look at the disk (Storage…), reopen (LogFailed, LogClosed).
+fresh offset (OffsetMismatch), run `verify` (Corrupt…), look at the disk (Storage…), reopen (LogFailed, LogClosed),
+look at who else is there (Group…).
 Where the standard library has a type for it, the error is that type as well.
 """
 
@@ -193,6 +206,10 @@ class LogNotFound(StorageError, FileNotFoundError):
     """There is no log in that directory."""
 
 
+class StoreNotFound(StorageError, FileNotFoundError):
+    """There is no store in that directory."""
+
+
 class DirectoryLocked(SawlogError, BlockingIOError):
     """Another writer holds this directory; `holder` describes it where it is known."""
 
@@ -218,3 +235,53 @@ class LogClosed(SawlogError, ValueError):
 
 class ReadOnlyLog(SawlogError, io.UnsupportedOperation):
     """The log was opened with mode="r"."""
+
+
+class InvalidTopicName(SawlogError, ValueError):
+    """A name that no topic can have; the message says which ones can be."""
+
+
+class TopicNotFound(SawlogError, KeyError):
+    """No topic, or no partition of a topic, of that name."""
+
+    def __str__(self) -> str:  # KeyError would show the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
+class TopicExists(SawlogError, FileExistsError):
+    """There is a topic of that name already, or one that differs by upper and lower case only."""
+
+
+class GroupError(SawlogError):
+    """Something about consumers and their groups."""
+
+
+class GroupNotFound(GroupError, KeyError):
+    """Nobody has committed or joined under that name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class GroupActive(GroupError):
+    """Offsets of a group are not moved from outside while its members consume."""
+
+
+class GroupFenced(GroupError):
+    """This consumer was silent for so long that it was taken for dead; its partitions went to another member."""
+
+
+class PositionLost(GroupError, LookupError):
+    """The records at a consumer's position are gone from the log, and it asked to be told (`on_lost="error"`)."""
+
+
+class TransactionError(SawlogError):
+    """A write to several partitions did not end as it should."""
+
+
+class TransactionAborted(TransactionError):
+    """Nothing of the transaction was stored."""
+
+
+class TransactionPending(TransactionError):
+    """The transaction is committed, but not all of it is placed: that is done when the store is next opened."""

@@ -232,7 +232,7 @@ def test_reader_of_nothing_is_refused(file_place: FilePlace, tmp_path: Path) -> 
         Log.open(tmp_path / "file", mode="r")
 
 
-@pytest.mark.parametrize("mode", ["a", "rw", "", None, 0])
+@pytest.mark.parametrize("mode", ["x", "rw", "", None, 0])
 def test_unknown_mode_is_refused(tmp_path: Path, mode: Any) -> None:
     with pytest.raises(InvalidConfig, match="mode"):
         Log.open(tmp_path / "log", mode=mode)

@@ -4,7 +4,8 @@
 What lives here: building a batch from Python objects (`BatchBuilder`) or from Arrow buffers (`encode_arrow`),
 reading batch headers (`scan_batches`), finding a batch or a record (`find_batch`, `record_at`, `find_header`), and
 taking batches apart into `Record` objects (`decode_records`) or Arrow buffers (`decode_columns`, `decode_views`,
-`decode_headers`). The bytes are Kafka's RecordBatch v2, drawn in `header.py`.
+`decode_headers`), finding the partition of a key (`partition_of`, `Dispatcher`) and what compaction keeps (`KeyMap`,
+`keep_records`). The bytes are Kafka's RecordBatch v2, drawn in `header.py`.
 
 Promises. No input makes these functions read or write outside their buffers, loop for ever or crash: every length
 is checked against what is left before it is used. What they find wrong they report by a return value, and the
@@ -59,7 +60,8 @@ class Record:
     """One record: `offset`, `timestamp` (ms since 1970, -1 none), `key`, `value`, `headers`, `timestamp_type`.
 
     `key` and `value` are bytes or None; `headers` is a tuple of (str, bytes or None); `timestamp_type` is 0 where
-    the producer set the time and 1 where the log did. Immutable, comparable, hashable.
+    the producer set the time and 1 where the log did. `topic` and `partition` say where it was read, if it was read
+    from a topic (else None and -1); they do not count when records are compared. Immutable, comparable, hashable.
     """
 
     offset = cython.declare(cython.longlong, visibility="readonly")
@@ -68,20 +70,26 @@ class Record:
     key = cython.declare(object, visibility="readonly")
     value = cython.declare(object, visibility="readonly")
     headers = cython.declare(object, visibility="readonly")
+    topic = cython.declare(object, visibility="readonly")
+    partition = cython.declare(cython.int, visibility="readonly")
 
-    def __init__(self, value=None, key=None, headers=(), timestamp=None, offset=-1, timestamp_type=0):
+    def __init__(
+        self, value=None, key=None, headers=(), timestamp=None, offset=-1, timestamp_type=0, topic=None, partition=-1
+    ):
         self.value = payload(value)
         self.key = payload(key)
         self.headers = headers if type(headers) is tuple else tuple(headers)
         self.timestamp = -1 if timestamp is None else timestamp
         self.offset = offset
         self.timestamp_type = timestamp_type
+        self.topic = topic
+        self.partition = partition
 
     def _fields(self):
         return (self.value, self.key, self.headers, self.timestamp, self.offset, self.timestamp_type)
 
     def __reduce__(self):
-        return (Record, self._fields())
+        return (Record, (*self._fields(), self.topic, self.partition))
 
     def __eq__(self, other):
         return isinstance(other, Record) and self._fields() == other._fields()
@@ -92,7 +100,10 @@ class Record:
     def __repr__(self):
         key = "" if self.key is None else f", key={_short(self.key)}"
         headers = f", headers={self.headers!r}" if self.headers else ""
-        return f"Record(offset={self.offset}, timestamp={self.timestamp}{key}, value={_short(self.value)}{headers})"
+        place = f"topic={self.topic!r}, partition={self.partition}, " if self.topic is not None else ""
+        return (
+            f"Record({place}offset={self.offset}, timestamp={self.timestamp}{key}, value={_short(self.value)}{headers})"
+        )
 
 
 def payload(what):
@@ -1180,6 +1191,8 @@ def decode_records(
             record.key = to_bytes(b, kpos, klen)
             record.value = to_bytes(b, vpos, vlen)
             record.headers = headers
+            record.topic = None
+            record.partition = -1
             found.append(record)
         if p != body_end:
             return q
@@ -1192,7 +1205,7 @@ class RecordCursor:
     """Gives the `Record`s of checked batches one by one, so that each is made where the one before it was freed.
 
     After the last one, `bad` is -1, or the number of the row whose records do not parse; `following` is the offset
-    behind the last record that was given.
+    behind the last record that was given. Another thread may `stop` it: it then ends before its next record.
     """
 
     view: cython.const[cython.uchar][::1]
@@ -1210,10 +1223,13 @@ class RecordCursor:
     appended: cython.bint
     start: cython.longlong
     end: cython.longlong
+    topic: object
+    partition: cython.int
     bad = cython.declare(cython.Py_ssize_t, visibility="readonly")
     following = cython.declare(cython.longlong, visibility="readonly")
+    stopped = cython.declare(cython.bint, visibility="readonly")
 
-    def __init__(self, view, rows, start, end):
+    def __init__(self, view, rows, start, end, topic=None, partition=-1):
         check_rows(view, rows, 0, rows.shape[0])
         self.view = view
         self.rows = rows
@@ -1226,9 +1242,16 @@ class RecordCursor:
         self.end = end
         self.bad = -1
         self.following = start
+        self.topic = topic
+        self.partition = partition
+        self.stopped = False
 
     def __iter__(self):
         return self
+
+    def stop(self):
+        """Give no more records."""
+        self.stopped = True
 
     @cython.cfunc
     @cython.inline
@@ -1268,6 +1291,8 @@ class RecordCursor:
         hcount: cython.Py_ssize_t
         record: Record
         headers: object
+        if self.stopped:
+            raise StopIteration
         while True:
             if self.left == 0:
                 if self.bad >= 0 or not self._next_batch():
@@ -1302,6 +1327,8 @@ class RecordCursor:
         record.key = to_bytes(self.view, kpos, klen)
         record.value = to_bytes(self.view, vpos, vlen)
         record.headers = headers
+        record.topic = self.topic
+        record.partition = self.partition
         self.following = record.offset + 1
         return record
 
@@ -1364,6 +1391,8 @@ def record_at(
             record.key = to_bytes(b, kpos, klen)
             record.value = to_bytes(b, vpos, vlen)
             record.headers = headers
+            record.topic = None
+            record.partition = -1
             return record
         p = rend
         i += 1
@@ -1890,3 +1919,469 @@ def head_of(
         p = rend
         i += 1
     return i, p, top
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which partition a key belongs to
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def times32(x: cython.ulonglong, y: cython.ulonglong) -> cython.ulonglong:
+    """x * y modulo 2**32; both are below it."""
+    if cython.compiled:
+        return cython.cast(cython.ulonglong, cython.cast(cython.uint, x * y))
+    return (x * y) & 0xFFFFFFFF
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def murmur(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.ulonglong:
+    """MurmurHash2 with Kafka's seed, as 32 unsigned bits."""
+    m: cython.ulonglong = 0x5BD1E995
+    h: cython.ulonglong = 0x1747B28C
+    k: cython.ulonglong
+    end: cython.Py_ssize_t = p + n
+    h = (h | (cython.cast(cython.ulonglong, 1) << 31)) ^ cython.cast(cython.ulonglong, n)  # the seed is 0x9747B28C
+    while end - p >= 4:
+        k = b[p]
+        k = k | (cython.cast(cython.ulonglong, b[p + 1]) << 8)
+        k = k | (cython.cast(cython.ulonglong, b[p + 2]) << 16)
+        k = k | (cython.cast(cython.ulonglong, b[p + 3]) << 24)
+        k = times32(k, m)
+        k = k ^ (k >> 24)
+        h = times32(h, m) ^ times32(k, m)
+        p += 4
+    if end - p >= 3:
+        h = h ^ (cython.cast(cython.ulonglong, b[p + 2]) << 16)
+    if end - p >= 2:
+        h = h ^ (cython.cast(cython.ulonglong, b[p + 1]) << 8)
+    if end - p >= 1:
+        h = times32(h ^ b[p], m)
+    h = times32(h ^ (h >> 13), m)
+    return h ^ (h >> 15)
+
+
+def murmur2(key):
+    """The number that Kafka's own client derives from a key, as a signed 32-bit integer."""
+    view: cython.const[cython.uchar][::1] = memoryview(key).cast("B")
+    h: cython.longlong = cython.cast(cython.longlong, murmur(view, 0, len(view)))
+    return h - 4294967296 if h >= 2147483648 else h
+
+
+def partition_of(key, partitions):
+    """The partition that Kafka's own client sends a key to."""
+    view: cython.const[cython.uchar][::1] = memoryview(key).cast("B")
+    most: cython.longlong = partitions
+    if most < 1:
+        raise ValueError("a topic has at least one partition")
+    return (cython.cast(cython.longlong, murmur(view, 0, len(view))) & 0x7FFFFFFF) % most
+
+
+def partitions_of(
+    offsets: cython.const[cython.longlong][::1],
+    data: cython.const[cython.uchar][::1],
+    valid: cython.const[cython.uchar][::1],
+    first_bit: cython.Py_ssize_t,
+    partitions: cython.longlong,
+    without_key: cython.int,
+    found: cython.int[::1],
+):
+    """The partition of every key of an Arrow column (64-bit offsets); `without_key` for those that are null."""
+    i: cython.Py_ssize_t
+    rows: cython.Py_ssize_t = found.shape[0]
+    has_nulls: cython.bint = valid.shape[0] > 0
+    if partitions < 1 or offsets.shape[0] < rows + 1 or first_bit < 0:
+        raise ValueError("the keys would go outside a buffer that is too small")
+    if has_nulls and (first_bit + rows + 7) >> 3 > valid.shape[0]:
+        raise ValueError("the keys would go outside a buffer that is too small")
+    for i in range(rows):
+        if offsets[i] < 0 or offsets[i + 1] < offsets[i] or offsets[i + 1] > data.shape[0]:
+            raise ValueError("the keys would go outside a buffer that is too small")
+    with cython.nogil:
+        for i in range(rows):
+            if has_nulls and not bit(valid, first_bit + i):
+                found[i] = without_key
+            else:
+                found[i] = cython.cast(
+                    cython.int,
+                    (
+                        cython.cast(
+                            cython.longlong,
+                            murmur(
+                                data,
+                                cython.cast(cython.Py_ssize_t, offsets[i]),
+                                cython.cast(cython.Py_ssize_t, offsets[i + 1] - offsets[i]),
+                            ),
+                        )
+                        & 0x7FFFFFFF
+                    )
+                    % partitions,
+                )
+
+
+@cython.final
+@cython.cclass
+class Dispatcher:
+    """Gives each record to the builder of its partition: by key as Kafka's client does; without a key to one that
+    stays the same until `sticky_bytes` of values went there, then `choose()` says which is next.
+
+    `builders` is a list with a `BatchBuilder` for each partition.
+    """
+
+    builders: list
+    partitions: cython.longlong
+    sticky: cython.Py_ssize_t
+    used: cython.longlong
+    sticky_bytes: cython.longlong
+    choose: object
+    keyed: cython.bint
+
+    def __init__(self, builders, sticky_bytes, choose, keyed=False):
+        self.builders = list(builders)
+        for builder in self.builders:
+            if not isinstance(builder, BatchBuilder):
+                raise TypeError("builders are BatchBuilders")
+        self.partitions = len(self.builders)
+        if self.partitions < 1:
+            raise ValueError("a topic has at least one partition")
+        self.sticky_bytes = sticky_bytes
+        self.choose = choose
+        self.keyed = keyed
+        self.used = 0
+        self.sticky = 0
+        self._next()
+
+    @cython.cfunc
+    def _next(self) -> object:
+        chosen: cython.Py_ssize_t = self.choose()
+        if not 0 <= chosen < self.partitions:
+            raise ValueError("there is no such partition")
+        self.sticky = chosen
+        self.used = 0
+        return None
+
+    def add(self, value, key=None, headers=(), timestamp=None):
+        """Encode one record into the batch of its partition."""
+        view: cython.const[cython.uchar][::1]
+        at: cython.Py_ssize_t
+        builder: BatchBuilder
+        if key is None:
+            at = self.sticky
+            builder = self.builders[at]
+            if self.keyed:
+                raise builder.refuse("keyless", "key", None)
+            builder.add(value, key, headers, timestamp)
+            self.used += 1 if value is None else len(value)
+            if self.used >= self.sticky_bytes:
+                self._next()
+            return
+        if type(key) is not bytes:
+            builder = self.builders[0]
+            key = builder._bytes(key, "key")
+        view = key
+        at = cython.cast(
+            cython.Py_ssize_t,
+            (cython.cast(cython.longlong, murmur(view, 0, len(key))) & 0x7FFFFFFF) % self.partitions,
+        )
+        builder = self.builders[at]
+        builder._add(value, key, headers, now_ms() if timestamp is None else builder._check_timestamp(timestamp))
+        if builder.limit > 0 and builder.position >= builder.limit and builder.on_full is not None:
+            builder.on_full()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Keys that were written again: what compaction needs to know
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def plus64(x: cython.ulonglong, y: cython.ulonglong) -> cython.ulonglong:
+    if cython.compiled:
+        return x + y
+    return (x + y) & 0xFFFFFFFFFFFFFFFF
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def rotate64(x: cython.ulonglong, n: cython.int) -> cython.ulonglong:
+    if cython.compiled:
+        return (x << n) | (x >> (64 - n))
+    return ((x << n) | (x >> (64 - n))) & 0xFFFFFFFFFFFFFFFF
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def sip_round(
+    v0: cython.ulonglong, v1: cython.ulonglong, v2: cython.ulonglong, v3: cython.ulonglong
+) -> tuple[cython.ulonglong, cython.ulonglong, cython.ulonglong, cython.ulonglong]:
+    v0 = plus64(v0, v1)
+    v1 = rotate64(v1, 13) ^ v0
+    v0 = rotate64(v0, 32)
+    v2 = plus64(v2, v3)
+    v3 = rotate64(v3, 16) ^ v2
+    v0 = plus64(v0, v3)
+    v3 = rotate64(v3, 21) ^ v0
+    v2 = plus64(v2, v1)
+    v1 = rotate64(v1, 17) ^ v2
+    v2 = rotate64(v2, 32)
+    return v0, v1, v2, v3
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def sip_hash(
+    b: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t,
+    n: cython.Py_ssize_t,
+    v0: cython.ulonglong,
+    v1: cython.ulonglong,
+    v2: cython.ulonglong,
+    v3: cython.ulonglong,
+) -> tuple[cython.ulonglong, cython.ulonglong]:
+    """SipHash-1-3 with 128 bits of output, from its initial state: two keys that share it are not to be met, also if
+    somebody looks for them."""
+    m: cython.ulonglong
+    low: cython.ulonglong
+    shift: cython.int
+    end: cython.Py_ssize_t = p + n
+    while end - p >= 8:
+        m = 0
+        if cython.compiled:
+            memcpy(cython.address(m), cython.address(b[p]), 8)
+        else:
+            m = int.from_bytes(b[p : p + 8], "little")
+        v3 = v3 ^ m
+        v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+        v0 = v0 ^ m
+        p += 8
+    m = cython.cast(cython.ulonglong, n & 255) << 56
+    shift = 0
+    while p < end:
+        m = m | (cython.cast(cython.ulonglong, b[p]) << shift)
+        shift += 8
+        p += 1
+    v3 = v3 ^ m
+    v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+    v0 = v0 ^ m
+    v2 = v2 ^ 0xEE
+    v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+    low = v0 ^ v1 ^ v2 ^ v3
+    v1 = v1 ^ 0xDD
+    v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+    return low, v0 ^ v1 ^ v2 ^ v3
+
+
+@cython.final
+@cython.cclass
+class KeyMap:
+    """The last offset of every key, in a table of fixed size. A key is known by 128 bits of a keyed hash.
+
+    `table` has three unsigned 64-bit columns: both halves of the hash, and the offset plus one (0: free). The number
+    of its rows is a power of two. It is never filled to more than seven eighths. `secret` is 16 random bytes.
+    """
+
+    table: cython.ulonglong[:, ::1]
+    mask: cython.ulonglong
+    v0: cython.ulonglong
+    v1: cython.ulonglong
+    v2: cython.ulonglong
+    v3: cython.ulonglong
+    most: cython.longlong
+    count = cython.declare(cython.longlong, visibility="readonly")
+
+    def __init__(self, table, secret):
+        slots: cython.Py_ssize_t = table.shape[0]
+        if slots < 8 or slots & (slots - 1) or table.shape[1] != 3:
+            raise ValueError("a table has a power of two of rows and three columns")
+        self.table = table
+        self.mask = slots - 1
+        self.most = slots // 8 * 7
+        low = int.from_bytes(secret[:8], "little")
+        high = int.from_bytes(secret[8:16], "little")
+        self.v0 = low ^ 0x736F6D6570736575
+        self.v1 = high ^ 0x646F72616E646F6D ^ 0xEE
+        self.v2 = low ^ 0x6C7967656E657261
+        self.v3 = high ^ 0x7465646279746573
+        self.count = 0
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _slot(self, low: cython.ulonglong, high: cython.ulonglong) -> cython.Py_ssize_t:
+        """Where a key stands, or would stand."""
+        at: cython.ulonglong = low & self.mask
+        while self.table[cython.cast(cython.Py_ssize_t, at), 2] != 0 and not (
+            self.table[cython.cast(cython.Py_ssize_t, at), 0] == low
+            and self.table[cython.cast(cython.Py_ssize_t, at), 1] == high
+        ):
+            at = (at + 1) & self.mask
+        return cython.cast(cython.Py_ssize_t, at)
+
+    def note(self, b: cython.const[cython.uchar][::1], rows: cython.const[cython.longlong][:, ::1]):
+        """Take note of the keys of whole batches: (how many batches, whether the next does not parse). It stops before
+        a batch whose keys may not fit. Markers of transactions have no keys to speak of."""
+        q: cython.Py_ssize_t
+        i: cython.longlong
+        n: cython.Py_ssize_t = rows.shape[0]
+        p: cython.Py_ssize_t
+        end: cython.Py_ssize_t
+        at: cython.Py_ssize_t
+        rend: cython.Py_ssize_t
+        ts: cython.longlong
+        delta: cython.longlong
+        kpos: cython.Py_ssize_t
+        klen: cython.Py_ssize_t
+        vpos: cython.Py_ssize_t
+        vlen: cython.Py_ssize_t
+        hpos: cython.Py_ssize_t
+        hcount: cython.Py_ssize_t
+        low: cython.ulonglong
+        high: cython.ulonglong
+        bad: cython.bint = False
+        done: cython.Py_ssize_t = 0
+        check_rows(b, rows, 0, n)
+        with cython.nogil:
+            for q in range(n):
+                if rows[q, 4] > self.most - self.count:
+                    break
+                p = cython.cast(cython.Py_ssize_t, rows[q, 12])
+                end = cython.cast(cython.Py_ssize_t, rows[q, 13])
+                i = 0 if rows[q, 5] & 32 == 0 else rows[q, 4]
+                while i < rows[q, 4]:
+                    rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, end)
+                    if rend < 0 or delta < 0 or delta > rows[q, 3] - rows[q, 2]:
+                        bad = True
+                        break
+                    if klen >= 0:
+                        low, high = sip_hash(b, kpos, klen, self.v0, self.v1, self.v2, self.v3)
+                        at = self._slot(low, high)
+                        if self.table[at, 2] == 0:
+                            self.table[at, 0] = low
+                            self.table[at, 1] = high
+                            self.count += 1
+                        if self.table[at, 2] < cython.cast(cython.ulonglong, rows[q, 2] + delta + 1):
+                            self.table[at, 2] = cython.cast(cython.ulonglong, rows[q, 2] + delta + 1)
+                    p = rend
+                    i += 1
+                if bad:
+                    break
+                done += 1
+        return done, bad
+
+    def last(self, key):
+        """The last offset of a key; -1 if it was not noted."""
+        view: cython.const[cython.uchar][::1] = memoryview(key).cast("B")
+        low: cython.ulonglong
+        high: cython.ulonglong
+        low, high = sip_hash(view, 0, len(view), self.v0, self.v1, self.v2, self.v3)
+        return cython.cast(cython.longlong, self.table[self._slot(low, high), 2]) - 1
+
+
+def keep_records(
+    b: cython.const[cython.uchar][::1],
+    body: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    base: cython.longlong,
+    most: cython.longlong,
+    base_time: cython.longlong,
+    keys: KeyMap,
+    floor: cython.longlong,
+    forget: cython.longlong,
+    out: cython.uchar[::1],
+    at: cython.Py_ssize_t,
+    new_base: cython.longlong,
+    new_time: cython.longlong,
+    fresh: cython.bint,
+):
+    """Copy the records of one batch that are still wanted into another: (how many, where they end, base timestamp,
+    largest timestamp, tombstones dropped); a count of -1 if they do not parse.
+
+    Not wanted are records below `floor`, records whose key `keys` (or None) knows at a later offset, and tombstones
+    below `forget`. Offsets and times become relative to `new_base` and `new_time`; if the other batch is `fresh`, the
+    first record gives its time.
+    """
+    p: cython.Py_ssize_t = body
+    i: cython.longlong = 0
+    kept: cython.longlong = 0
+    dropped: cython.longlong = 0
+    top: cython.longlong = -1
+    previous: cython.longlong = -1
+    offset: cython.longlong
+    stamp: cython.longlong
+    rend: cython.Py_ssize_t
+    ts: cython.longlong
+    delta: cython.longlong
+    kpos: cython.Py_ssize_t
+    klen: cython.Py_ssize_t
+    vpos: cython.Py_ssize_t
+    vlen: cython.Py_ssize_t
+    hpos: cython.Py_ssize_t
+    hcount: cython.Py_ssize_t
+    low: cython.ulonglong
+    high: cython.ulonglong
+    size: cython.longlong
+    known: cython.bint = keys is not None
+    if body < 0 or end < body or end > b.shape[0] or at < 0 or count < 0 or count > (end - body) // 7:
+        raise ValueError("range outside the buffer")
+    # Numbers that become larger: the length by up to 4 bytes, time by up to 9, offset by up to 9; the rest is copied.
+    if out.shape[0] - at < (end - body) + 24 * count:
+        raise ValueError("the records would go outside a buffer that is too small")
+    with cython.nogil:
+        while i < count:
+            rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, end)
+            if rend < 0 or delta <= previous or delta > most:
+                kept = -1
+                break
+            previous = delta
+            p = rend
+            i += 1
+            offset = base + delta
+            if offset < floor:
+                continue
+            if klen >= 0:
+                if known:
+                    low, high = sip_hash(b, kpos, klen, keys.v0, keys.v1, keys.v2, keys.v3)
+                    if keys.table[keys._slot(low, high), 2] > cython.cast(cython.ulonglong, offset + 1):
+                        continue
+                if vlen < 0 and offset < forget:
+                    dropped += 1
+                    continue
+            stamp = add64(base_time, ts)
+            if fresh:
+                new_time = stamp
+                fresh = False
+            if kept == 0 or stamp > top:
+                top = stamp
+            ts = add64(stamp, -new_time)
+            delta = offset - new_base
+            size = 1 + varint_size(ts) + varint_size(delta) + varint_size(klen) + (rend - kpos)
+            at = put_varint(out, at, size)
+            out[at] = 0
+            at = put_varint(out, at + 1, ts)
+            at = put_varint(out, at, delta)
+            at = put_varint(out, at, klen)
+            copy(out, at, b, kpos, rend - kpos)
+            at += rend - kpos
+            kept += 1
+    if kept >= 0 and p != end:
+        kept = -1
+    return kept, at, new_time, top, dropped

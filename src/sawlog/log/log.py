@@ -18,9 +18,10 @@ wholly or not at all; what was acknowledged under a policy is there after what t
 from __future__ import annotations
 
 import errno
+import threading
 import time
-from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from os import PathLike
@@ -62,9 +63,11 @@ from ..errors import (
     ReadOnlyLog,
 )
 from ..storage import Directory, FileDirectory, MemoryDirectory
-from . import retention, streaming, truncation
+from . import checkpoint, retention, streaming, truncation
 from .append import Appender
-from .names import LOCK, is_ours
+from .checkpoint import Checkpoint
+from .locking import wait_for_upkeep
+from .names import LOCK, file_name, is_ours, segment_base
 from .producers import ProducerState
 from .reading import ARROW_ROWS, Fetched, Reader
 from .recovery import RecoveryReport, recover
@@ -114,6 +117,10 @@ class Log:
         self._reader = Reader(segments, config, lambda: not self._closed)
         self._loops: dict[int, AsyncAppends] = {}
         self._appends: AsyncAppends | None = None
+        #: Whether the first write takes the lock (mode "a"), and whom it tells then.
+        self._locks_late = False
+        self._on_lock: Callable[[Log], None] | None = None
+        self._locking = threading.RLock()
         #: What opening found and did.
         self.recovery = report
 
@@ -125,21 +132,34 @@ class Log:
         path: str | PathLike[str] | Directory,
         config: LogConfig | None = None,
         *,
-        mode: Literal["w", "r"] = "w",
+        mode: Literal["w", "r", "a"] = "w",
+        on_lock: Callable[[Log], None] | None = None,
     ) -> Log:
         """Open the log in a directory; with mode "w" (the default) make it if it is not there.
 
         A writer holds the directory's lock until it is closed; a second one gets `DirectoryLocked` at once. With
-        mode "r" nothing is written or locked: it reads beside a running writer and sees what that appends.
+        mode "r" nothing is written or locked: it reads beside a running writer and sees what that appends. Mode "a"
+        is as "r" until the first write, which takes the lock, recovers what there is to recover, calls `on_lock` with
+        the log, and goes on.
         """
         config = LogConfig() if config is None else config
-        if mode == "r":
-            return cls._open_reader(path, config)
+        if mode in ("r", "a"):
+            made = cls._open_reader(path, config)
+            made._locks_late, made._on_lock = mode == "a", on_lock
+            return made
         if mode != "w":
-            raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
+            raise InvalidConfig(f'mode must be "w", "r" or "a", not {mode!r}')
         with ExitStack() as undo:
             directory = _directory(path, undo, create=True)
-            held = directory.lock(LOCK)
+            appender, report = cls._lock(directory, config)
+            undo.pop_all()
+        return cls(directory, config, appender.segments, appender, report)
+
+    @staticmethod
+    def _lock(directory: Directory, config: LogConfig) -> tuple[Appender, RecoveryReport]:
+        """Become the writer: take the lock, recover, say so in the checkpoint."""
+        with ExitStack() as undo:
+            held = wait_for_upkeep(directory)
             undo.callback(held.release)
             found = recover(directory, config)
             segments = SegmentSet(directory, config)
@@ -148,7 +168,18 @@ class Log:
             appender = Appender(directory, config, segments, found.producers, held)
             appender.save(clean=False)
             undo.pop_all()
-        return cls(directory, config, segments, appender, found.report)
+        return appender, found.report
+
+    @classmethod
+    def create(cls, path: str | PathLike[str] | Directory, config: LogConfig | None = None) -> None:
+        """Lay out an empty log where there is none, durably, without opening it."""
+        config = LogConfig() if config is None else config
+        with ExitStack() as undo:
+            directory = _directory(path, undo, create=True)
+            if not any(segment_base(name) is not None for name in directory.names()):
+                start = config.initial_offset
+                directory.create(file_name(start)).close()
+                checkpoint.store(directory, Checkpoint(True, start, start, 0, start))
 
     @classmethod
     def _open_reader(cls, path: str | PathLike[str] | Directory, config: LogConfig) -> Log:
@@ -208,6 +239,59 @@ class Log:
         self._directory.dispose()
         self._directory.close()
 
+    def release(self) -> None:
+        """Give up the writer's lock, in order, and go on reading; the next write takes it again. Open writers of this
+        log are closed. Only for a log that was opened with mode "a"."""
+        with self._locking:
+            if self._closed or self._appender is None:
+                return
+            if not self._locks_late:
+                raise InvalidConfig('only a log that was opened with mode="a" can give up its lock and go on')
+            appender = self._appender
+            with appender.lock:
+                appender.refuse_in_stream()
+            with ExitStack() as last:
+                last.callback(self._become_reader)
+                last.callback(appender.close)
+                for appends in self._loops.values():
+                    last.callback(appends.close)
+                for writer in list(appender.writers):
+                    last.callback(writer.close)
+
+    def _become_reader(self) -> None:
+        self._loops, self._appends = {}, None
+        self._segments = FollowedSet(self._directory, self._config)
+        self._reader = Reader(self._segments, self._config, lambda: not self._closed)
+        self._appender = None
+
+    def _become_writer(self) -> Appender:
+        with self._locking:
+            if self._appender is not None:  # another thread was first, or this is `on_lock` itself
+                return self._appender
+            appender, self.recovery = self._lock(self._directory, self._config)
+            self._segments = appender.segments
+            self._reader = Reader(self._segments, self._config, lambda: not self._closed)
+            self._appender = appender
+            if self._on_lock is not None:
+                try:
+                    self._on_lock(self)
+                except BaseException:
+                    self.release()
+                    raise
+            return appender
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Nobody else appends, truncates or trims while this is held; the holder may. Takes the lock if need be."""
+        appender = self._writable()
+        with appender.lock:
+            appender.check_open()
+            yield
+
+    def fail(self, error: BaseException) -> None:
+        """End writing because of something that happened outside: appends raise `LogFailed`, reads go on."""
+        self._writable().commit.fail(error)
+
     def __enter__(self) -> Log:
         return self
 
@@ -261,8 +345,6 @@ class Log:
             durable = min(self._appender.commit.durable_offset, self._segments.next_offset)
             assert durable <= self.written_offset <= self._segments.next_offset
             return durable
-        from . import checkpoint
-
         try:
             saved = checkpoint.load(self._directory)
         except CorruptFile:
@@ -293,9 +375,11 @@ class Log:
     def _writable(self) -> Appender:
         if self._closed:
             raise LogClosed(f"the log {self.path} is closed")
-        if self._appender is None:
+        if self._appender is not None:
+            return self._appender
+        if not self._locks_late:
             raise ReadOnlyLog(f'the log {self.path} was opened with mode="r"')
-        return self._appender
+        return self._become_writer()
 
     def append(
         self,

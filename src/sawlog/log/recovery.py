@@ -307,7 +307,7 @@ class _Recovery:
         size = storage.size
         if trusted and self.saved is not None:
             segment = Segment(self.directory, base, self.saved.durable_offset, size, interval)
-            index = segment.sound_index(storage)
+            index = segment.sound_index(storage) if size else SegmentIndex(base, interval)
             if index is not None:
                 segment.remove_index()
                 return [self._activate(base, storage, index, self.saved.durable_offset, size)]
@@ -449,7 +449,7 @@ class _Recovery:
                 state, known = ProducerState.decode(self.directory.read(PRODUCERS), self.config.producer_expiry_ms)
             except CorruptFile as error:
                 self._find(Where.PRODUCERS, str(error))
-        elif self.clean and self.saved is not None:
+        elif self.clean and self.saved is not None and any(segment.size for segment in segments):
             self._find(Where.PRODUCERS, f"{PRODUCERS} is missing")
         end = segments[-1].next_offset
         if known > end:  # of a longer log than there is

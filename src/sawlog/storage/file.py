@@ -13,17 +13,20 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import shutil
 import socket
 import stat
 
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError, SyncFailed
-from .interface import Buffer, Lock, Storage
+from .interface import Buffer, Directory, Lock, Storage
 from .mapped import MappedStorage
 from .system import fcntl, reporting, reserve_blocks, storage_error, sync_data
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 #: Reads beyond the mapping are copied until they add up to this; then the file is mapped anew.
 _REMAP_BYTES = 1 << 20
+#: A note in a lock's file is no longer than this.
+_NOTE_BYTES = 1 << 16
 #: How much is reserved beyond the end of a file at once.
 _RESERVE_LEAST_BYTES, _RESERVE_MOST_BYTES = 1 << 20, 32 << 20
 
@@ -197,39 +200,51 @@ class FileLock:
     nothing, while the directory cannot, as long as it holds a log.
     """
 
-    def __init__(self, directory: FileDirectory, name: str) -> None:
+    def __init__(self, directory: FileDirectory, name: str, *, alone: bool = True) -> None:
         if fcntl is None:
             raise StorageError(errno.ENOTSUP, "sawlog needs flock to write safely; this system has none")
         self._fds: list[int] = []
+        self._directory, self._name = directory, name
         path = f"{directory.path}/{name}"
         try:
             with reporting("locking", path):
                 self._fds.append(os.open(name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666, dir_fd=directory.fd))
-                self._fds.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory.fd))
+                if alone:
+                    self._fds.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory.fd))
                 try:
                     for fd in self._fds:
                         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    holder = os.pread(self._fds[0], 200, 0).decode("utf-8", "replace").strip()
-                    raise DirectoryLocked(directory.path, holder) from None
-            self._sign()
+                    holder = os.pread(self._fds[0], 200, 0).partition(b"\n")[0].decode("utf-8", "replace").strip()
+                    raise DirectoryLocked(directory.path if alone else path, holder) from None
+                self._identity = _identity(os.fstat(self._fds[0]))
+                #: What the holder before left behind its signature.
+                self.found = os.pread(self._fds[0], _NOTE_BYTES, 0).partition(b"\n")[2]
+            self.leave(b"")
         except BaseException:
             self.release()
             raise
         _held.add(self)
 
-    def _sign(self) -> None:
-        """Say who holds it. A courtesy to the next one: if the disk is full, the lock holds all the same."""
+    def leave(self, note: bytes) -> None:
+        """Say who holds it, and the note. A courtesy: if the disk is full, the lock holds all the same. Written first
+        and cut then, so that whoever reads meanwhile finds a signature."""
+        signed = f"process {os.getpid()} on {socket.gethostname()}\n".encode() + note
         try:
-            os.ftruncate(self._fds[0], 0)
-            os.pwrite(self._fds[0], f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        except OSError:
+            os.pwrite(self._fds[0], signed, 0)
+            os.ftruncate(self._fds[0], len(signed))
+        except (OSError, IndexError):
             pass
 
     @property
     def held(self) -> bool:
         """Whether this process holds it."""
         return bool(self._fds)
+
+    @property
+    def current(self) -> bool:
+        """Whether it is held, and the name still stands for the file that is locked."""
+        return self.held and self._directory.identity(self._name) == self._identity
 
     def release(self) -> None:
         """Let the next one in."""
@@ -266,6 +281,12 @@ class FileDirectory:
         with reporting("opening", self.path):
             self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
+    @classmethod
+    def _of(cls, path: str, fd: int) -> FileDirectory:
+        made = cls.__new__(cls)
+        made.path, made.fd = path, fd
+        return made
+
     @staticmethod
     def _make(path: str) -> None:
         """mkdir -p whose every new name is durable."""
@@ -287,9 +308,50 @@ class FileDirectory:
                     os.close(parent)
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """All names of anything but directories, sorted."""
+        return sorted(entry.name for entry in self._entries() if not entry.is_dir(follow_symlinks=False))
+
+    def children(self) -> list[str]:
+        """The names of all directories in it, sorted."""
+        return sorted(entry.name for entry in self._entries() if entry.is_dir(follow_symlinks=False))
+
+    def _entries(self) -> list[os.DirEntry[str]]:
+        """Through a descriptor of its own: two threads that list at once would share the position of one."""
         with reporting("listing", self.path):
-            return sorted(os.listdir(self.fd))
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
+            try:
+                with os.scandir(fd) as entries:
+                    return list(entries)
+            finally:
+                os.close(fd)
+
+    def child(self, name: str, *, create: bool = False) -> FileDirectory:
+        """The directory of that name in this one."""
+        path = f"{self.path}/{name}"
+        if create:
+            with reporting("creating", path):
+                try:
+                    os.mkdir(name, dir_fd=self.fd)
+                except FileExistsError:
+                    pass
+            self.sync()
+        with reporting("opening", path):
+            return FileDirectory._of(path, os.open(name, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=self.fd))
+
+    def remove_child(self, name: str) -> None:
+        """rm -r, never through a symbolic link."""
+        with reporting("removing", f"{self.path}/{name}"):
+            try:
+                shutil.rmtree(name, dir_fd=self.fd)
+            except FileNotFoundError:
+                pass
+
+    def move(self, name: str, target: Directory, new: str) -> None:
+        """Rename between directories of one file system."""
+        if not isinstance(target, FileDirectory):
+            raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot be moved to {target.path}")
+        with reporting("renaming", f"{self.path}/{name}"):
+            os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd)
 
     def _stat(self, name: str) -> os.stat_result | None:
         with reporting("looking at", f"{self.path}/{name}"):
@@ -400,9 +462,9 @@ class FileDirectory:
         except OSError as error:
             raise SyncFailed(error.errno, f"{error.strerror} while syncing the directory {self.path}") from error
 
-    def lock(self, name: str) -> Lock:
+    def lock(self, name: str, *, alone: bool = True) -> Lock:
         """flock, at once or not at all."""
-        return FileLock(self, name)
+        return FileLock(self, name, alone=alone)
 
     def dispose(self) -> None:
         """rmdir; strangers' files keep the directory alive."""

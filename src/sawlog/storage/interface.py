@@ -67,17 +67,42 @@ class Lock(Protocol):
     def held(self) -> bool:
         """Whether this process still holds it: not after `release`, and not in a forked child."""
 
+    @property
+    def current(self) -> bool:
+        """Whether it is held and still means something: the name has not been deleted or given to another file."""
+
+    @property
+    def found(self) -> bytes:
+        """What the holder before this one left (see `leave`); empty if nothing."""
+
+    def leave(self, note: bytes) -> None:
+        """Write a short note for everyone who reads the lock's file (`Directory.read`). It is gone after a power cut,
+        and nobody is told if it cannot be written."""
+
     def release(self) -> None:
         """Let the next one in."""
 
 
 class Directory(Protocol):
-    """Where storages are made, found, replaced and deleted by name."""
+    """Where storages are made, found, replaced and deleted by name; and other directories below it."""
 
     path: str
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """The names of all storages, sorted; those of directories below this one are in `children`."""
+
+    def children(self) -> list[str]:
+        """The names of the directories below this one, sorted."""
+
+    def child(self, name: str, *, create: bool = False) -> Directory:
+        """The directory of that name below this one; made, durably, if it is missing and `create` says so."""
+
+    def remove_child(self, name: str) -> None:
+        """Delete a directory below this one with all that is in it, if it is there; durable after `sync`."""
+
+    def move(self, name: str, target: Directory, new: str) -> None:
+        """Give a file or a directory another name in another directory of the same kind, over a file that has it;
+        durable after `sync` of both."""
 
     def exists(self, name: str) -> bool:
         """Whether there is such a name."""
@@ -107,7 +132,7 @@ class Directory(Protocol):
         """Make `data` the content of `name`, atomically and durably: before a crash the old, after it the new."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, over whatever had it; durable after `sync`."""
+        """Give a file another name, over whatever had it; durable after `sync`. Also for a directory, to a new name."""
 
     def remove(self, name: str) -> None:
         """Delete a name if it is there; durable after `sync`."""
@@ -115,8 +140,9 @@ class Directory(Protocol):
     def sync(self) -> None:
         """Return when all names are durable."""
 
-    def lock(self, name: str) -> Lock:
-        """Become the one holder, or raise `DirectoryLocked` at once."""
+    def lock(self, name: str, *, alone: bool = True) -> Lock:
+        """Become the one holder, or raise `DirectoryLocked` at once. With `alone` of the whole directory, else of
+        that name among others."""
 
     def dispose(self) -> None:
         """Delete the directory itself if it is empty."""

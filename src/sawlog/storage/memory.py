@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError
-from .interface import Buffer, Lock, Storage
+from .interface import Buffer, Directory, Lock, Storage
 
 
 class MemoryStorage:
@@ -77,20 +77,38 @@ class MemoryStorage:
 
 
 class MemoryLock:
-    """One holder per name and directory."""
+    """One holder per name, and with `alone` one per directory. The note lies in a file of the lock's name."""
 
-    def __init__(self, held: set[str], name: str, path: str) -> None:
-        if name in held:
-            raise DirectoryLocked(path, "this process")
-        held.add(name)
-        self._held, self._name = held, name
+    def __init__(self, directory: MemoryDirectory, name: str, *, alone: bool) -> None:
+        self._taken = {name, ""} if alone else {name}  # no file has the empty name: it stands for the directory
+        if self._taken & directory._locked:
+            raise DirectoryLocked(directory.path, "this process")
+        directory._locked |= self._taken
+        self._directory, self._name = directory, name
         self.held = True
+        self.found = directory.read(name).partition(b"\n")[2] if directory.exists(name) else b""
+        if not directory.exists(name):
+            directory.create(name)
+        self._file = directory.identity(name)
+        self.leave(b"")
+
+    @property
+    def current(self) -> bool:
+        """Whether it is held, and the name still stands for the file that is locked."""
+        return self.held and self._directory.identity(self._name) is self._file
+
+    def leave(self, note: bytes) -> None:
+        """Into the lock's file."""
+        if isinstance(self._file, MemoryStorage):
+            self._file.truncate(0)
+            self._file.append(b"this process\n" + note)
 
     def release(self) -> None:
         """Let the next one in."""
         if self.held:
-            self._held.discard(self._name)
             self.held = False
+            if self._directory.identity(self._name) in (self._file, None):
+                self._directory._locked -= self._taken
 
 
 class MemoryDirectory:
@@ -99,11 +117,43 @@ class MemoryDirectory:
     def __init__(self, path: str = "memory:") -> None:
         self.path = path
         self._files: dict[str, MemoryStorage] = {}
-        self._locks: set[str] = set()
+        self._children: dict[str, MemoryDirectory] = {}
+        self._locked: set[str] = set()
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """All names of storages, sorted."""
         return sorted(self._files)
+
+    def children(self) -> list[str]:
+        """All names of directories, sorted."""
+        return sorted(self._children)
+
+    def child(self, name: str, *, create: bool = False) -> MemoryDirectory:
+        """The one and only object of that name."""
+        if name not in self._children:
+            if not create:
+                raise StorageError(errno.ENOENT, f"no such directory: {self.path}/{name}")
+            self._children[name] = MemoryDirectory(f"{self.path}/{name}")
+        return self._children[name]
+
+    def remove_child(self, name: str) -> None:
+        """Forget the name."""
+        self._children.pop(name, None)
+
+    def move(self, name: str, target: Directory, new: str) -> None:
+        """Move the object."""
+        if not isinstance(target, MemoryDirectory):
+            raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot be moved to {target.path}")
+        if name in self._children:
+            if new in target._children:
+                raise StorageError(errno.ENOTEMPTY, f"{target.path}/{new} exists")
+            moved = target._children[new] = self._children.pop(name)
+            moved.path = f"{target.path}/{new}"
+            return
+        found = self._find(name)
+        del self._files[name]
+        found.name, found._directory = new, target
+        target._files[new] = found
 
     def exists(self, name: str) -> bool:
         """Whether there is such a name."""
@@ -149,21 +199,19 @@ class MemoryDirectory:
 
     def rename(self, old: str, new: str) -> None:
         """Move the object."""
-        found = self._find(old)
-        del self._files[old]
-        found.name = new
-        self._files[new] = found
+        self.move(old, self, new)
 
     def remove(self, name: str) -> None:
-        """Forget the name; whoever holds the object keeps it."""
+        """Forget the name; whoever holds the object keeps it. A lock on it means nothing any more."""
         self._files.pop(name, None)
+        self._locked.discard(name)
 
     def sync(self) -> None:
         """Nothing to do."""
 
-    def lock(self, name: str) -> Lock:
+    def lock(self, name: str, *, alone: bool = True) -> Lock:
         """One holder."""
-        return MemoryLock(self._locks, name, self.path)
+        return MemoryLock(self, name, alone=alone)
 
     def dispose(self) -> None:
         """Nothing to delete beyond the names."""

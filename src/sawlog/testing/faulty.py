@@ -43,12 +43,16 @@ from ..storage.system import storage_error
 T = TypeVar("T")
 
 #: Calls that change something, so that "all of it happened" can be told from "nothing did".
-_CHANGES = frozenset({"append", "create", "remove", "rename", "replace", "truncate", "write_at"})
-_LOOKS = frozenset({"exists", "identity", "names", "open", "open_sealed", "open_shared", "read", "size", "view"})
+_CHANGES = frozenset(
+    {"append", "create", "make_child", "move", "remove", "remove_child", "rename", "replace", "truncate", "write_at"}
+)
+_LOOKS = frozenset(
+    {"child", "children", "exists", "identity", "names", "open", "open_sealed", "open_shared", "read", "size", "view"}
+)
 #: Calls that can fail. Those of a directory as a whole (`names`, `sync`, `dispose`) have the empty name.
 OPERATIONS = _CHANGES | _LOOKS | {"dispose", "lock", "sync"}
 #: After these, "all of it happened" means that the last step failed, the fsync of the directory.
-_END_IN_SYNC = frozenset({"create", "replace"})
+_END_IN_SYNC = frozenset({"create", "make_child", "replace"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,10 @@ class FaultyDirectory:
     def __init__(self, inner: Directory) -> None:
         self.inner = inner
         self.path = inner.path
+        #: What its calls are listed under: of a child "name/", of a child's child "name/other/".
+        self.prefix = ""
+        #: Where calls are listed and faults armed: at the topmost directory, for all below it.
+        self.top = self
         #: Every call so far, oldest first, failed ones included.
         self.calls: list[Call] = []
         #: Which of `calls` were made to fail, by their place in the list.
@@ -126,6 +134,8 @@ class FaultyDirectory:
 
     def _enter(self, operation: str, name: str) -> tuple[Fault, StorageError] | None:
         """Take note of a call; what to fail it with, if so."""
+        if self.top is not self:
+            return self.top._enter(operation, self.prefix + name)
         call = Call(operation, name)
         if self.before is not None:
             self.before(call)
@@ -170,6 +180,26 @@ class FaultyDirectory:
     def names(self) -> list[str]:
         """All names, sorted."""
         return self.perform("names", "", self.inner.names)
+
+    def children(self) -> list[str]:
+        """The names of the directories below this one."""
+        return self.perform("children", "", self.inner.children)
+
+    def child(self, name: str, *, create: bool = False) -> Directory:
+        """A directory below this one, whose calls are counted and failed here."""
+        operation = "make_child" if create and name not in self.inner.children() else "child"
+        made = FaultyDirectory(self.perform(operation, name, lambda: self.inner.child(name, create=create)))
+        made.prefix, made.top = f"{self.prefix}{name}/", self.top
+        return made
+
+    def remove_child(self, name: str) -> None:
+        """Delete a directory below this one."""
+        self.perform("remove_child", name, lambda: self.inner.remove_child(name))
+
+    def move(self, name: str, target: Directory, new: str) -> None:
+        """Another name in another directory."""
+        inner = target.inner if isinstance(target, FaultyDirectory) else target
+        self.perform("move", name, lambda: self.inner.move(name, inner, new))
 
     def exists(self, name: str) -> bool:
         """Whether there is such a name."""
@@ -226,9 +256,9 @@ class FaultyDirectory:
         """Make the names durable."""
         self.perform("sync", "", self.inner.sync)
 
-    def lock(self, name: str) -> Lock:
+    def lock(self, name: str, *, alone: bool = True) -> Lock:
         """The lock of the directory inside."""
-        return self.perform("lock", name, lambda: self.inner.lock(name))
+        return self.perform("lock", name, lambda: self.inner.lock(name, alone=alone))
 
     def dispose(self) -> None:
         """Delete the directory if it is empty."""

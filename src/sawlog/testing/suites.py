@@ -480,3 +480,86 @@ class DirectorySuite:
         directory.replace("a", b"abc")
         assert directory.read("a") == b"abc"
         held.release()
+
+    def test_locks_of_single_names_do_not_exclude_each_other(self, directory: Directory) -> None:
+        """Many can hold one name each; two cannot hold the same."""
+        one, other = directory.lock("one", alone=False), directory.lock("other", alone=False)
+        with refused(DirectoryLocked):
+            directory.lock("one", alone=False)
+        assert [one.current, other.current] == [True, True]
+        one.release()
+        directory.lock("one", alone=False).release()
+        other.release()
+
+    def test_the_next_holder_finds_the_note_of_the_one_before(self, directory: Directory) -> None:
+        """And everyone else can read it meanwhile."""
+        first = directory.lock("LOCK")
+        assert first.found == b""
+        first.leave(b"position 12")
+        first.leave(b"at 7")
+        assert directory.read("LOCK").endswith(b"\nat 7")
+        first.release()
+        second = directory.lock("LOCK")
+        assert second.found == b"at 7"
+        second.release()
+
+    def test_a_lock_whose_file_was_replaced_is_not_current(self, directory: Directory) -> None:
+        """Whoever was taken for dead can find out that its lock was given to another."""
+        old = directory.lock("member", alone=False)
+        directory.remove("member")
+        assert old.held
+        assert not old.current
+        directory.replace("member", b"")
+        assert not old.current
+        old.release()
+
+    # --- directories below
+
+    def test_a_child_is_a_directory_of_its_own(self, directory: Directory) -> None:
+        """It is found again under its name, and is not among the names of storages."""
+        made = directory.child("below", create=True)
+        made.replace("a", b"abc")
+        directory.replace("a", b"x")
+        assert directory.children() == ["below"]
+        assert directory.names() == ["a"]
+        again = directory.child("below")
+        assert again.path == f"{directory.path}/below"
+        assert again.read("a") == b"abc"
+        made.close()
+        again.close()
+
+    def test_a_child_that_is_missing_is_reported_as_missing(self, directory: Directory) -> None:
+        """Unless it may be made."""
+        with refused(StorageError):
+            directory.child("below")
+        directory.child("below", create=True).close()
+        directory.child("below", create=True).close()
+        assert directory.children() == ["below"]
+
+    def test_a_child_can_be_renamed_and_deleted_with_its_content(self, directory: Directory) -> None:
+        """Deleting one that is not there is no error."""
+        made = directory.child("old", create=True)
+        made.child("deep", create=True).close()
+        made.replace("a", b"abc")
+        made.close()
+        directory.rename("old", "new")
+        assert directory.children() == ["new"]
+        found = directory.child("new")
+        assert (found.names(), found.children()) == (["a"], ["deep"])
+        found.close()
+        directory.remove_child("new")
+        directory.remove_child("new")
+        assert directory.children() == []
+
+    def test_files_and_directories_move_between_directories(self, directory: Directory) -> None:
+        """With their content, over a file of the new name."""
+        left, right = directory.child("left", create=True), directory.child("right", create=True)
+        left.replace("a", b"abc")
+        right.replace("b", b"old")
+        left.child("deep", create=True).close()
+        left.move("a", right, "b")
+        left.move("deep", right, "deeper")
+        assert (left.names(), left.children()) == ([], [])
+        assert (right.read("b"), right.children()) == (b"abc", ["deeper"])
+        left.close()
+        right.close()
