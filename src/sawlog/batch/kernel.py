@@ -106,6 +106,13 @@ class Record:
         )
 
 
+def placed(record: Record, topic, partition):
+    """The same record, with the place where it was read."""
+    record.topic = topic
+    record.partition = partition
+    return record
+
+
 def payload(what):
     """A key or value as bytes or None."""
     if what is None or type(what) is bytes:

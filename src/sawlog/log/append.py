@@ -66,6 +66,20 @@ def check_expected(expected: int | None, offset: int) -> None:
         raise OffsetMismatch(expected, offset)
 
 
+def recipe_of(config: LogConfig) -> Recipe:
+    """How batches for a log with these settings are made."""
+    codec = codec_id(config.compression)
+    return Recipe(
+        codec,
+        config.compression_level,
+        config.timestamp_type == "append",
+        config.max_record_bytes or 0,
+        # Compressed, a batch may start larger than a segment; how large it ends is seen when it is placed.
+        MAX_BATCH_BYTES if codec else min(MAX_BATCH_BYTES, config.segment_bytes),
+        config.max_decompressed_bytes,
+    )
+
+
 class Appender:
     """The writing half of a log."""
 
@@ -84,15 +98,7 @@ class Appender:
         self.held = held
         #: Re-entrant: a streaming append and a truncation hold it over several steps.
         self.lock = threading.RLock()
-        self.recipe = Recipe(
-            codec_id(config.compression),
-            config.compression_level,
-            config.timestamp_type == "append",
-            config.max_record_bytes or 0,
-            # Compressed, a batch may start larger than a segment; how large it ends is seen when it is placed.
-            MAX_BATCH_BYTES if codec_id(config.compression) else min(MAX_BATCH_BYTES, config.segment_bytes),
-            config.max_decompressed_bytes,
-        )
+        self.recipe = recipe_of(config)
         self.commit = GroupCommit(self._sync_active, segments.next_offset)
         self.closed = False
         #: Whether a streaming append is under way.
@@ -435,6 +441,17 @@ class Appender:
         self._durable_tail = self._tail()
         self.commit.reached(self._durable_tail[0])
         self.save_if_possible()
+
+    def resume(self, held: Lock, active: Segment | None) -> None:
+        """Go on under another lock; if other processes wrote meanwhile, with the active segment grown by that, all of
+        it durable. Only for a log whose writers take turns: see `shared`."""
+        with self.lock, self._sync_lock:
+            self.held = held
+            if active is not None:
+                self.segments.set([*self.segments.all[:-1], active])
+                self._active = active
+                self._durable_tail = self._tail()
+                self.commit.reached(self._durable_tail[0])
 
     def save_producers(self) -> None:
         """Write the producers' state as of now."""

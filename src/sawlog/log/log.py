@@ -108,13 +108,15 @@ class Log:
         segments: SegmentSet,
         appender: Appender | None,
         report: RecoveryReport,
+        place: tuple[str | None, int] = (None, -1),
     ) -> None:
         self._directory = directory
         self._config = config
         self._segments = segments
         self._appender = appender
         self._closed = False
-        self._reader = Reader(segments, config, lambda: not self._closed)
+        self._place = place
+        self._reader = self._reader_of(segments)
         self._loops: dict[int, AsyncAppends] = {}
         self._appends: AsyncAppends | None = None
         #: Whether the first write takes the lock (mode "a"), and whom it tells then.
@@ -123,6 +125,9 @@ class Log:
         self._locking = threading.RLock()
         #: What opening found and did.
         self.recovery = report
+
+    def _reader_of(self, segments: SegmentSet) -> Reader:
+        return Reader(segments, self._config, lambda: not self._closed, self._place)
 
     # --- opening and closing
 
@@ -134,17 +139,19 @@ class Log:
         *,
         mode: Literal["w", "r", "a"] = "w",
         on_lock: Callable[[Log], None] | None = None,
+        topic: str | None = None,
+        partition: int = -1,
     ) -> Log:
         """Open the log in a directory; with mode "w" (the default) make it if it is not there.
 
         A writer holds the directory's lock until it is closed; a second one gets `DirectoryLocked` at once. With
         mode "r" nothing is written or locked: it reads beside a running writer and sees what that appends. Mode "a"
         is as "r" until the first write, which takes the lock, recovers what there is to recover, calls `on_lock` with
-        the log, and goes on.
+        the log, and goes on. Records that are read say that they are of `topic` and `partition`.
         """
         config = LogConfig() if config is None else config
         if mode in ("r", "a"):
-            made = cls._open_reader(path, config)
+            made = cls._open_reader(path, config, (topic, partition))
             made._locks_late, made._on_lock = mode == "a", on_lock
             return made
         if mode != "w":
@@ -153,7 +160,13 @@ class Log:
             directory = _directory(path, undo, create=True)
             appender, report = cls._lock(directory, config)
             undo.pop_all()
-        return cls(directory, config, appender.segments, appender, report)
+        made = cls(directory, config, appender.segments, appender, report, (topic, partition))
+        if on_lock is not None:
+            with ExitStack() as undo:
+                undo.callback(made.close)
+                on_lock(made)
+                undo.pop_all()
+        return made
 
     @staticmethod
     def _lock(directory: Directory, config: LogConfig) -> tuple[Appender, RecoveryReport]:
@@ -182,7 +195,9 @@ class Log:
                 checkpoint.store(directory, Checkpoint(True, start, start, 0, start))
 
     @classmethod
-    def _open_reader(cls, path: str | PathLike[str] | Directory, config: LogConfig) -> Log:
+    def _open_reader(
+        cls, path: str | PathLike[str] | Directory, config: LogConfig, place: tuple[str | None, int]
+    ) -> Log:
         with ExitStack() as undo:
             try:
                 directory = _directory(path, undo, create=False)
@@ -192,7 +207,7 @@ class Log:
             if not segments.all:
                 raise LogNotFound(errno.ENOENT, f"there is no log in {directory.path}: it holds no segment")
             undo.pop_all()
-        return cls(directory, config, segments, None, RecoveryReport())
+        return cls(directory, config, segments, None, RecoveryReport(), place)
 
     @classmethod
     def in_memory(cls, config: LogConfig | None = None) -> Log:
@@ -261,7 +276,7 @@ class Log:
     def _become_reader(self) -> None:
         self._loops, self._appends = {}, None
         self._segments = FollowedSet(self._directory, self._config)
-        self._reader = Reader(self._segments, self._config, lambda: not self._closed)
+        self._reader = self._reader_of(self._segments)
         self._appender = None
 
     def _become_writer(self) -> Appender:
@@ -270,7 +285,7 @@ class Log:
                 return self._appender
             appender, self.recovery = self._lock(self._directory, self._config)
             self._segments = appender.segments
-            self._reader = Reader(self._segments, self._config, lambda: not self._closed)
+            self._reader = self._reader_of(self._segments)
             self._appender = appender
             if self._on_lock is not None:
                 try:
@@ -320,6 +335,11 @@ class Log:
     def writable(self) -> bool:
         """Whether this is the writer, and may still write."""
         return not self._closed and self._appender is not None and self._appender.commit.failure is None
+
+    @property
+    def locked(self) -> bool:
+        """Whether this process holds the writer's lock of this log now."""
+        return not self._closed and self._appender is not None and self._appender.held.held
 
     @property
     def lowest_offset(self) -> int:
@@ -613,6 +633,11 @@ class Log:
     def scan(self, start: int | None = None, end: int | None = None, max_bytes: int | None = None) -> Iterator[Record]:
         """The records with start <= offset < end, in order, as of now; by default all of them."""
         return self._readable().scan(start, end, max_bytes)
+
+    def cursors(self, start: int | None = None, end: int | None = None) -> Iterator[kernel.RecordCursor]:
+        """As `scan`, for code that hands records on: cursors to iterate over one after the other. Each knows the offset
+        behind the last record that it gave (`following`), and another thread may `stop` it."""
+        return self._readable().cursors(start, end)
 
     def scan_arrow(
         self,

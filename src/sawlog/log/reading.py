@@ -61,10 +61,18 @@ class Fetched:
 class Reader:
     """The reading half of a log."""
 
-    def __init__(self, segments: SegmentSet, config: LogConfig, is_open: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        segments: SegmentSet,
+        config: LogConfig,
+        is_open: Callable[[], bool],
+        place: tuple[str | None, int] = (None, -1),
+    ) -> None:
         self.segments = segments
         self.config = config
         self._is_open = is_open
+        #: The topic and partition that records carry.
+        self._topic, self._partition = place
 
     # --- one record
 
@@ -73,11 +81,14 @@ class Reader:
         for _ in range(_RETRIES):
             version = self.segments.version
             try:
-                return self._read(offset)
+                return self._placed(self._read(offset))
             except (CorruptBatch, StorageError):
                 if not self._changed_since(version):
                     raise
-        return self._read(offset)
+        return self._placed(self._read(offset))
+
+    def _placed(self, record: Record) -> Record:
+        return record if self._topic is None else kernel.placed(record, self._topic, self._partition)
 
     def _read(self, offset: int) -> Record:
         segments = self.segments
@@ -172,6 +183,11 @@ class Reader:
         start, end = self.span(start, end)
         return chain.from_iterable(self._cursors(start, end, max_bytes))
 
+    def cursors(self, start: int | None, end: int | None) -> Iterator[kernel.RecordCursor]:
+        """The same as cursors, one after the other, each to be drained or stopped before the next."""
+        start, end = self.span(start, end)
+        return self._cursors(start, end)
+
     def _cursors(self, start: int, end: int, max_bytes: int | None = None) -> Iterator[kernel.RecordCursor]:
         """One cursor after the other, each to be drained before the next."""
         for segment, chunk in self._limited(start, end, max_bytes):
@@ -179,8 +195,10 @@ class Reader:
             for body, run, error in batch_read.unpack(chunk.view, chunk.rows, self.config.max_decompressed_bytes):
                 if error is not None:
                     raise self._located(error, segment, chunk, done)
-                cursor = kernel.RecordCursor(body, memoryview(run), start, end)
+                cursor = kernel.RecordCursor(body, memoryview(run), start, end, self._topic, self._partition)
                 yield cursor
+                if cursor.stopped:
+                    return
                 if cursor.bad >= 0:
                     raise self._located(CorruptBatch(batch_read.MALFORMED), segment, chunk, done + cursor.bad)
                 done += len(run)

@@ -1,0 +1,256 @@
+"""A log that several processes write, one after the other: `SharedLog`.
+
+```python
+with shared.turn() as log:      # waits until it is this process's turn
+    log.append_many(records)    # durable when it returns
+```
+
+A turn holds the directory's lock. To open and close the log in each would cost half a dozen fsyncs, so every process
+keeps its `Log` between its turns, without the lock, and the lock's file carries a note from one holder to the next:
+
+```
+{"shape": "9f0c…", "segment": 1200, "position": 8310, "next_offset": 1291}
+crc32c 1c291ca3
+```
+
+It is written at the end of a turn, after everything was synced, and says where the log ended. It goes when the next
+one takes the lock. So at the beginning of a turn:
+
+    the note says                                            then
+    what we know, and the file ends there                    go on
+    more than we know, same shape, and the file ends there   read the batches behind our tail, go on
+    another shape, and the file ends there                   open anew; nothing has to be made durable again
+    nothing, or the file ends elsewhere                      open anew, with recovery, as after a crash
+
+The *shape* is a name for the list of segments. Whoever changes that (rotation, compaction, recovery) gives it a new
+one, so that nobody goes on with files that were replaced.
+
+Why that is safe. A holder that dies in its turn, at whatever point, has taken the note away before it wrote its first
+byte and has not left another: the next one recovers. A holder whose write or fsync failed leaves none either. A note
+is therefore only ever found by the very next holder, and what it says was synced before it was written. After a power
+cut an old note may be there again, because nobody syncs it; but all that it speaks of was synced before, and it is
+believed only if the file ends where it says, so that nothing unsynced can lie behind it. A program that writes
+without turns (`Log.open`) takes the note away and leaves none.
+
+What a turn cannot stand is a holder that is stopped in the middle of it: the others wait for `patience_s` and get
+`DirectoryLocked`. The kernel frees the lock of the dead, not that of the sleeping.
+
+Threads: any; one turn at a time. Turns of one thread do not nest. The log is for the turn only: outside, it refuses
+to write, and what it shows is old. To read without a turn, open the directory with mode="r".
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from ..batch.checksum import crc32c
+from ..batch.header import LAST, POSITION, SIZE
+from ..config import DAY_MS, LogConfig
+from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
+from ..storage import Directory, Lock
+from . import checkpoint
+from .append import Appender
+from .checkpoint import Checkpoint
+from .log import Log
+from .names import LOCK, file_name
+from .recovery import recover
+from .segment import Segment
+from .segments import SegmentSet
+
+#: How long a turn is waited for, and how often it is asked for: soon at first, then less and less often.
+_PATIENCE_S = 10.0
+_POLL_S, _POLL_MOST_S = 0.0005, 0.01
+#: Watermarks are written at rotation only. A background thread must not write one outside its process's turn.
+_NO_CHECKPOINTS_MS = 3650 * DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Where the log ended when a turn did, all of it synced; see the module's head."""
+
+    shape: str
+    segment: int
+    position: int
+    next_offset: int
+
+    def encode(self) -> bytes:
+        """What is left in the lock's file."""
+        body = f"{json.dumps(asdict(self))}\n".encode()
+        return body + f"crc32c {crc32c(body):08x}\n".encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Note | None:
+        """From the lock's file; None unless every byte is right."""
+        body, _, mark = data.rpartition(b"crc32c ")
+        if not body or mark != f"{crc32c(body):08x}\n".encode():
+            return None
+        try:
+            found = json.loads(body)
+            return cls(str(found["shape"]), *(int(found[name]) for name in ("segment", "position", "next_offset")))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+class SharedLog:
+    """One process's access to a log that is written in turns."""
+
+    def __init__(
+        self, directory: Directory, config: LogConfig | None = None, *, patience_s: float = _PATIENCE_S
+    ) -> None:
+        config = LogConfig() if config is None else config
+        self._directory = directory
+        self._config = config.with_(durability="always", checkpoint_interval_ms=_NO_CHECKPOINTS_MS)
+        self._patience_s = patience_s
+        self._mutex = threading.RLock()
+        self._kept: tuple[Log, Appender] | None = None
+        self._shape = ""
+
+    @contextmanager
+    def turn(self) -> Iterator[Log]:
+        """Wait for the lock, and hold it; the log as it is now. `DirectoryLocked` if somebody keeps it too long."""
+        with self._mutex:
+            held = self._wait()
+            try:
+                log, appender = self._enter(held)
+                before = _state(appender)
+                try:
+                    yield log
+                finally:
+                    self._end(appender, held, before)
+            finally:
+                held.release()
+
+    def close(self) -> None:
+        """Let go of the files. There is nothing to write: everything was durable at the end of its turn."""
+        with self._mutex:
+            self._let_go()
+
+    def _wait(self) -> Lock:
+        deadline = time.monotonic() + self._patience_s
+        pause = _POLL_S
+        while True:
+            try:
+                return self._directory.lock(LOCK)
+            except DirectoryLocked:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(pause * random.uniform(0.5, 1.5))  # not in step with the others that wait
+            pause = min(pause * 1.5, _POLL_MOST_S)
+
+    # --- the beginning of a turn
+
+    def _enter(self, held: Lock) -> tuple[Log, Appender]:
+        note = Note.decode(held.found)
+        if note is not None and not self._ends_at(note):
+            note = None
+        if note is None or self._kept is None or not self._goes_on(self._kept[1], held, note):
+            self._let_go()
+            self._kept = self._open(held, note)
+        return self._kept
+
+    def _ends_at(self, note: Note) -> bool:
+        name = file_name(note.segment)
+        return self._directory.exists(name) and self._directory.size(name) == note.position
+
+    def _goes_on(self, appender: Appender, held: Lock, note: Note) -> bool:
+        """Whether what this process has in memory is the log, or becomes it by reading what was appended since."""
+        segment = appender.segments.active
+        if note.shape != self._shape or note.segment != segment.base_offset or appender.commit.failure is not None:
+            return False
+        if segment.tail == (note.next_offset, note.position):
+            appender.resume(held, None)
+            return True
+        grown = self._grown(appender, segment, note)
+        if grown is None:
+            return False
+        appender.resume(held, grown)
+        return True
+
+    def _grown(self, appender: Appender, segment: Segment, note: Note) -> Segment | None:
+        """The active segment up to what the note says; None if the batches behind our tail do not lead there."""
+        following, position = segment.tail
+        base = segment.base_offset
+        storage = self._directory.open(file_name(base))
+        made = Segment.active(self._directory, base, storage, segment.index, following, position)
+        try:
+            for chunk in made.batches(storage, position, note.position, following):
+                made.index.add_rows(chunk.rows, chunk.origin)
+                appender.producers.note_rows(chunk.rows, time.time_ns() // 1_000_000)
+                last = chunk.rows[-1]
+                made.tail = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
+        except CorruptBatch:
+            return None
+        return made if made.tail == (note.next_offset, note.position) else None
+
+    def _open(self, held: Lock, note: Note | None) -> tuple[Log, Appender]:
+        """As `Log.open`, under a lock that is held already."""
+        name = "" if note is None else file_name(note.segment)
+        before = self._directory.identity(name) if name else None
+        if note is not None:
+            self._believe(note)
+        found = recover(self._directory, self._config)
+        segments = SegmentSet(self._directory, self._config)
+        segments.set(found.segments)
+        segments.lowest_offset = found.lowest_offset
+        appender = Appender(self._directory, self._config, segments, found.producers, held)
+        appender.save(clean=False)
+        active = segments.active
+        same = (
+            note is not None
+            and (active.base_offset, *active.tail) == (note.segment, note.next_offset, note.position)
+            and self._directory.identity(name) == before
+        )
+        self._shape = note.shape if note is not None and same else _new_shape()
+        return Log(self._directory, self._config, segments, appender, found.report), appender
+
+    def _believe(self, note: Note) -> None:
+        """Nobody died: say so in the checkpoint, so that recovery does not make durable anew what is durable. It
+        would replace the file, and everyone else would have to open it again, and replace it again."""
+        try:
+            saved = checkpoint.load(self._directory)
+        except CorruptFile:
+            return
+        if saved is not None:
+            made = Checkpoint(False, note.next_offset, note.segment, note.position, saved.log_start)
+            if made != saved:
+                checkpoint.store(self._directory, made)
+
+    # --- the end of a turn
+
+    def _end(self, appender: Appender, held: Lock, before: tuple[int, int]) -> None:
+        """Leave the note, if the log is in order and all of it is durable."""
+        if appender.closed or appender.commit.failure is not None:
+            self._let_go()
+            return
+        try:
+            appender.sync()  # an interrupt may have come between a write and its fsync
+        except BaseException:
+            self._let_go()
+            raise
+        if _state(appender) != before:
+            self._shape = _new_shape()
+        segment = appender.segments.active
+        offset, position = segment.tail
+        held.leave(Note(self._shape, segment.base_offset, position, offset).encode())
+
+    def _let_go(self) -> None:
+        if self._kept is not None:
+            _, appender = self._kept
+            self._kept = None
+            appender.abandon()
+
+
+def _state(appender: Appender) -> tuple[int, int]:
+    """Changes when the list of segments does, or where the log starts."""
+    return appender.segments.version, appender.segments.lowest_offset
+
+
+def _new_shape() -> str:
+    return uuid.uuid4().hex
