@@ -114,6 +114,39 @@ class LogConfig:
         return replace(self, **changes)
 
 
+@dataclass(frozen=True, slots=True)
+class UpkeepConfig:
+    """What upkeep does to a log, beyond what `LogConfig` says about retention."""
+
+    #: Keep only the last record of every key (Kafka's cleanup.policy=compact).
+    compact: bool = False
+    #: Drop what `retention_ms` and `retention_bytes` say (cleanup.policy=delete).
+    delete: bool = True
+    #: A tombstone stays so long after it was first compacted, for readers that are on their way. Kafka's 24 h.
+    delete_retention_ms: int = DAY_MS
+    #: Compaction starts when so much of the sealed bytes is new since the last time. Kafka's half.
+    min_dirty_ratio: float = 0.5
+    #: What is younger is not compacted.
+    min_compaction_lag_ms: int = 0
+    #: Neighbouring sealed segments smaller than this are merged, four or more at once; 0: never. 1 MiB: what crashes
+    #: and restarts leave behind, not what a writer makes.
+    merge_bytes: int = MIB
+    #: Sealed segments this old are packed with zstd. None: never, because it costs processor time.
+    recompress_after_ms: int | None = None
+    #: Every sealed segment is read whole this often, to find bit rot. None: never, because it costs reading.
+    scrub_interval_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least("delete_retention_ms", self.delete_retention_ms, 0)
+        ratio = self.min_dirty_ratio
+        if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1:
+            raise InvalidConfig(f"min_dirty_ratio must be between 0 and 1, not {ratio!r}")
+        _at_least("min_compaction_lag_ms", self.min_compaction_lag_ms, 0)
+        _at_least("merge_bytes", self.merge_bytes, 0)
+        _optional_at_least("recompress_after_ms", self.recompress_after_ms, 0)
+        _optional_at_least("scrub_interval_ms", self.scrub_interval_ms, 0)
+
+
 def _whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidConfig(f"{name} must be a whole number, not {value!r}")

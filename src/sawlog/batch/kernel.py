@@ -2304,34 +2304,38 @@ class KeyMap:
 
 def keep_records(
     b: cython.const[cython.uchar][::1],
-    body: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    count: cython.longlong,
-    base: cython.longlong,
-    most: cython.longlong,
-    base_time: cython.longlong,
-    keys: KeyMap,
+    rows: cython.const[cython.longlong][:, ::1],
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    keys: KeyMap | None,
     floor: cython.longlong,
     forget: cython.longlong,
     out: cython.uchar[::1],
     at: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
     new_base: cython.longlong,
     new_time: cython.longlong,
     fresh: cython.bint,
 ):
-    """Copy the records of one batch that are still wanted into another: (how many, where they end, base timestamp,
-    largest timestamp, tombstones dropped); a count of -1 if they do not parse.
+    """Copy the records of the batches `first` to `last` that are still wanted into one: (the row where it stopped,
+    how many, where they end, base timestamp, largest timestamp, tombstones dropped, tombstones kept, whether the row
+    does not parse). It stops behind the batch that reached `limit`, and before one that `out` has no room for.
 
     Not wanted are records below `floor`, records whose key `keys` (or None) knows at a later offset, and tombstones
     below `forget`. Offsets and times become relative to `new_base` and `new_time`; if the other batch is `fresh`, the
     first record gives its time.
     """
-    p: cython.Py_ssize_t = body
-    i: cython.longlong = 0
+    q: cython.Py_ssize_t = first
+    p: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    i: cython.longlong
     kept: cython.longlong = 0
+    before: cython.longlong
     dropped: cython.longlong = 0
+    left: cython.longlong = 0
     top: cython.longlong = -1
-    previous: cython.longlong = -1
+    previous: cython.longlong
     offset: cython.longlong
     stamp: cython.longlong
     rend: cython.Py_ssize_t
@@ -2347,48 +2351,64 @@ def keep_records(
     high: cython.ulonglong
     size: cython.longlong
     known: cython.bint = keys is not None
-    if body < 0 or end < body or end > b.shape[0] or at < 0 or count < 0 or count > (end - body) // 7:
+    bad: cython.bint = False
+    check_rows(b, rows, first, last)
+    if at < 0 or at > out.shape[0]:
         raise ValueError("range outside the buffer")
-    # Numbers that become larger: the length by up to 4 bytes, time by up to 9, offset by up to 9; the rest is copied.
-    if out.shape[0] - at < (end - body) + 24 * count:
-        raise ValueError("the records would go outside a buffer that is too small")
     with cython.nogil:
-        while i < count:
-            rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, end)
-            if rend < 0 or delta <= previous or delta > most:
-                kept = -1
+        while q < last and at < limit:
+            p = cython.cast(cython.Py_ssize_t, rows[q, 12])
+            end = cython.cast(cython.Py_ssize_t, rows[q, 13])
+            # Numbers may become larger: the length by 4 bytes, time by 9, offset by 9; the rest is copied.
+            if rows[q, 4] > (end - p) // 7 or out.shape[0] - at < (end - p) + 24 * rows[q, 4]:
+                bad = rows[q, 4] > (end - p) // 7
                 break
-            previous = delta
-            p = rend
-            i += 1
-            offset = base + delta
-            if offset < floor:
-                continue
-            if klen >= 0:
-                if known:
-                    low, high = sip_hash(b, kpos, klen, keys.v0, keys.v1, keys.v2, keys.v3)
-                    if keys.table[keys._slot(low, high), 2] > cython.cast(cython.ulonglong, offset + 1):
-                        continue
-                if vlen < 0 and offset < forget:
-                    dropped += 1
+            start = at
+            before = kept
+            previous = -1
+            i = 0
+            while i < rows[q, 4]:
+                rend, ts, delta, kpos, klen, vpos, vlen, hpos, hcount = parse_record(b, p, end)
+                if rend < 0 or delta <= previous or delta > rows[q, 3] - rows[q, 2]:
+                    bad = True
+                    break
+                previous = delta
+                p = rend
+                i += 1
+                offset = rows[q, 2] + delta
+                if offset < floor:
                     continue
-            stamp = add64(base_time, ts)
-            if fresh:
-                new_time = stamp
-                fresh = False
-            if kept == 0 or stamp > top:
-                top = stamp
-            ts = add64(stamp, -new_time)
-            delta = offset - new_base
-            size = 1 + varint_size(ts) + varint_size(delta) + varint_size(klen) + (rend - kpos)
-            at = put_varint(out, at, size)
-            out[at] = 0
-            at = put_varint(out, at + 1, ts)
-            at = put_varint(out, at, delta)
-            at = put_varint(out, at, klen)
-            copy(out, at, b, kpos, rend - kpos)
-            at += rend - kpos
-            kept += 1
-    if kept >= 0 and p != end:
-        kept = -1
-    return kept, at, new_time, top, dropped
+                if klen >= 0:
+                    if known:
+                        low, high = sip_hash(b, kpos, klen, keys.v0, keys.v1, keys.v2, keys.v3)
+                        if keys.table[keys._slot(low, high), 2] > cython.cast(cython.ulonglong, offset + 1):
+                            continue
+                    if vlen < 0:
+                        if offset < forget:
+                            dropped += 1
+                            continue
+                        left += 1
+                stamp = add64(rows[q, 6], ts)
+                if fresh:
+                    new_time = stamp
+                    fresh = False
+                if kept == 0 or stamp > top:
+                    top = stamp
+                ts = add64(stamp, -new_time)
+                delta = offset - new_base
+                size = 1 + varint_size(ts) + varint_size(delta) + varint_size(klen) + (rend - kpos)
+                at = put_varint(out, at, size)
+                out[at] = 0
+                at = put_varint(out, at + 1, ts)
+                at = put_varint(out, at, delta)
+                at = put_varint(out, at, klen)
+                copy(out, at, b, kpos, rend - kpos)
+                at += rend - kpos
+                kept += 1
+            if bad or p != end:
+                bad = True
+                at = start
+                kept = before
+                break
+            q += 1
+    return q, kept, at, new_time, top, dropped, left, bad

@@ -101,6 +101,12 @@ class Appender:
         self.recipe = recipe_of(config)
         self.commit = GroupCommit(self._sync_active, segments.next_offset)
         self.closed = False
+        #: One piece of upkeep at a time; taken before `lock`, never while it is held.
+        self.upkeep_lock = threading.Lock()
+        #: Set when the log is about to close: upkeep ends where it is.
+        self.closing = False
+        #: How often the log was truncated: upkeep must not note down what was true before.
+        self.cuts = 0
         #: Whether a streaming append is under way.
         self.streaming = False
         #: Open writers: closing the log flushes them first.
@@ -147,6 +153,18 @@ class Appender:
         self._check_alive()
         if self.streaming:
             self.refuse_in_stream()
+
+    def check_upkeep(self) -> None:
+        """Raise if upkeep should not go on: the log is closed, closing or has failed."""
+        self._check_alive()
+        if self.closing:
+            raise LogClosed(f"the log {self.directory.path} is being closed")
+
+    def end_upkeep(self) -> None:
+        """Before the log is closed: let upkeep end, and wait until it has."""
+        self.closing = True
+        with self.upkeep_lock:
+            pass
 
     def _check_alive(self) -> None:
         """Raise if the log is closed, belongs to the parent of a fork, or has failed. Needs no lock."""
@@ -493,6 +511,7 @@ class Appender:
 
     def close(self) -> None:
         """Sync, write the indexes of the active segment, and mark the log as closed in order."""
+        self.end_upkeep()
         with self.lock:
             if self.closed:
                 return

@@ -50,7 +50,7 @@ from ..batch.header import (
 )
 from ..batch.kernel import Record
 from ..batch.read import first_bad_crc, malformed
-from ..config import LogConfig
+from ..config import DAY_MS, LogConfig, UpkeepConfig
 from ..errors import (
     CorruptBatch,
     CorruptFile,
@@ -63,9 +63,10 @@ from ..errors import (
     ReadOnlyLog,
 )
 from ..storage import Directory, FileDirectory, MemoryDirectory
-from . import checkpoint, retention, streaming, truncation
+from . import checkpoint, compaction, retention, streaming, truncation, upkeep
 from .append import Appender
 from .checkpoint import Checkpoint
+from .compaction import CompactionReport
 from .locking import wait_for_upkeep
 from .names import LOCK, file_name, is_ours, segment_base
 from .producers import ProducerState
@@ -73,6 +74,7 @@ from .reading import ARROW_ROWS, Fetched, Reader
 from .recovery import RecoveryReport, recover
 from .retention import RetentionReport
 from .segments import FollowedSet, SegmentSet
+from .upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
 from .verify import VerifyReport, verify
 from .writer import BATCH_BYTES, Writer
 
@@ -240,6 +242,7 @@ class Log:
     def remove(self) -> None:
         """Close the log and delete it: all its files, and the directory if nothing else is in it."""
         appender = self._writable()
+        appender.end_upkeep()
         with appender.lock:
             appender.check_open()
             for writer in list(appender.writers):
@@ -688,6 +691,26 @@ class Log:
     def apply_retention(self) -> RetentionReport:
         """Drop what `retention_ms` and `retention_bytes` say."""
         return retention.apply_retention(self._writable())
+
+    def compact(self, delete_retention_ms: int = DAY_MS) -> CompactionReport:
+        """Keep only the last record of every key in the sealed segments; tombstones go when they are old enough."""
+        return compaction.compact(self._writable(), delete_retention_ms=delete_retention_ms)
+
+    def merge_segments(self, below_bytes: int | None = None) -> MergeReport:
+        """Make one of neighbouring sealed segments that are smaller than that (by default, than a segment may be)."""
+        return upkeep.merge_segments(self._writable(), below_bytes)
+
+    def recompress(self, compression: str = "zstd", level: int | None = None) -> RecompressionReport:
+        """Pack the sealed segments that were not packed so before."""
+        return upkeep.recompress(self._writable(), compression, level=level)
+
+    def scrub(self) -> ScrubReport:
+        """Read every sealed segment and look for damage; it is listed in the report, not raised."""
+        return upkeep.scrub(self._writable())
+
+    def upkeep(self, config: UpkeepConfig | None = None) -> UpkeepReport:
+        """Do what is due by these settings: retention, compaction, merging, recompression, scrubbing."""
+        return upkeep.upkeep(self._writable(), UpkeepConfig() if config is None else config)
 
     def sync(self) -> None:
         """Return when everything appended so far survives a power cut."""

@@ -7,8 +7,9 @@
 LOCK                             held by the writer; never deleted
 checkpoint                       watermark, log start, clean-shutdown mark, see checkpoint.py
 producers                        state of idempotent producers, see producers.py
+upkeep                           what upkeep has done so far, see upkeep.py
 *.tmp                            being written; worthless after a crash
-*.swap                           finished, about to replace the file without the suffix
+<base>-<end>.log.swap            finished, about to replace the segments with offsets from base to end
 *.deleted                        given up, about to be unlinked
 *.torn                           what recovery cut off the end of a segment, kept for people to look at
 *.quarantined                    damaged data that was replaced, kept for people to look at
@@ -24,12 +25,17 @@ import re
 LOCK = "LOCK"
 CHECKPOINT = "checkpoint"
 PRODUCERS = "producers"
+UPKEEP = "upkeep"
 LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
 TMP, SWAP, DELETED, TORN, QUARANTINED = ".tmp", ".swap", ".deleted", ".torn", ".quarantined"
 
 _SEGMENT = re.compile(r"(\d{20})\.log")
-_OURS = re.compile(r"\d{20}\.(log|index|timeindex)(\.tmp|\.swap|\.deleted|\.torn(\.\d+)?|\.quarantined(\.\d+)?)?")
-_SMALL = frozenset({LOCK, CHECKPOINT, PRODUCERS, CHECKPOINT + TMP, PRODUCERS + TMP})
+_SWAP = re.compile(r"(\d{20})-(\d{20})\.log\.swap")
+_OURS = re.compile(
+    r"\d{20}\.(log|index|timeindex)(\.tmp|\.swap|\.deleted|\.torn(\.\d+)?|\.quarantined(\.\d+)?)?"
+    r"|\d{20}-\d{20}\.log\.(tmp|swap|quarantined)"
+)
+_SMALL = frozenset(each + suffix for each in (LOCK, CHECKPOINT, PRODUCERS, UPKEEP) for suffix in ("", TMP))
 
 
 def file_name(base_offset: int, suffix: str = LOG) -> str:
@@ -41,6 +47,17 @@ def segment_base(name: str) -> int | None:
     """The base offset if this is a segment's log file."""
     found = _SEGMENT.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def run_name(base_offset: int, end_offset: int, suffix: str) -> str:
+    """The name of a file with what replaces all segments with offsets from `base_offset` to `end_offset`."""
+    return f"{base_offset:020d}-{end_offset:020d}{LOG}{suffix}"
+
+
+def swap_range(name: str) -> tuple[int, int] | None:
+    """The offsets that a file stands for if it is about to replace segments."""
+    found = _SWAP.fullmatch(name)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def is_ours(name: str) -> bool:

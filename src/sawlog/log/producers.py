@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from ..batch.checksum import crc32c
-from ..batch.header import BASE, BASE_SEQUENCE, COUNT, LAST, PRODUCER_EPOCH, PRODUCER_ID, Rows
+from ..batch.header import BASE, BASE_SEQUENCE, LAST, PRODUCER_EPOCH, PRODUCER_ID, Rows
 from ..errors import CorruptFile, OutOfOrderSequence, ProducerFenced
 
 #: Kafka's producers have at most five batches in flight.
@@ -90,8 +90,12 @@ class ProducerState:
 
     def note_rows(self, rows: Rows, now_ms: int) -> None:
         """Remember many placed batches, from their headers. A producer's silence is counted from now."""
-        for row in rows[(rows[:, PRODUCER_ID] >= 0) & (rows[:, BASE_SEQUENCE] >= 0) & (rows[:, COUNT] > 0)].tolist():
+        for row in rows[(rows[:, PRODUCER_ID] >= 0) & (rows[:, BASE_SEQUENCE] >= 0)].tolist():
             self.note(row[PRODUCER_ID], row[PRODUCER_EPOCH], row[BASE_SEQUENCE], row[BASE], row[LAST], now_ms)
+
+    def remembers(self, producer_id: int, last_offset: int) -> bool:
+        """Whether the batch of that producer which ends there is among those that it is recognised by."""
+        return any(batch.last_offset == last_offset for batch in list(self._producers.get(producer_id, ())))
 
     def reaches(self, offset: int) -> bool:
         """Whether it remembers a batch that goes to `offset` or beyond."""

@@ -32,6 +32,8 @@ from .names import (
     INDEX,
     LOG,
     PRODUCERS,
+    QUARANTINED,
+    SWAP,
     TIME_INDEX,
     TMP,
     TORN,
@@ -39,9 +41,11 @@ from .names import (
     is_leftover,
     is_ours,
     segment_base,
+    swap_range,
 )
 from .producers import ProducerState
 from .segment import Segment, Walk
+from .swapping import finish_swap
 
 #: A segment up to this size is copied whole when its tail has to be made durable anew.
 SMALL_BYTES = 16 << 20
@@ -59,6 +63,8 @@ class Where(Enum):
     INDEX = "an index is missing, short, padded or contradicts the log"
     CHECKPOINT = "the checkpoint is missing or damaged"
     PRODUCERS = "the producers' state is missing or damaged"
+    SWAP = "segments were being replaced by a rewritten one"
+    DAMAGED_SWAP = "a rewritten segment is damaged, and what it was to replace is all there"
     LEFTOVER = "a temporary or deleted file"
     STRANGER = "a file that is not ours"
 
@@ -70,6 +76,7 @@ class Action(Enum):
     REPORT = "report as corruption, serve the rest, delete nothing"
     FINISH = "finish what the crash interrupted"
     REBUILD = "make anew from the log"
+    SET_ASIDE = "report as corruption, set aside, go on with the old files"
     REMOVE = "remove"
     IGNORE = "leave alone"
 
@@ -92,6 +99,10 @@ DECISIONS: Mapping[tuple[Where, bool], Action] = {
     (Where.CHECKPOINT, True): Action.REBUILD,
     (Where.PRODUCERS, False): Action.REBUILD,
     (Where.PRODUCERS, True): Action.REBUILD,
+    (Where.SWAP, False): Action.FINISH,
+    (Where.SWAP, True): Action.FINISH,
+    (Where.DAMAGED_SWAP, False): Action.SET_ASIDE,
+    (Where.DAMAGED_SWAP, True): Action.SET_ASIDE,
     (Where.LEFTOVER, False): Action.REMOVE,
     (Where.LEFTOVER, True): Action.REMOVE,
     (Where.STRANGER, False): Action.IGNORE,
@@ -128,7 +139,7 @@ class RecoveryReport:
     @property
     def corruption(self) -> tuple[Finding, ...]:
         """The findings that mean lost or damaged data."""
-        return tuple(each for each in self.findings if each.action is Action.REPORT)
+        return tuple(each for each in self.findings if each.action in (Action.REPORT, Action.SET_ASIDE))
 
     def __bool__(self) -> bool:
         return not self.corruption
@@ -166,6 +177,8 @@ class _Recovery:
         began = time.perf_counter()
         names = self.directory.names()
         self._tidy(names)
+        if self._finish_swaps(names):
+            names = self.directory.names()
         bases = [base for name in names if (base := segment_base(name)) is not None]
         self._load_checkpoint(bool(bases))
         self._check_initial_offset(bases)
@@ -189,6 +202,34 @@ class _Recovery:
                 self.directory.remove(name)
             elif not is_ours(name):
                 self._find(Where.STRANGER, name)
+
+    def _finish_swaps(self, names: list[str]) -> bool:
+        """Rewritten segments that had not replaced the old ones yet: finish that. Whether there were any."""
+        found = [(name, found) for name in names if (found := swap_range(name)) is not None]
+        for name, (base, end) in found:
+            old = [each for other in names if (each := segment_base(other)) is not None and base <= each < end]
+            if self._reaches(name, base, end) or not self._are_whole([*old, end]):
+                self._find(Where.SWAP, name)
+                finish_swap(self.directory, name, base, [each for each in old if each != base])
+            else:
+                self._find(Where.DAMAGED_SWAP, name)
+                self.directory.rename(name, name.removesuffix(SWAP) + QUARANTINED)
+                self.directory.sync()
+        return bool(found)
+
+    def _reaches(self, name: str, base: int, end: int) -> bool:
+        """Whether a file holds whole batches from one offset to another."""
+        storage = self.directory.open(name)
+        try:
+            segment = Segment(self.directory, base, end, storage.size, self.config.index_interval_bytes)
+            walk = segment.walk(storage, 0, storage.size, SegmentIndex(base, self.config.index_interval_bytes))
+            return walk.damage is None and walk.next_offset == end
+        finally:
+            storage.close()
+
+    def _are_whole(self, bases: list[int]) -> bool:
+        """Whether the segments before the last number reach from each to the next."""
+        return len(bases) > 1 and all(self._reaches(file_name(base), base, end) for base, end in pairwise(bases))
 
     def _load_checkpoint(self, has_segments: bool) -> None:
         try:

@@ -115,7 +115,9 @@ class Segment:
         #: Whether each batch begins where the one before it ended; not so where compaction has been.
         self.dense = True
         self.identity: object = None
-        self.path = f"{directory.path}/{file_name(base_offset)}"
+        #: The file: under another name than its own while it is about to replace others.
+        self.name = file_name(base_offset)
+        self.path = f"{directory.path}/{self.name}"
         self._interval_bytes = interval_bytes
         self._open: _Open | None = None
         self._unpacked: tuple[int, memoryview] | None = None
@@ -155,7 +157,7 @@ class Segment:
         return self._open or self._load()
 
     def _load(self) -> _Open:
-        storage = self.directory.open_sealed(file_name(self.base_offset))
+        storage = self.directory.open_sealed(self.name)
         index = self.sound_index(storage)
         self._open = loaded = _Open(storage, index or self.rebuild_index(storage))
         if index is None and self.repairs:

@@ -19,7 +19,7 @@ from ..errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
 from ..storage import Directory
 from . import checkpoint
 from .index import SegmentIndex
-from .names import INDEX, file_name, segment_base
+from .names import INDEX, file_name, segment_base, swap_range
 from .segment import Segment
 
 
@@ -129,6 +129,18 @@ class SegmentSet:
             segment.unload()
 
 
+def _files(names: Iterable[str]) -> dict[int, str]:
+    """The file of every segment, by base offset. A finished rewrite counts from its first moment on, whatever is still
+    there of the segments that it replaces."""
+    found = {base: name for name in names if (base := segment_base(name)) is not None}
+    for name in names:
+        if (swap := swap_range(name)) is not None:
+            base, end = swap
+            found = {each: file for each, file in found.items() if not base <= each < end}
+            found[base] = name
+    return found
+
+
 class FollowedSet(SegmentSet):
     """A reader's view of a log that another process may be writing, trimming and replacing."""
 
@@ -152,29 +164,34 @@ class FollowedSet(SegmentSet):
             return before != (self.lowest_offset, self._list[0], self._list[0][-1].tail if self._list[0] else None)
 
     def _look(self) -> None:
-        bases = [base for name in self.directory.names() if (base := segment_base(name)) is not None]
+        files = _files(self.directory.names())
+        bases = sorted(files)
         known = {segment.base_offset: segment for segment in self._list[0]}
         following: Sequence[int | None] = [*bases[1:], None]
-        found = [self._segment(base, after, known.get(base)) for base, after in zip(bases, following, strict=False)]
+        found = [
+            self._segment(base, after, known.get(base), files[base])
+            for base, after in zip(bases, following, strict=False)
+        ]
         start = self._log_start(found)
         if found and tuple(found) != self._list[0]:
             self.set(found)
         # After damage the log may end before the offset that it was trimmed to.
         self.lowest_offset = min(max(self.lowest_offset, start), self.next_offset) if found else start
 
-    def _segment(self, base: int, following: int | None, known: Segment | None) -> Segment:
-        name = file_name(base)
+    def _segment(self, base: int, following: int | None, known: Segment | None, name: str) -> Segment:
         identity = self.directory.identity(name)
-        if known is not None and known.identity == identity:
+        if known is not None and (known.identity, known.name) == (identity, name):
             if not known.sealed and (following is None or not self.directory.exists(file_name(base, INDEX))):
                 if known.next_offset != following:
                     self._grow(known)
                 return known
-            if known.sealed and known.next_offset == following:
+            # The size too: the number of a file that is gone may have been given to the one that replaced it.
+            if known.sealed and known.next_offset == following and known.size == self.directory.size(name):
                 return known
         # Only a segment that its writer has sealed, index and all, is mapped: what may still be cut must be copied.
-        if following is not None and self.directory.exists(file_name(base, INDEX)):
+        if following is not None and (name != file_name(base) or self.directory.exists(file_name(base, INDEX))):
             made = Segment(self.directory, base, following, self.directory.size(name), self.config.index_interval_bytes)
+            made.name, made.path = name, f"{self.directory.path}/{name}"
         else:
             storage = self.directory.open_shared(name)
             index = SegmentIndex(base, self.config.index_interval_bytes)

@@ -39,6 +39,7 @@ from .index import SegmentIndex
 from .names import INDEX, LOG, TIME_INDEX, TMP, file_name, segment_base
 from .recovery import replayed
 from .segment import Chunk, Segment
+from .state import load_state, store_state
 
 _COPY_BYTES = 8 << 20
 
@@ -55,6 +56,8 @@ def truncate(log: Appender, offset: int) -> int:
         kept = list(segments.all)
         target = segments.find(offset)
         position, rest, visible = _cut_point(log, target, offset)
+        log.cuts += 1
+        _retreat_upkeep(log, offset)
         log.retreat((offset, target.base_offset, position))
         kept = kept[: kept.index(target) + 1]
         try:
@@ -73,6 +76,14 @@ def truncate(log: Appender, offset: int) -> int:
             raise
     segments.wake()
     return following - offset
+
+
+def _retreat_upkeep(log: Appender, offset: int) -> None:
+    """What upkeep has done from `offset` on was done to records that go. If it is not forgotten before they do, new
+    records at these offsets would be taken for compacted ones."""
+    state = load_state(log.directory)
+    if state.retreat(offset):
+        store_state(log.directory, state)
 
 
 def _delete_above(log: Appender, base_offset: int) -> None:

@@ -74,7 +74,7 @@ def _verify_all(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyRepo
     for segment in segments.all:
         segments.use(segment)
         try:
-            _verify_segment(segment, report, max_decompressed_bytes)
+            verify_segment(segment, report, max_decompressed_bytes)
         except StorageError as error:
             segments.refresh()
             if segment not in segments.all:
@@ -85,7 +85,8 @@ def _verify_all(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyRepo
     return report
 
 
-def _verify_segment(segment: Segment, report: VerifyReport, most: int) -> None:
+def verify_segment(segment: Segment, report: VerifyReport, most: int) -> None:
+    """Read one segment and enter what it holds, and what is wrong with it, into the report."""
     following, size = segment.tail
     storage = segment.storage
     report.segments += 1

@@ -1,0 +1,241 @@
+"""Everything that keeps a log in shape while it is used: retention, compaction, merging, recompression, scrubbing.
+
+`upkeep` does what a policy (`UpkeepConfig`) asks for and reports it. Each piece can be called by itself. They work on
+sealed segments, in the background of appends and reads, one piece of work at a time a log; each is safe to interrupt
+at any point (see rewrite.py for how files are replaced).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..batch.compression import codec_id
+from ..config import UpkeepConfig
+from ..errors import CorruptBatch, InvalidConfig
+from . import compaction, retention, rewrite
+from .append import Appender
+from .compaction import CompactionReport
+from .retention import RetentionReport
+from .rewrite import TooLarge, Wanted
+from .segment import Segment
+from .state import load_state, store_state
+from .verify import Problem, VerifyReport, verify_segment
+
+#: In the background, segments are merged when so many neighbours are small: fewer would be rewritten again and again.
+_LEAST_RUN = 4
+#: Recompression that saves less than a twentieth is not worth new files.
+_WORTH = 0.95
+
+
+@dataclass(slots=True)
+class MergeReport:
+    """Which small segments became one."""
+
+    segments_before: int = 0
+    segments_after: int = 0
+    bytes_copied: int = 0
+
+    def __bool__(self) -> bool:
+        return self.segments_after < self.segments_before
+
+    def __str__(self) -> str:
+        return f"merged {self.segments_before} segments into {self.segments_after}"
+
+
+@dataclass(slots=True)
+class RecompressionReport:
+    """How much smaller sealed segments became."""
+
+    segments: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+    def __bool__(self) -> bool:
+        return self.segments > 0
+
+    def __str__(self) -> str:
+        return f"recompressed {self.segments} segments: {self.bytes_before:,} bytes are {self.bytes_after:,}"
+
+
+@dataclass(slots=True)
+class ScrubReport:
+    """Which sealed segments were read whole, and what is wrong with them."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def __bool__(self) -> bool:
+        return self.segments > 0
+
+    def __str__(self) -> str:
+        verdict = "all good" if self.ok else f"{len(self.problems)} problems"
+        return "\n  ".join([f"scrubbed {self.segments} segments: {verdict}", *map(str, self.problems)])
+
+
+@dataclass(slots=True)
+class UpkeepReport:
+    """What was done to one log; None where there was nothing to do."""
+
+    path: str
+    retention: RetentionReport | None = None
+    compaction: CompactionReport | None = None
+    merge: MergeReport | None = None
+    recompression: RecompressionReport | None = None
+    scrub: ScrubReport | None = None
+    duration_ms: float = 0.0
+
+    @property
+    def actions(self) -> tuple[object, ...]:
+        """The reports of what was done."""
+        every = (self.retention, self.compaction, self.merge, self.recompression, self.scrub)
+        return tuple(each for each in every if each is not None)
+
+    def __bool__(self) -> bool:
+        return bool(self.actions)
+
+    def __str__(self) -> str:
+        done = "; ".join(map(str, self.actions)) or "nothing to do"
+        return f"{self.path}: {done}"
+
+
+def upkeep(log: Appender, config: UpkeepConfig) -> UpkeepReport:
+    """Do what is due."""
+    began = time.perf_counter()
+    report = UpkeepReport(log.directory.path)
+    removed = retention.apply_retention(log) if config.delete else None
+    report.retention = removed if removed is not None and removed.removed_records else None
+    if config.compact and compaction.is_due(
+        log,
+        min_dirty_ratio=config.min_dirty_ratio,
+        delete_retention_ms=config.delete_retention_ms,
+        min_lag_ms=config.min_compaction_lag_ms,
+    ):
+        report.compaction = compaction.compact(
+            log, delete_retention_ms=config.delete_retention_ms, min_lag_ms=config.min_compaction_lag_ms
+        )
+    if config.merge_bytes:
+        report.merge = merge_segments(log, config.merge_bytes, least=_LEAST_RUN) or None
+    if config.recompress_after_ms is not None:
+        report.recompression = recompress(log, "zstd", older_than_ms=config.recompress_after_ms) or None
+    if config.scrub_interval_ms is not None:
+        report.scrub = scrub(log, not_since_ms=config.scrub_interval_ms) or None
+    report.duration_ms = (time.perf_counter() - began) * 1000
+    return report
+
+
+# --- merging
+
+
+def merge_segments(log: Appender, below_bytes: int | None = None, *, least: int = 2) -> MergeReport:
+    """Make one of neighbouring sealed segments that are smaller than `below_bytes` (None: than a segment may be)."""
+    report = MergeReport()
+    below = log.config.segment_bytes if below_bytes is None else below_bytes
+    with log.upkeep_lock:
+        for run in _small_runs(log, below, least):
+            try:
+                made = rewrite.merge_run(log, run)
+            except (CorruptBatch, TooLarge):
+                continue  # what is damaged stays as it is
+            if rewrite.swap(log, made):
+                report.segments_before += len(run)
+                report.segments_after += 1
+                report.bytes_copied += made.size
+    return report
+
+
+def _small_runs(log: Appender, below: int, least: int) -> list[list[Segment]]:
+    """Neighbours that are small, together fit into a segment, and are not further apart than a segment may be old."""
+    runs: list[list[Segment]] = [[]]
+    for segment in log.segments.all[:-1]:
+        if segment.size >= below:
+            runs.append([])
+        elif runs[-1] and not _fits(log, runs[-1], segment):
+            runs.append([segment])
+        else:
+            runs[-1].append(segment)
+    return [run for run in runs if len(run) >= least]
+
+
+def _fits(log: Appender, run: Sequence[Segment], segment: Segment) -> bool:
+    age = log.config.segment_age_ms
+    total = sum(each.size for each in run) + segment.size
+    span_ms = segment.timestamps()[1] - run[0].timestamps()[0]
+    return total <= log.config.segment_bytes and (age is None or span_ms <= age)
+
+
+# --- recompression
+
+
+def recompress(
+    log: Appender, compression: str = "zstd", *, level: int | None = None, older_than_ms: int = 0
+) -> RecompressionReport:
+    """Pack sealed segments whose newest record is so old; each once. Small batches are joined, which packs better."""
+    codec = codec_id(compression)
+    if not codec:
+        raise InvalidConfig("recompress needs a codec: gzip, snappy, lz4 or zstd")
+    report = RecompressionReport()
+    newest = time.time_ns() // 1_000_000 - older_than_ms
+    with log.upkeep_lock:
+        state = load_state(log.directory)
+        for segment in log.segments.all[:-1]:
+            if segment.next_offset <= state.recompressed_offset or not segment.size:
+                continue
+            if older_than_ms and segment.timestamps()[1] > newest:
+                break
+            _recompress_one(log, segment, Wanted(codec=codec, level=level, remembered=log.producers.remembers), report)
+            state.recompressed_offset = segment.next_offset
+            store_state(log.directory, state)
+    return report
+
+
+def _recompress_one(log: Appender, segment: Segment, wanted: Wanted, report: RecompressionReport) -> None:
+    try:
+        made = rewrite.replace_run(log, [segment], wanted)
+    except (CorruptBatch, TooLarge):
+        return  # damaged: it stays as it is
+    before = segment.size
+    if made.size > before * _WORTH:
+        rewrite.discard(log, made)
+    elif rewrite.swap(log, made):
+        report.segments += 1
+        report.bytes_before += before
+        report.bytes_after += made.size
+
+
+# --- scrubbing
+
+
+def scrub(log: Appender, *, not_since_ms: int = 0) -> ScrubReport:
+    """Read every sealed segment that was not read whole and found good in that time; list what is wrong."""
+    report = ScrubReport()
+    now = time.time_ns() // 1_000_000
+    with log.upkeep_lock:
+        state = load_state(log.directory)
+        listed = log.segments.all[:-1]
+        known = {segment.base_offset: state.scrubbed.get(segment.base_offset, -1) for segment in listed}
+        for segment in listed:
+            if known[segment.base_offset] >= 0 and now - known[segment.base_offset] < not_since_ms:
+                continue
+            log.check_upkeep()
+            found = VerifyReport()
+            verify_segment(segment, found, log.config.max_decompressed_bytes)
+            if segment not in log.segments.all:
+                continue  # trimmed meanwhile
+            report.segments += 1
+            report.size_bytes += segment.size
+            report.problems.extend(found.problems)
+            if found.ok:
+                known[segment.base_offset] = now
+        if report.segments:
+            state = load_state(log.directory)
+            state.scrubbed = {base: when for base, when in known.items() if when >= 0}
+            store_state(log.directory, state)
+    return report
