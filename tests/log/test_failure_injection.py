@@ -116,19 +116,25 @@ def test_each_operation_can_fail(directory: FaultyDirectory) -> None:
     """Every name in OPERATIONS stands for a call that is counted and can be refused."""
     storage = directory.create("a")
     storage.append(b"content")
+    directory.child("below", create=True).close()
     calls: dict[str, Callable[[], object]] = {
         "append": lambda: storage.append(b"x"),
+        "child": lambda: directory.child("below"),
+        "children": directory.children,
         "create": lambda: directory.create("b"),
         "dispose": directory.dispose,
         "exists": lambda: directory.exists("a"),
         "identity": lambda: directory.identity("a"),
         "lock": lambda: directory.lock("LOCK"),
+        "make_child": lambda: directory.child("new", create=True),
+        "move": lambda: directory.move("a", directory, "b"),
         "names": directory.names,
         "open": lambda: directory.open("a"),
         "open_sealed": lambda: directory.open_sealed("a"),
         "open_shared": lambda: directory.open_shared("a"),
         "read": lambda: storage.read(0, 1),
         "remove": lambda: directory.remove("a"),
+        "remove_child": lambda: directory.remove_child("below"),
         "rename": lambda: directory.rename("a", "b"),
         "replace": lambda: directory.replace("a", b""),
         "size": lambda: directory.size("a"),

@@ -85,6 +85,10 @@ _REFUSALS: dict[str, tuple[type[SawlogError], str]] = {
         InvalidRecordType,
         "headers must be (str, bytes) pairs or a dict, not {1}",
     ),
+    "keyless": (
+        InvalidRecord,
+        "this topic keeps the last record of each key (cleanup.policy), so a record needs a key",
+    ),
     "fields": (InvalidRecordType, "a record as a dict has the keys value, key, headers and timestamp, not {1}"),
 }
 

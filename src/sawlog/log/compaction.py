@@ -28,6 +28,7 @@ from . import rewrite
 from .append import Appender
 from .rewrite import Counts, Rewritten, TooLarge, Wanted
 from .segment import Segment
+from .segments import SegmentSet
 from .state import UpkeepState, load_state, store_state
 
 #: What the table of keys may take, as in Kafka: enough for three and a half million keys a round.
@@ -64,10 +65,10 @@ class CompactionReport:
         return said + "".join(f"; {path} is damaged and was left alone" for path in self.damaged)
 
 
-def is_due(log: Appender, *, min_dirty_ratio: float, delete_retention_ms: int, min_lag_ms: int = 0) -> bool:
+def is_due(segments: SegmentSet, *, min_dirty_ratio: float, delete_retention_ms: int, min_lag_ms: int = 0) -> bool:
     """Whether enough was written since the last time, or tombstones have become old enough to go."""
-    state = load_state(log.directory)
-    eligible = _eligible(log, min_lag_ms)
+    state = load_state(segments.directory)
+    eligible = _eligible(segments, min_lag_ms)
     total = sum(segment.size for segment in eligible)
     dirty = sum(segment.size for segment in eligible if segment.next_offset > state.clean_offset)
     return bool(dirty and dirty >= total * min_dirty_ratio) or _tombstones_due(state, delete_retention_ms) > 0
@@ -97,11 +98,11 @@ def compact(
     return report
 
 
-def _eligible(log: Appender, min_lag_ms: int) -> list[Segment]:
+def _eligible(segments: SegmentSet, min_lag_ms: int) -> list[Segment]:
     """The sealed segments that are old enough."""
     newest = time.time_ns() // 1_000_000 - min_lag_ms
     found: list[Segment] = []
-    for segment in log.segments.all[:-1]:
+    for segment in segments.all[:-1]:
         if min_lag_ms and segment.timestamps()[1] > newest:
             break
         found.append(segment)
@@ -113,7 +114,7 @@ def _round(
 ) -> bool:
     """One round; whether there is more to do."""
     cuts = log.cuts
-    segments = _eligible(log, min_lag_ms)
+    segments = _eligible(log.segments, min_lag_ms)
     clean = min(state.clean_offset, segments[-1].next_offset) if segments else state.clean_offset
     forget = _tombstones_due(state, retention_ms)
     dirty = [segment for segment in segments if segment.next_offset > clean]

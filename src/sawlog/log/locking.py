@@ -14,26 +14,32 @@ from ..storage import Directory, Lock
 from .names import LOCK
 
 #: The note of a holder that will be gone soon.
-UPKEEP = b"upkeep"
+UPKEEP_NOTE = b"upkeep"
 #: How long a writer waits for upkeep to end.
 _PATIENCE_S = 60.0
-_POLL_S = 0.01
+_POLL_S = 0.005
 
 
-def wait_for_upkeep(directory: Directory) -> Lock:
-    """The writer's lock; `DirectoryLocked` at once if another writer has it."""
+def take_lock(directory: Directory, note: bytes = b"") -> Lock:
+    """The writer's lock, with a note for others; `DirectoryLocked` if another writer has it, at once."""
     deadline = time.monotonic() + _PATIENCE_S
+    refusals = 0
     while True:
         try:
-            return directory.lock(LOCK)
+            held = directory.lock(LOCK)
         except DirectoryLocked:
-            if not _is_upkeep(directory) or time.monotonic() > deadline:
+            refusals = 0 if _is_upkeep(directory) else refusals + 1
+            # Asked twice, because upkeep takes the lock a moment before it leaves its note.
+            if refusals > 1 or time.monotonic() > deadline:
                 raise
+        else:
+            held.leave(note)
+            return held
         time.sleep(_POLL_S)
 
 
 def _is_upkeep(directory: Directory) -> bool:
     try:
-        return directory.read(LOCK).partition(b"\n")[2] == UPKEEP
+        return directory.read(LOCK).partition(b"\n")[2] == UPKEEP_NOTE
     except StorageError:
         return False

@@ -67,7 +67,7 @@ from . import checkpoint, compaction, retention, streaming, truncation, upkeep
 from .append import Appender
 from .checkpoint import Checkpoint
 from .compaction import CompactionReport
-from .locking import wait_for_upkeep
+from .locking import UPKEEP_NOTE, take_lock
 from .names import LOCK, file_name, is_ours, segment_base
 from .producers import ProducerState
 from .reading import ARROW_ROWS, Fetched, Reader
@@ -124,6 +124,8 @@ class Log:
         #: Whether the first write takes the lock (mode "a"), and whom it tells then.
         self._locks_late = False
         self._on_lock: Callable[[Log], None] | None = None
+        #: What others read in the lock's file while it is held.
+        self._lock_note = b""
         self._locking = threading.RLock()
         #: What opening found and did.
         self.recovery = report
@@ -171,10 +173,10 @@ class Log:
         return made
 
     @staticmethod
-    def _lock(directory: Directory, config: LogConfig) -> tuple[Appender, RecoveryReport]:
+    def _lock(directory: Directory, config: LogConfig, note: bytes = b"") -> tuple[Appender, RecoveryReport]:
         """Become the writer: take the lock, recover, say so in the checkpoint."""
         with ExitStack() as undo:
-            held = wait_for_upkeep(directory)
+            held = take_lock(directory, note)
             undo.callback(held.release)
             found = recover(directory, config)
             segments = SegmentSet(directory, config)
@@ -286,13 +288,14 @@ class Log:
         with self._locking:
             if self._appender is not None:  # another thread was first, or this is `on_lock` itself
                 return self._appender
-            appender, self.recovery = self._lock(self._directory, self._config)
-            self._segments = appender.segments
-            self._reader = self._reader_of(self._segments)
-            self._appender = appender
-            if self._on_lock is not None:
+            appender, self.recovery = self._lock(self._directory, self._config, self._lock_note)
+            with appender.lock:  # nobody appends before `on_lock` has
+                self._segments = appender.segments
+                self._reader = self._reader_of(self._segments)
+                self._appender = appender
                 try:
-                    self._on_lock(self)
+                    if self._on_lock is not None:
+                        self._on_lock(self)
                 except BaseException:
                     self.release()
                     raise
@@ -305,6 +308,16 @@ class Log:
         with appender.lock:
             appender.check_open()
             yield
+
+    def lend_to_upkeep(self) -> None:
+        """Before the first write of a log that was opened with mode "a": others who want to write wait until this one
+        is released or closed, instead of being refused. For work that ends soon."""
+        self._lock_note = UPKEEP_NOTE
+
+    def end_upkeep(self) -> None:
+        """Have upkeep that is going on in another thread end where it is (it raises `LogClosed` there)."""
+        if self._appender is not None:
+            self._appender.closing = True
 
     def fail(self, error: BaseException) -> None:
         """End writing because of something that happened outside: appends raise `LogFailed`, reads go on."""
@@ -711,6 +724,11 @@ class Log:
     def upkeep(self, config: UpkeepConfig | None = None) -> UpkeepReport:
         """Do what is due by these settings: retention, compaction, merging, recompression, scrubbing."""
         return upkeep.upkeep(self._writable(), UpkeepConfig() if config is None else config)
+
+    def upkeep_due(self, config: UpkeepConfig | None = None) -> bool:
+        """Whether `upkeep` would find something to do; asking takes no lock and writes nothing."""
+        self._readable().segments.refresh()
+        return upkeep.is_due(self._segments, UpkeepConfig() if config is None else config)
 
     def sync(self) -> None:
         """Return when everything appended so far survives a power cut."""

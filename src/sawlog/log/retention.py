@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from ..errors import InvalidConfig
 from .append import Appender
+from .segments import SegmentSet
 from .truncation import trim
 
 
@@ -35,26 +36,36 @@ def milliseconds(age: timedelta | float) -> float:
 
 def remove_expired(log: Appender, max_age: timedelta | float) -> int:
     """Drop the leading segments whose newest record is at least `max_age` old; how many records that were."""
-    return _trim(log, _expired_end(log, milliseconds(max_age))).removed_records
+    return _trim(log, _expired_end(log.segments, milliseconds(max_age))).removed_records
 
 
 def apply_retention(log: Appender) -> RetentionReport:
     """Drop what the log's own settings say, by age, then by size."""
     with log.lock:
         log.check_open()
-        end = log.segments.lowest_offset
-        if log.config.retention_ms is not None:
-            end = _expired_end(log, log.config.retention_ms)
-        if log.config.retention_bytes is not None:
-            end = max(end, _surplus_end(log, log.config.retention_bytes))
-        return _trim(log, end)
+        return _trim(log, _wanted_start(log.segments))
 
 
-def _expired_end(log: Appender, age_ms: float) -> int:
+def is_due(segments: SegmentSet) -> bool:
+    """Whether the log's own settings say that something should go."""
+    return _wanted_start(segments) > segments.lowest_offset
+
+
+def _wanted_start(segments: SegmentSet) -> int:
+    """Where the log would start if everything was gone that should."""
+    end, config = segments.lowest_offset, segments.config
+    if config.retention_ms is not None:
+        end = _expired_end(segments, config.retention_ms)
+    if config.retention_bytes is not None:
+        end = max(end, _surplus_end(segments, config.retention_bytes))
+    return end
+
+
+def _expired_end(segments: SegmentSet, age_ms: float) -> int:
     """The offset behind the leading run of expired segments."""
     oldest = time.time_ns() // 1_000_000 - age_ms
-    end = log.segments.lowest_offset
-    for segment in log.segments.all:
+    end = segments.lowest_offset
+    for segment in segments.all:
         # The index says quickly what is young; before anything is deleted, the batches themselves are asked.
         if segment.size and (segment.timestamps()[1] > oldest or not 0 <= segment.newest_timestamp() <= oldest):
             break
@@ -62,11 +73,11 @@ def _expired_end(log: Appender, age_ms: float) -> int:
     return end
 
 
-def _surplus_end(log: Appender, keep_bytes: int) -> int:
+def _surplus_end(segments: SegmentSet, keep_bytes: int) -> int:
     """The offset behind the oldest segments without which the log still holds `keep_bytes`. Never the active one."""
-    end = log.segments.lowest_offset
-    total = log.segments.size_bytes
-    for segment in log.segments.all[:-1]:
+    end = segments.lowest_offset
+    total = segments.size_bytes
+    for segment in segments.all[:-1]:
         if total - segment.size < keep_bytes:
             break
         total -= segment.size

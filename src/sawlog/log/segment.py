@@ -224,6 +224,10 @@ class Segment:
             walk = self.walk(storage, walk.resume_position, self.size, index, resumed=True)
         return index
 
+    def use_index(self, index: SegmentIndex) -> None:
+        """Go on with another index of an open segment."""
+        self._open = _Open(self._data.storage, index)
+
     def walk(self, storage: Storage, position: int, limit: int, index: SegmentIndex, *, resumed: bool = False) -> Walk:
         """Check every batch from `position` on and enter it into `index`, until the end or the first bad one.
 

@@ -14,10 +14,12 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from ..batch.header import LAST, POSITION, SIZE
 from ..config import LogConfig
 from ..errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
 from ..storage import Directory
 from . import checkpoint
+from .checkpoint import Checkpoint
 from .index import SegmentIndex
 from .names import INDEX, file_name, segment_base, swap_range
 from .segment import Segment
@@ -200,22 +202,42 @@ class FollowedSet(SegmentSet):
         made.identity = identity
         return made
 
+    def _grow(self, segment: Segment) -> None:
+        """Take in the whole batches that were appended since. What is not whole is the end: it is still being written,
+        or never was, unless the writer has noted that it is durable. Then it is damage, which reading must not pass
+        over in silence."""
+        if self._take_in(segment):
+            return
+        saved = self._saved()
+        if saved is None or saved.segment != segment.base_offset or segment.size >= saved.position:
+            return
+        if self._take_in(segment) or segment.size >= saved.position:
+            return  # it had become whole between the two looks
+        if segment.storage.size >= saved.position:
+            segment.expected_end = saved.durable_offset
+            segment.tail = saved.durable_offset, saved.position
+            segment.use_index(segment.rebuild_index(segment.storage))
+
     @staticmethod
-    def _grow(segment: Segment) -> None:
-        """Take in the whole batches that were appended since; stop at the first that is not."""
+    def _take_in(segment: Segment) -> bool:
+        """Whole batches behind the end that is known; whether there was nothing else."""
         following, position = segment.tail
         try:
             for chunk in segment.batches(segment.storage, position, segment.storage.size, following):
                 segment.index.add_rows(chunk.rows, chunk.origin)
                 last = chunk.rows[-1]
-                segment.tail = int(last[3]) + 1, chunk.origin + int(last[0] + last[1])
+                segment.tail = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
         except CorruptBatch:
-            return  # not whole yet, or never: for a reader both are the end
+            return False
+        return True
+
+    def _saved(self) -> Checkpoint | None:
+        try:
+            return checkpoint.load(self.directory)
+        except CorruptFile:
+            return None
 
     def _log_start(self, found: list[Segment]) -> int:
-        try:
-            saved = checkpoint.load(self.directory)
-        except CorruptFile:
-            saved = None
+        saved = self._saved()
         start = found[0].base_offset if found else self.config.initial_offset
         return start if saved is None else max(start, saved.log_start)

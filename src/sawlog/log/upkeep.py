@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..batch.compression import codec_id
-from ..config import UpkeepConfig
+from ..config import LogConfig, UpkeepConfig
 from ..errors import CorruptBatch, InvalidConfig
 from . import compaction, retention, rewrite
 from .append import Appender
@@ -20,6 +20,7 @@ from .compaction import CompactionReport
 from .retention import RetentionReport
 from .rewrite import TooLarge, Wanted
 from .segment import Segment
+from .segments import SegmentSet
 from .state import load_state, store_state
 from .verify import Problem, VerifyReport, verify_segment
 
@@ -112,12 +113,7 @@ def upkeep(log: Appender, config: UpkeepConfig) -> UpkeepReport:
     report = UpkeepReport(log.directory.path)
     removed = retention.apply_retention(log) if config.delete else None
     report.retention = removed if removed is not None and removed.removed_records else None
-    if config.compact and compaction.is_due(
-        log,
-        min_dirty_ratio=config.min_dirty_ratio,
-        delete_retention_ms=config.delete_retention_ms,
-        min_lag_ms=config.min_compaction_lag_ms,
-    ):
+    if _compaction_is_due(log.segments, config):
         report.compaction = compaction.compact(
             log, delete_retention_ms=config.delete_retention_ms, min_lag_ms=config.min_compaction_lag_ms
         )
@@ -131,6 +127,32 @@ def upkeep(log: Appender, config: UpkeepConfig) -> UpkeepReport:
     return report
 
 
+def is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
+    """Whether there is something to do; found out without a lock."""
+    now = time.time_ns() // 1_000_000
+    state = load_state(segments.directory)
+    sealed = segments.all[:-1]
+    if config.delete and retention.is_due(segments):
+        return True
+    if _compaction_is_due(segments, config) or (config.merge_bytes and _small_runs(segments, config.merge_bytes)):
+        return True
+    if config.recompress_after_ms is not None:
+        pending = next((each for each in sealed if each.next_offset > state.recompressed_offset and each.size), None)
+        if pending is not None and pending.timestamps()[1] <= now - config.recompress_after_ms:
+            return True
+    interval = config.scrub_interval_ms
+    return interval is not None and any(now - state.scrubbed.get(each.base_offset, 0) >= interval for each in sealed)
+
+
+def _compaction_is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
+    return config.compact and compaction.is_due(
+        segments,
+        min_dirty_ratio=config.min_dirty_ratio,
+        delete_retention_ms=config.delete_retention_ms,
+        min_lag_ms=config.min_compaction_lag_ms,
+    )
+
+
 # --- merging
 
 
@@ -139,7 +161,7 @@ def merge_segments(log: Appender, below_bytes: int | None = None, *, least: int 
     report = MergeReport()
     below = log.config.segment_bytes if below_bytes is None else below_bytes
     with log.upkeep_lock:
-        for run in _small_runs(log, below, least):
+        for run in _small_runs(log.segments, below, least):
             try:
                 made = rewrite.merge_run(log, run)
             except (CorruptBatch, TooLarge):
@@ -151,24 +173,24 @@ def merge_segments(log: Appender, below_bytes: int | None = None, *, least: int 
     return report
 
 
-def _small_runs(log: Appender, below: int, least: int) -> list[list[Segment]]:
+def _small_runs(segments: SegmentSet, below: int, least: int = _LEAST_RUN) -> list[list[Segment]]:
     """Neighbours that are small, together fit into a segment, and are not further apart than a segment may be old."""
     runs: list[list[Segment]] = [[]]
-    for segment in log.segments.all[:-1]:
+    for segment in segments.all[:-1]:
         if segment.size >= below:
             runs.append([])
-        elif runs[-1] and not _fits(log, runs[-1], segment):
+        elif runs[-1] and not _fits(segments.config, runs[-1], segment):
             runs.append([segment])
         else:
             runs[-1].append(segment)
     return [run for run in runs if len(run) >= least]
 
 
-def _fits(log: Appender, run: Sequence[Segment], segment: Segment) -> bool:
-    age = log.config.segment_age_ms
+def _fits(config: LogConfig, run: Sequence[Segment], segment: Segment) -> bool:
+    age = config.segment_age_ms
     total = sum(each.size for each in run) + segment.size
     span_ms = segment.timestamps()[1] - run[0].timestamps()[0]
-    return total <= log.config.segment_bytes and (age is None or span_ms <= age)
+    return total <= config.segment_bytes and (age is None or span_ms <= age)
 
 
 # --- recompression

@@ -67,6 +67,11 @@ class Writer:
         if self._linger_s is not None:
             background.every(max(self._linger_s / 2, 0.001), self._flush_in_time)
 
+    @property
+    def builder(self) -> kernel.BatchBuilder:
+        """What `append` encodes into: for a dispatcher in front of several writers."""
+        return self._builder
+
     def _append_locked(self, value: Any, key: Any = None, headers: Any = (), timestamp: Any = None) -> None:
         with self._lock:
             self._builder.add(value, key, headers, timestamp)

@@ -148,12 +148,17 @@ class MemoryDirectory:
             if new in target._children:
                 raise StorageError(errno.ENOTEMPTY, f"{target.path}/{new} exists")
             moved = target._children[new] = self._children.pop(name)
-            moved.path = f"{target.path}/{new}"
+            moved._move_to(f"{target.path}/{new}")
             return
         found = self._find(name)
         del self._files[name]
         found.name, found._directory = new, target
         target._files[new] = found
+
+    def _move_to(self, path: str) -> None:
+        self.path = path
+        for name, child in self._children.items():
+            child._move_to(f"{path}/{name}")
 
     def exists(self, name: str) -> bool:
         """Whether there is such a name."""

@@ -1,0 +1,98 @@
+"""The program's commands, put together. Each has a file of its own; here is only how they are called."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from . import EXIT_CODES
+from .bench import bench
+from .cheat import cheat
+from .doctor import doctor
+from .groups import groups
+from .inspect import inspect
+from .produce import produce
+from .read import read
+from .repair import repair
+from .stats import stats
+from .topic import topics
+from .upkeep import upkeep
+from .verify import verify
+
+#: In the order of the help, with what is said there.
+_COMMANDS = {
+    "topic": "Make, show, change and delete topics.",
+    "produce": "Write records, from stdin or files.",
+    "read": "Print records: all, the last, a range, since a time.",
+    "groups": "Show and move consumer groups.",
+    "stats": "Sizes and rates, with a plot.",
+    "verify": "Read everything and check it.",
+    "inspect": "Show a file of a log, batch by batch.",
+    "repair": "Plan or do what recovery can put right.",
+    "upkeep": "Retention, compaction and merging, now.",
+    "doctor": "Look at this machine and this disk.",
+    "bench": "Measure this machine and this disk.",
+    "cheat": "A page of examples.",
+}
+
+_CODES = "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
+
+
+class _InOrder(TyperGroup):
+    """Commands in the order of `_COMMANDS`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        return list(_COMMANDS)
+
+
+app = typer.Typer(
+    name="sawlog",
+    cls=_InOrder,
+    rich_markup_mode=None,  # plain help: quick, the same everywhere, and brackets in examples stay what they are
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=f"\b\nExit codes:\n{_CODES}",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from .. import __version__
+
+        print(f"sawlog {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def sawlog(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """A segmented commit log, without a server: topics, records and groups in a data directory.
+
+    Every command takes the store as -d DIR, or from SAWLOG_DATA. What only looks takes no lock and may run beside a
+    writer. Data goes to stdout, everything else to stderr; --output json, ndjson or csv is for programs.
+
+    \b
+    Examples:
+      export SAWLOG_DATA=data
+      sawlog topic create orders --partitions 4
+      echo '{"id": 7}' | sawlog produce orders --key id --input ndjson
+      sawlog read orders -o -100
+      sawlog cheat                      a page of examples
+    """
+
+
+app.add_typer(topics, name="topic")
+app.add_typer(groups, name="groups")
+for _each in (produce, read, stats, verify, inspect, repair, upkeep, doctor, bench, cheat):
+    app.command(_each.__name__, short_help=_COMMANDS[_each.__name__])(_each)
+
+
+def command() -> Any:
+    """The program as typer's command object, for `run`, for completion and for the reference."""
+    return typer.main.get_command(app)

@@ -1,0 +1,140 @@
+"""`sawlog bench`: what this machine and this disk do, in a few seconds. Numbers to compare settings with, not records.
+
+A log is made in a temporary directory (beside the store if `-d` is given, so that it is the same disk), written and
+read in each way that a program would, and removed. Each step runs for about `--seconds`; what it prints is what it
+measured.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import kernel_info
+from ..config import Interval, LogConfig
+from ..log.log import Log
+from .doctor import file_system_of
+from .options import MaybeData, Output, read_as
+from .output import Column, Format, note
+from .output import Output as Printer
+from .produce import Compression
+from .units import shown_count, shown_duration, shown_size, size_bytes
+
+_MANY = 1000
+
+_COLUMNS = [
+    Column("step"),
+    Column("records", shown=shown_count),
+    Column("records_per_second", "records a second", shown_count),
+    Column("bytes_per_second", "bytes a second", shown_size),
+    Column("median_ms", "median", shown_duration),
+    Column("p99_ms", "p99", shown_duration),
+]
+
+
+def bench(
+    data: MaybeData = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.05, max=60, help="How long each step runs.")] = 1.0,
+    size: Annotated[str, typer.Option("--size", metavar="BYTES", help="How large a value is: 100, 4KiB.")] = "100",
+    compression: Annotated[
+        Compression, typer.Option("--compression", "-z", help="Pack batches so.")
+    ] = Compression.NONE,
+    durability: Annotated[
+        str, typer.Option("--durability", help="always, os, or interval; what an acknowledgement means.")
+    ] = "always",
+    output: Output = Format.TABLE,
+) -> None:
+    """Measure writing and reading on this machine: single appends, batches, a buffered writer, scans, Arrow.
+
+    It writes to a new temporary log on the store's disk (or the system's temporary directory) and removes it.
+
+    \b
+    Examples:
+      sawlog bench -d data
+      sawlog bench --durability os --compression zstd --size 1KiB
+    """
+    length = read_as(size_bytes, size, "--size")
+    config = LogConfig(durability=read_as(_durability, durability, "--durability"), compression=compression.value)
+    beside = None if data is None else data.resolve().parent
+    with tempfile.TemporaryDirectory(prefix=".sawlog-bench-", dir=beside) as place:
+        if output is Format.TABLE:
+            note(_machine(Path(place), durability, length, compression))
+        with Log.open(Path(place) / "log", config) as log:
+            Printer(output).rows(list(_steps(log, length, seconds)), _COLUMNS)
+
+
+def _durability(text: str) -> Any:
+    if text not in ("always", "os", "interval"):
+        raise ValueError(f"{text!r} is not one of always, os, interval")
+    return Interval() if text == "interval" else text
+
+
+def _machine(place: Path, durability: str, length: int, compression: str) -> str:
+    kernel = "compiled" if kernel_info().compiled else "interpreted"
+    return (
+        f"{platform.machine()}, {os.cpu_count()} cores, {file_system_of(place) or 'unknown file system'}, "
+        f"Python {platform.python_version()}, kernel {kernel}; durability {durability}, values of {length:,} bytes, "
+        f"compression {compression}"
+    )
+
+
+def _steps(log: Log, length: int, seconds: float) -> Iterator[dict[str, Any]]:
+    values = [os.urandom(length // 2) + bytes(length - length // 2) for _ in range(_MANY)]
+    yield _timed("append, one by one", lambda: log.append(values[0]) and 1, 1, length, seconds)
+    yield _timed("append_many, 1,000 at once", lambda: log.append_many(values), _MANY, length, seconds)
+    with log.writer() as writer:
+
+        def write() -> None:
+            for value in values:
+                writer.append(value)
+
+        yield _timed("writer, one by one", write, _MANY, length, seconds)
+    yield _drained("scan, as records", lambda: (1 for _ in log.scan()), length, seconds)
+    yield _drained("scan_arrow", lambda: (batch.num_rows for batch in log.scan_arrow()), length, seconds)
+    first, total = log.lowest_offset, len(log)
+    picked = iter(range(0, 2**62, 7919))
+    yield _timed("read, by offset", lambda: log.read(first + next(picked) % total), 1, length, seconds)
+
+
+def _timed(step: str, call: Callable[[], Any], records: int, length: int, seconds: float) -> dict[str, Any]:
+    """Call again and again; how often a second, and how long a call took."""
+    took: list[float] = []
+    began = now = time.perf_counter()
+    while now - began < seconds or not took:
+        before = now
+        call()
+        now = time.perf_counter()
+        took.append(now - before)
+    took.sort()
+    return _row(step, len(took) * records, length, now - began) | {
+        "median_ms": took[len(took) // 2] * 1000,
+        "p99_ms": took[len(took) * 99 // 100] * 1000,
+    }
+
+
+def _drained(step: str, scan: Callable[[], Iterator[int]], length: int, seconds: float) -> dict[str, Any]:
+    """Read from the start, again if there is time, and count."""
+    count, began = 0, time.perf_counter()
+    while True:
+        for rows in scan():
+            count += rows
+            if time.perf_counter() - began >= seconds:
+                return _row(step, count, length, time.perf_counter() - began)
+
+
+def _row(step: str, records: int, length: int, seconds: float) -> dict[str, Any]:
+    return {
+        "step": step,
+        "records": records,
+        "records_per_second": round(records / seconds),
+        "bytes_per_second": round(records * length / seconds),
+        "median_ms": None,
+        "p99_ms": None,
+    }

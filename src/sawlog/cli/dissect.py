@@ -1,0 +1,181 @@
+"""A segment's bytes taken apart: batch by batch, with the damage between them and where good batches go on.
+
+Unlike the engine, which stops at the first thing that is not right, this looks at any file, whatever is in it: a
+segment, a `.torn` tail, a copy. It knows nothing of indexes or neighbours. For each damage it says which byte is the
+first bad one as exactly as that can be known: a header field that cannot be, the end of a file that is too short, or,
+where only the checksum is wrong, the byte that explains it (see bitrot.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..batch import kernel
+from ..batch.checksum import crc32c
+from ..batch.compression import codec_name
+from ..batch.header import HEADER_BYTES, BatchHeader, crc_matches, new_rows
+from ..batch.kernel import Record
+from ..batch.read import decode, malformed
+from ..errors import CorruptBatch
+from .bitrot import find_change
+
+_ROWS = 256
+_CRC_AT, _COVERED_AT = 17, 21
+#: What a batch may unpack to before it is called damaged.
+_UNPACKED_MOST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One whole batch. `remark` is empty, or says what is odd about it although its checksum is right."""
+
+    header: BatchHeader
+    codec: str
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that are no batch: from `position` on, so many; the first bad one, and what is wrong with it."""
+
+    position: int
+    size_bytes: int
+    bad_position: int
+    reason: str
+
+
+def dissect(view: memoryview, position: int = 0) -> Iterator[Batch | Damage]:
+    """Everything in a segment's bytes from `position`, where a batch should start, to the end."""
+    following: int | None = None
+    while position < len(view):
+        rows = new_rows(_ROWS)
+        count, _, _ = kernel.scan_batches(view, position, len(view), len(view), -1, memoryview(rows))
+        headers = [BatchHeader.from_row(row) for row in rows[:count]]
+        for number, header in enumerate(headers):
+            if not crc_matches(view, header.position, header.size_bytes, header.crc):
+                break
+            trouble = next(malformed(view, rows[number : number + 1], _UNPACKED_MOST_BYTES), None)
+            neighbour = headers[number + 1].base_offset if number + 1 < count else None
+            remark = trouble[1].reason if trouble is not None else _place_remark(header, following, neighbour)
+            yield Batch(header, codec_name(header.compression), remark)
+            following = header.last_offset + 1
+            if remark.startswith("the base offset"):
+                following = neighbour
+            position = header.position + header.size_bytes
+        else:
+            if count == _ROWS or position == len(view):
+                continue
+        if position < len(view):
+            damage = _damage(view, position)
+            yield damage
+            position, following = position + damage.size_bytes, None
+
+
+def records_of(view: memoryview, header: BatchHeader) -> list[Record]:
+    """The records of a batch whose checksum is right; none if they do not parse."""
+    try:
+        return decode(view[header.position : header.position + header.size_bytes])
+    except CorruptBatch:
+        return []
+
+
+def _place_remark(header: BatchHeader, following: int | None, neighbour: int | None) -> str:
+    """What is odd about a batch's place; its base offset is not under the CRC."""
+    base = header.base_offset
+    if following is None or base == following:
+        return ""
+    if neighbour == following + header.last_offset - base + 1:
+        return f"the base offset should be {following}: the batches around it say so"
+    if base < following:
+        return f"offset {base} comes after {following - 1}"
+    return f"offsets {following} to {base - 1} are not here: removed by compaction, or lost"
+
+
+# --- damage
+
+
+def _damage(view: memoryview, position: int) -> Damage:
+    resumed = _next_good(view, position)
+    end = len(view) if resumed is None else resumed
+    bad, reason = _fault(view, position, resumed)
+    return Damage(position, end - position, bad, reason)
+
+
+def _next_good(view: memoryview, position: int) -> int | None:
+    """Where the next batch with a right checksum starts: first where the damaged one says that it ends, because a
+    record may contain what looks like a batch; then anywhere."""
+    if len(view) - position >= HEADER_BYTES:
+        claimed: int = position + 12 + struct.unpack_from(">i", view, position + 8)[0]
+        if claimed > position and _is_good(view, claimed):
+            return claimed
+    at: int = kernel.find_header(view, position + 1, len(view), 0)
+    while at >= 0 and not _is_good(view, at):
+        at = kernel.find_header(view, at + 1, len(view), 0)
+    return at if at >= 0 else None
+
+
+def _is_good(view: memoryview, at: int) -> bool:
+    if at > len(view) - HEADER_BYTES or kernel.find_header(view, at, len(view), 0) != at:
+        return False
+    size: int = 12 + struct.unpack_from(">i", view, at + 8)[0]
+    crc: int = struct.unpack_from(">I", view, at + _CRC_AT)[0]
+    return crc_matches(view, at, size, crc)
+
+
+def _fault(view: memoryview, position: int, resumed: int | None) -> tuple[int, str]:
+    """(first bad byte, what is wrong): a file that ends too early, a field that cannot be, or the checksum."""
+    left = len(view) - position
+    if not any(view[position : position + min(left, 4096)]) and not any(view[position:]):
+        return position, f"{left:,} zero bytes: reserved and never written, or lost in a power cut"
+    if left < HEADER_BYTES:
+        return len(view), f"the file ends here, inside a batch's header: {left} of {HEADER_BYTES} bytes"
+    size: int = 12 + struct.unpack_from(">i", view, position + 8)[0]
+    framing = _impossible(view, position, covered=False)
+    if framing is not None:
+        return framing
+    if size > left and resumed is None:
+        return len(view), f"the file ends here; {size - left:,} bytes of a batch of {size:,} are missing"
+    if size > left:
+        return position + 8, f"the batch claims {size:,} bytes, over the batch at byte {resumed}"
+    explained = _wrong_checksum(view, position, size, len(view) if resumed is None else resumed)
+    if explained is not None:
+        return explained
+    many = position + _COVERED_AT, "the checksum is wrong, by more than one byte from here on"
+    return _impossible(view, position, covered=True) or many
+
+
+def _impossible(view: memoryview, position: int, *, covered: bool) -> tuple[int, str] | None:
+    """The first field of a header that cannot be: of those under the CRC (`covered`), or of those in front of it."""
+    base, length, _, magic, _, attributes, delta = struct.unpack_from(">qiibIhi", view, position)
+    count: int = struct.unpack_from(">i", view, position + 57)[0]
+    too_many = not 0 <= count <= delta + 1 or (not attributes & 7 and count > (length - 49) // 7)
+    checks = (
+        (0, base < 0 or bool(base >> 62), f"base offset {base} cannot be"),
+        (8, length < HEADER_BYTES - 12, f"a batch length of {length} is shorter than a header"),
+        (16, magic != 2, f"the magic byte is {magic}, not 2"),
+        (21, attributes & 7 > 4, f"compression {attributes & 7} does not exist"),
+        (23, delta < 0, f"last offset delta {delta} cannot be"),
+        (57, too_many, f"{count} records cannot be in it"),
+    )
+    for at, wrong, reason in checks:
+        if wrong and (at >= _COVERED_AT) == covered:
+            return position + at, reason
+    return None
+
+
+def _wrong_checksum(view: memoryview, position: int, size: int, end: int) -> tuple[int, str] | None:
+    """What explains a checksum that is wrong: another length, up to `end`, or one changed byte; None if neither
+    does."""
+    stored: int = struct.unpack_from(">I", view, position + _CRC_AT)[0]
+    if end != position + size and crc32c(view[position + _COVERED_AT : end]) == stored:
+        return position + 8, f"the batch claims {size:,} bytes; with {end - position:,} its checksum is right"
+    computed = crc32c(view[position + _COVERED_AT : position + size])
+    change = find_change(stored, computed, size - _COVERED_AT)
+    if change is None:
+        return None
+    bad = position + _COVERED_AT + change.index
+    bits = "one flipped bit" if change.mask.bit_count() == 1 else "one changed byte"
+    right = f"{view[bad]:02x} should be {view[bad] ^ change.mask:02x}"
+    return bad, f"the checksum is {computed:08x}, not {stored:08x} as stored; {bits} explains it: {right}"

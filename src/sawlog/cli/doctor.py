@@ -1,0 +1,294 @@
+"""`sawlog doctor`: whether this machine and this directory are a good place for a log, and what to do if not.
+
+Each check is a function that gives a `Finding`: ok, a warning, or bad, with advice where there is something to do. One
+thing is written: a file that fsync is measured with, removed at once, and only where the directory may be written to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import __version__, kernel_info
+from ..errors import SawlogError
+from ..storage.system import sync_data
+from . import FAILED
+from .options import MaybeData, Output
+from .output import Column, Format, note
+from .output import Output as Printer
+from .places import open_store
+from .units import shown_duration, shown_size
+
+OK, WARNING, BAD = "ok", "warning", "bad"
+
+#: What is known to lose data, or not to lock, or not to be durable.
+_ODD_FILE_SYSTEMS = {
+    "tmpfs": "is memory: everything is gone with a restart",
+    "ramfs": "is memory: everything is gone with a restart",
+    "nfs": "locks and mappings between machines are not dependable there",
+    "nfs4": "locks and mappings between machines are not dependable there",
+    "cifs": "locks and mappings between machines are not dependable there",
+    "smb3": "locks and mappings between machines are not dependable there",
+    "9p": "mappings of files that another system changes are not dependable there",
+    "vboxsf": "mappings of files that another system changes are not dependable there",
+}
+_SYNCS, _SYNC_MOST_S, _SYNC_BYTES = 64, 1.0, 4096
+#: Quicker than any disk: somebody has switched fsync off.
+_TOO_QUICK_MS = 0.01
+_SLOW_MS = 50
+_FILES_WANTED = 1024
+_FREE_LEAST_BYTES, _FREE_LEAST_SHARE = 1 << 30, 0.05
+_FUTURE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    check: str
+    state: str
+    detail: str
+    advice: str = ""
+
+
+def doctor(
+    data: MaybeData = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="A directory without a store, to see whether one would do."),
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Look at this machine and the store's directory: file system, fsync, free space, limits, kernel, clock.
+
+    Exits with 1 if something is bad; warnings are only said.
+
+    \b
+    Examples:
+      sawlog doctor -d data
+      sawlog doctor --dir /mnt/disk
+    """
+    place = directory or data or Path()
+    if not place.is_dir():
+        raise FileNotFoundError(f"{place} is not a directory; make it first, or name one that is there")
+    found = list(examine(place, data if directory is None else None))
+    columns = [Column("state"), Column("check"), Column("detail", cut=False), Column("advice")]
+    printer = Printer(output)
+    rows = [{column.name: getattr(each, column.name) for column in columns} for each in found]
+    if printer.for_people:
+        printer.rows(rows, columns[:3])
+        for each in found:
+            if each.advice:
+                note(f"{each.check}: {each.advice}")
+    else:
+        printer.rows(rows, columns)
+    if any(each.state == BAD for each in found):
+        raise typer.Exit(FAILED)
+
+
+def examine(place: Path, data: Path | None) -> Iterator[Finding]:
+    """All checks, one after the other."""
+    checks: list[Callable[[], Finding]] = [
+        _versions,
+        _kernel,
+        lambda: _file_system(place),
+        lambda: _free_space(place),
+        lambda: _lock(place),
+        lambda: _sync(place),
+        _open_files,
+        _file_size,
+        _maps,
+    ]
+    for check in checks:
+        yield check()
+    if data is not None:
+        yield from _store(data)
+
+
+# --- the program
+
+
+def _versions() -> Finding:
+    return Finding("versions", OK, f"sawlog {__version__}, Python {platform.python_version()}, {platform.system()}")
+
+
+def _kernel() -> Finding:
+    if kernel_info().compiled:
+        return Finding("kernel", OK, "compiled")
+    return Finding(
+        "kernel", WARNING, "interpreted: 20 to 200 times slower", "install a C compiler and reinstall sawlog"
+    )
+
+
+# --- the directory
+
+
+def _file_system(place: Path) -> Finding:
+    kind = file_system_of(place.resolve())
+    if kind is None:
+        return Finding("file system", OK, "unknown: this system does not say")
+    name = kind.removeprefix("fuse.")
+    if kind in _ODD_FILE_SYSTEMS:
+        return Finding("file system", WARNING, f"{kind} {_ODD_FILE_SYSTEMS[kind]}", "use a local disk, as ext4 or xfs")
+    if kind.startswith("fuse"):
+        return Finding(
+            "file system", WARNING, f"{name} through FUSE", "make sure that it syncs, locks and maps; or use ext4"
+        )
+    return Finding("file system", OK, kind)
+
+
+def file_system_of(path: Path) -> str | None:
+    """The type of the file system that a path is on, where the system has a list of them."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    best, kind = -1, None
+    for line in mounts:
+        _, target, found, *_ = line.split(" ")
+        mounted = Path(target.replace("\\040", " "))
+        if path.is_relative_to(mounted) and len(mounted.parts) >= best:
+            best, kind = len(mounted.parts), found
+    return kind
+
+
+def _free_space(place: Path) -> Finding:
+    usage = shutil.disk_usage(place)
+    detail = f"{shown_size(usage.free)} of {shown_size(usage.total)} free"
+    if usage.free < _FREE_LEAST_BYTES or usage.free < usage.total * _FREE_LEAST_SHARE:
+        return Finding("free space", WARNING, detail, "free some, or set retention.bytes: a full disk ends writing")
+    return Finding("free space", OK, detail)
+
+
+def _lock(place: Path) -> Finding:
+    """Whether flock does what it should; on an open directory, so that nothing has to be written."""
+    with contextlib.ExitStack() as last:
+        first, second = os.open(place, os.O_RDONLY), os.open(place, os.O_RDONLY)
+        last.callback(os.close, first)
+        last.callback(os.close, second)
+        try:
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return Finding("locks", WARNING, f"could not be tried: {error.strerror}")
+        try:
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return Finding("locks", OK, "flock keeps others out")
+    return Finding(
+        "locks", BAD, "flock lets two in at once", "two writers would not be kept apart here: use a local disk"
+    )
+
+
+def _sync(place: Path) -> Finding:
+    """How long fdatasync takes here, which is what durability costs."""
+    file = place / f".sawlog-doctor-{os.getpid()}"
+    try:
+        times_ms = measure_sync(file)
+    except OSError as error:
+        return Finding("fsync", WARNING, f"not measured: {error.strerror}", "run it as a user who may write there")
+    median, worst = times_ms[len(times_ms) // 2], times_ms[min(len(times_ms) * 99 // 100, len(times_ms) - 1)]
+    detail = f"{shown_duration(median)} (median), {shown_duration(worst)} (p99) of {len(times_ms)}"
+    if median < _TOO_QUICK_MS:
+        return Finding(
+            "fsync", WARNING, detail, "too quick for any disk: what is acknowledged may not survive a power cut"
+        )
+    if median > _SLOW_MS:
+        return Finding(
+            "fsync", WARNING, detail, "slow: write in batches or from many threads, or use durability=interval"
+        )
+    return Finding("fsync", OK, detail)
+
+
+def measure_sync(file: Path) -> list[float]:
+    """Sorted times in ms of appending 4 KiB and making it durable, in a file that is removed again."""
+    times_ms: list[float] = []
+    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.perf_counter() + _SYNC_MOST_S
+        while len(times_ms) < _SYNCS and (time.perf_counter() < deadline or not times_ms):
+            began = time.perf_counter()
+            os.write(fd, b"\xa5" * _SYNC_BYTES)
+            sync_data(fd, str(file))
+            times_ms.append((time.perf_counter() - began) * 1000)
+    finally:
+        os.close(fd)
+        file.unlink()
+    return sorted(times_ms)
+
+
+# --- limits
+
+
+def _open_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    detail = f"{_limit(soft)} open files at most ({_limit(hard)} if asked for)"
+    if 0 <= soft < _FILES_WANTED:
+        return Finding(
+            "open files", WARNING, detail, f"`ulimit -n {_FILES_WANTED}` or more: a mapped segment needs one"
+        )
+    return Finding("open files", OK, detail)
+
+
+def _file_size() -> Finding:
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft == resource.RLIM_INFINITY or soft >= 2**31:
+        return Finding("file size", OK, f"{_limit(soft)} bytes at most")
+    return Finding(
+        "file size", WARNING, f"{soft:,} bytes at most", "`ulimit -f unlimited`, or segment.bytes below that"
+    )
+
+
+def _maps() -> Finding:
+    try:
+        most = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return Finding("mappings", OK, "no limit known")
+    if most < 4096:
+        return Finding("mappings", WARNING, f"{most:,} at most", "`sysctl vm.max_map_count=65530`")
+    return Finding("mappings", OK, f"{most:,} at most")
+
+
+def _limit(number: int) -> str:
+    return "unlimited" if number in (resource.RLIM_INFINITY, -1) or number >= sys.maxsize else f"{number:,}"
+
+
+# --- the store
+
+
+def _store(data: Path) -> Iterator[Finding]:
+    """Whether the store can be opened, and whether its clock and ours agree."""
+    try:
+        with open_store(data) as store:
+            names = store.topics()
+            partitions = sum(store.topic(name).partitions for name in names)
+            newest = max((_newest(store.topic(name).partition(0)) for name in names), default=-1)
+    except SawlogError as error:
+        yield Finding("store", BAD, str(error), "`sawlog verify` and `sawlog repair` look closer")
+        return
+    yield Finding("store", OK, f"{len(names)} topics, {partitions} partitions")
+    ahead = newest - time.time_ns() // 1_000_000
+    if ahead > _FUTURE_MS:
+        detail = f"the newest record is {shown_duration(ahead)} ahead of this machine"
+        yield Finding("clock", WARNING, detail, "set the clock: retention by age and reading by time depend on it")
+    else:
+        yield Finding("clock", OK, "no record is from the future")
+
+
+def _newest(log: object) -> int:
+    """The last record's time, if there is one."""
+    from ..log.log import Log
+
+    assert isinstance(log, Log)
+    return log[-1].timestamp if len(log) else -1

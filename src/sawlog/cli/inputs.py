@@ -1,0 +1,268 @@
+"""What `produce` reads: lines, NDJSON, CSV, Parquet, and what `read --output ndjson` wrote, all as records.
+
+Each reader yields an `Entry` a record, or a `BadInput` where the input is wrong; it says which line or row, and the
+reader goes on behind it, so that the caller decides whether to stop. Nothing is read ahead further than it has to be:
+whoever types at a terminal sees each line stored.
+
+Fields of an object may be named by a path: `customer.id`. Text becomes UTF-8, null stays null, everything else is
+written as JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import SawlogError
+from .output import plain
+from .units import time_ms
+
+
+class Kind(StrEnum):
+    """What the input is made of."""
+
+    LINES = "lines"
+    NDJSON = "ndjson"
+    CSV = "csv"
+    PARQUET = "parquet"
+    RECORDS = "records"
+    FILE = "file"
+
+
+_BY_SUFFIX = {".ndjson": Kind.NDJSON, ".jsonl": Kind.NDJSON, ".csv": Kind.CSV, ".parquet": Kind.PARQUET}
+
+
+def kind_of(path: Path | None) -> Kind:
+    """What a file is made of by its name; lines, if that does not say."""
+    return _BY_SUFFIX.get(path.suffix.lower(), Kind.LINES) if path is not None else Kind.LINES
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Which parts of the input become what. `key` is a field's name, or for lines the key itself."""
+
+    key: str | None = None
+    value: str | None = None
+    timestamp: str | None = None
+    key_delimiter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record that was read, and where: the number of the line or row."""
+
+    where: int
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: int | None = None
+
+
+class BadInput(SawlogError):
+    """A line or row of the input that is no record."""
+
+    def __init__(self, where: int, reason: str, unit: str = "line") -> None:
+        self.where, self.reason, self.unit = where, reason, unit
+        super().__init__(f"{unit} {where}: {reason}")
+
+
+Parts = Iterator[Entry | BadInput]
+
+
+def read_input(kind: Kind, stream: BinaryIO, fields: Fields) -> Parts:
+    """The records of an input of any kind but `file`, which is one record and never in memory."""
+    readers: dict[Kind, Callable[[BinaryIO, Fields], Parts]] = {
+        Kind.LINES: _lines,
+        Kind.NDJSON: _ndjson,
+        Kind.CSV: _csv,
+        Kind.PARQUET: _parquet,
+        Kind.RECORDS: _records,
+    }
+    return readers[kind](stream, fields)
+
+
+# --- lines
+
+
+def _lines(stream: BinaryIO, fields: Fields) -> Parts:
+    key = None if fields.key is None else fields.key.encode()
+    delimiter = None if fields.key_delimiter is None else fields.key_delimiter.encode()
+    for number, line in enumerate(stream, 1):
+        value = line.removesuffix(b"\n")
+        if delimiter is None:
+            yield Entry(number, value, key)
+            continue
+        before, found, after = value.partition(delimiter)
+        if found:
+            yield Entry(number, after, before)
+        else:
+            yield BadInput(number, f"there is no {fields.key_delimiter!r} that ends the key")
+
+
+# --- objects
+
+
+def _ndjson(stream: BinaryIO, fields: Fields) -> Parts:
+    for number, line in enumerate(stream, 1):
+        text = line.strip()
+        if text:
+            yield _try(number, _ndjson_entry, text, fields)
+
+
+def _ndjson_entry(number: int, text: bytes, fields: Fields) -> Entry:
+    return _entry(number, _object(text), fields, text)
+
+
+def _records(stream: BinaryIO, fields: Fields) -> Parts:
+    for number, line in enumerate(stream, 1):
+        text = line.strip()
+        if text:
+            yield _try(number, _stored, text)
+
+
+def _csv(stream: BinaryIO, fields: Fields) -> Parts:
+    rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), strict=True)
+    names: list[str] | None = None
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except (csv.Error, UnicodeDecodeError) as error:
+            yield BadInput(rows.line_num, str(error))
+            if isinstance(error, UnicodeDecodeError):
+                return  # the decoder does not say where to go on
+            continue
+        if names is None:
+            names = row
+        elif row:
+            yield _try(rows.line_num, _csv_entry, names, row, fields)
+
+
+def _csv_entry(number: int, names: list[str], row: list[str], fields: Fields) -> Entry:
+    if len(row) != len(names):
+        raise ValueError(f"{len(row)} fields, but the head names {len(names)}")
+    return _entry(number, dict(zip(names, row, strict=True)), fields)
+
+
+def _parquet(stream: BinaryIO, fields: Fields) -> Parts:
+    number = 0
+    for batch in parquet_batches(stream):
+        for row in batch.to_pylist():
+            number += 1
+            made = _try(number, _parquet_entry, row, fields)
+            yield BadInput(number, made.reason, "row") if isinstance(made, BadInput) else made
+
+
+def parquet_batches(stream: BinaryIO) -> Iterator[Any]:
+    """The Arrow batches of a Parquet file; a pipe is read to its end first, because Parquet begins there."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        source = stream if stream.seekable() else pa.BufferReader(stream.read())
+        yield from pq.ParquetFile(source).iter_batches()
+    except pa.ArrowException as error:
+        raise BadInput(0, f"this is no Parquet file: {error}", "file") from error
+
+
+def _parquet_entry(number: int, row: dict[str, Any], fields: Fields) -> Entry:
+    if fields.value is None and "value" in row:
+        row = {name: row.get(name) for name in ("value", "key", "timestamp", "headers")}
+        chosen = Fields(fields.key or "key", "value", fields.timestamp or "timestamp")
+        made = _entry(number, row, chosen)
+        pairs = row["headers"] or ()
+        headers = tuple((each["key"], each["value"]) if isinstance(each, dict) else tuple(each) for each in pairs)
+        return Entry(number, made.value, made.key, headers, made.timestamp)
+    return _entry(number, row, fields)
+
+
+# --- from an object to a record
+
+
+def _try(number: int, make: Callable[..., Entry], *arguments: Any) -> Entry | BadInput:
+    try:
+        return make(number, *arguments)
+    except (ValueError, TypeError, KeyError) as error:
+        return BadInput(number, str(error.args[0]) if error.args else type(error).__name__)
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"a JSON object is wanted, not {type(found).__name__}")
+    return found
+
+
+def _entry(number: int, found: dict[str, Any], fields: Fields, whole: bytes | None = None) -> Entry:
+    key = None if fields.key is None else _as_bytes(_field(found, fields.key))
+    stamp = None if fields.timestamp is None else _as_time(_field(found, fields.timestamp))
+    if fields.value is not None:
+        value = _as_bytes(_field(found, fields.value))
+    else:
+        value = whole if whole is not None else json.dumps(plain(found), ensure_ascii=False).encode()
+    return Entry(number, value, key, (), stamp)
+
+
+def _field(found: Any, path: str) -> Any:
+    """A field by its name; or, if there is none of that name, by a path with dots."""
+    if isinstance(found, dict) and path in found:
+        return found[path]
+    for name in path.split("."):
+        if not isinstance(found, dict) or name not in found:
+            raise ValueError(f"there is no field {path!r} in it")
+        found = found[name]
+    return found
+
+
+def _as_bytes(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False).encode()
+
+
+def _as_time(value: Any) -> int | None:
+    if isinstance(value, datetime):
+        return time_ms(value.isoformat())
+    if isinstance(value, str):
+        return int(value) if value.isdigit() and len(value) != 10 else time_ms(value)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{value!r} is not a time; milliseconds since 1970 or an ISO time is")
+
+
+def _stored(number: int, text: bytes) -> Entry:
+    """A record as `read --output ndjson` writes it."""
+    found = _object(text)
+    pairs: Iterable[Any] = found.get("headers") or ()
+    headers = tuple((each["key"], _unmarked(each.get("value"))) for each in pairs)
+    stamp = found.get("timestamp")
+    if stamp is not None and (not isinstance(stamp, int) or isinstance(stamp, bool)):
+        raise ValueError(f"timestamp {stamp!r} is not milliseconds since 1970")
+    if "value" not in found:
+        raise ValueError("there is no field 'value' in it; is it what `read --output ndjson` writes?")
+    when = None if stamp is None or stamp < 0 else stamp
+    return Entry(number, _unmarked(found["value"]), _unmarked(found.get("key")), headers, when)
+
+
+def _unmarked(value: Any) -> bytes | None:
+    """The bytes that `plain` was given."""
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        return base64.b64decode(value["base64"], validate=True)
+    return _as_bytes(value)
+
+
+def plain_rows(batch: Any) -> list[bytes]:
+    """The rows of an Arrow batch as JSON objects."""
+    return [json.dumps(plain(row), ensure_ascii=False).encode() for row in batch.to_pylist()]

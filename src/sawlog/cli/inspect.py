@@ -1,0 +1,306 @@
+"""`sawlog inspect FILE`: what is in a file of a log, byte by byte where it matters.
+
+A segment is shown batch by batch. At damage there is a hex dump around the first bad byte, with a marker below it,
+and it goes on behind. Index files are shown entry by entry and held against the segment beside them; a checkpoint is
+shown as what it says. The file is only read; it may belong to a log that is being written.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..batch.header import HEADER_BYTES, BatchHeader
+from ..errors import CorruptFile
+from ..log.checkpoint import Checkpoint
+from ..log.names import CHECKPOINT, INDEX, LOG, TIME_INDEX
+from . import CORRUPT
+from .dissect import Batch, Damage, dissect, records_of
+from .options import Output
+from .output import Column, Format, Row, note
+from .output import Output as Printer
+from .units import shown_size, shown_time
+
+_ROW_BYTES, _ROWS_AROUND = 16, 3
+
+_BATCH_COLUMNS = [
+    Column("position"),
+    Column("size_bytes", "bytes"),
+    Column("base_offset", "first"),
+    Column("last_offset", "last"),
+    Column("records"),
+    Column("codec"),
+    Column("base_timestamp", "first time", shown_time),
+    Column("max_timestamp", "newest", shown_time),
+    Column("timestamp_type", "time by"),
+    Column("producer", "producer", lambda value: value or ""),
+    Column("marks"),
+    Column("crc"),
+    Column("remark", cut=False),
+]
+_MACHINE_COLUMNS = [
+    *(Column("kind"), *_BATCH_COLUMNS),
+    *(Column("bad_position"), Column("dump"), Column("record_values")),
+]
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .log, .index, .timeindex or checkpoint file.")],
+    records: Annotated[bool, typer.Option("--records", help="Show the records of each batch as well.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what is in a file of a log: batch by batch, with the first bad byte marked.
+
+    Every batch gets a line: position, size, offsets, records, codec, times, producer, and whether its checksum is
+    right. At damage a hex dump shows the first bad byte, and reading goes on behind it. Exits with 4 if there was
+    damage.
+
+    \b
+    Examples:
+      sawlog inspect data/topics/orders/partition-0/00000000000000000000.log
+      sawlog inspect 00000000000000000000.log --records
+      sawlog inspect 00000000000000000000.index
+      sawlog inspect checkpoint --output json
+    """
+    printer = Printer(output)
+    if file.is_dir():
+        raise typer.BadParameter(f"{file} is a directory; name a file in it, such as {_example(file)}")
+    if file.name == CHECKPOINT:
+        good = _inspect_checkpoint(file, printer)
+    elif file.suffix in (INDEX, TIME_INDEX):
+        good = _inspect_index(file, printer)
+    else:
+        good = _inspect_log(file, printer, records)
+    if not good:
+        raise typer.Exit(CORRUPT)
+
+
+def _example(directory: Path) -> str:
+    return next((path.name for path in sorted(directory.glob("*.log"))), "00000000000000000000.log")
+
+
+def _contents(file: Path) -> memoryview:
+    """The bytes of a file, mapped where there are any."""
+    with file.open("rb") as opened:
+        if not file.stat().st_size:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+# --- segments
+
+
+def _inspect_log(file: Path, printer: Printer, records: bool) -> bool:
+    view = _contents(file)
+    tally = _Tally()
+    if printer.for_people:
+        _print_for_people(view, printer, tally, records)
+        printer.flush()
+        note(f"{file}: {tally}")
+    else:
+        rows = (_machine_row(view, part, records) for part in tally.watch(dissect(view)))
+        printer.rows(rows, _MACHINE_COLUMNS)
+    return not tally.problems
+
+
+class _Tally:
+    """Counts what passes."""
+
+    def __init__(self) -> None:
+        self.batches = self.records = self.size_bytes = self.problems = 0
+
+    def watch(self, parts: Iterator[Batch | Damage]) -> Iterator[Batch | Damage]:
+        """The same parts, counted."""
+        for part in parts:
+            if isinstance(part, Damage):
+                self.problems += 1
+                self.size_bytes += part.size_bytes
+            else:
+                self.batches += 1
+                self.records += part.header.count
+                self.size_bytes += part.header.size_bytes
+                self.problems += bool(part.remark) and "compaction" not in part.remark
+            yield part
+
+    def __str__(self) -> str:
+        verdict = "no damage" if not self.problems else f"{self.problems} damaged places"
+        return f"{self.records:,} records in {self.batches:,} batches, {shown_size(self.size_bytes)}, {verdict}"
+
+
+def _print_for_people(view: memoryview, printer: Printer, tally: _Tally, records: bool) -> None:
+    """Runs of batches as tables, with what interrupts them between."""
+    parts = tally.watch(dissect(view))
+    run: list[Batch] = []
+    for part in parts:
+        if isinstance(part, Batch):
+            run.append(part)
+        if run and (isinstance(part, Damage) or records or len(run) >= 1000):
+            _print_run(run, printer)
+            run = []
+        if isinstance(part, Damage):
+            _print_damage(view, part, printer)
+        elif records:
+            _print_records(view, part.header, printer)
+    if run:
+        _print_run(run, printer)
+
+
+def _print_run(run: list[Batch], printer: Printer) -> None:
+    rows = [_batch_row(each) for each in run]
+    columns = [each for each in _BATCH_COLUMNS if each.name not in ("producer", "marks", "remark") or _used(rows, each)]
+    printer.rows(rows, columns)
+
+
+def _used(rows: list[dict[str, Any]], column: Column) -> bool:
+    return any(row[column.name] for row in rows)
+
+
+def _batch_row(batch: Batch) -> dict[str, Any]:
+    header = batch.header
+    marks = [
+        name for name, is_set in (("transaction", header.is_transactional), ("control", header.is_control)) if is_set
+    ]
+    producer = f"{header.producer_id}/{header.producer_epoch}/{header.base_sequence}" if header.producer_id >= 0 else ""
+    return {
+        "position": header.position,
+        "size_bytes": header.size_bytes,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.count,
+        "codec": batch.codec,
+        "base_timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "timestamp_type": "log" if header.timestamp_type else "producer",
+        "producer": producer,
+        "marks": ",".join(marks),
+        "crc": "ok",
+        "remark": batch.remark,
+    }
+
+
+def _print_records(view: memoryview, header: BatchHeader, printer: Printer) -> None:
+    for record in records_of(view, header):
+        printer.line(f"    {record!r}")
+
+
+def _machine_row(view: memoryview, part: Batch | Damage, records: bool) -> Row:
+    if isinstance(part, Damage):
+        start, end = _window(view, part.bad_position)
+        return {
+            "kind": "damage",
+            "position": part.position,
+            "size_bytes": part.size_bytes,
+            "crc": "bad",
+            "remark": part.reason,
+            "bad_position": part.bad_position,
+            "dump": {"position": start, "hex": view[start:end].hex()},
+        }
+    row = {"kind": "batch", **_batch_row(part)}
+    if records:
+        found = records_of(view, part.header)
+        row["record_values"] = [{"offset": each.offset, "key": each.key, "value": each.value} for each in found]
+    return row
+
+
+# --- damage
+
+
+def _window(view: memoryview, position: int) -> tuple[int, int]:
+    """The rows of a hex dump around a byte."""
+    start = max(position // _ROW_BYTES - _ROWS_AROUND, 0) * _ROW_BYTES
+    return start, min((position // _ROW_BYTES + _ROWS_AROUND + 1) * _ROW_BYTES, len(view))
+
+
+def _print_damage(view: memoryview, damage: Damage, printer: Printer) -> None:
+    end = damage.position + damage.size_bytes
+    behind = f"good batches go on at byte {end}" if end < len(view) else "nothing good follows"
+    printer.line()
+    printer.line(f"!! damage from byte {damage.position} on, {damage.size_bytes:,} bytes: {damage.reason}")
+    printer.line(f"   the first bad byte is {damage.bad_position} ({damage.bad_position:#x}); {behind}")
+    for line in hex_dump(view, damage.bad_position):
+        printer.line(f"   {line}")
+    printer.line()
+
+
+def hex_dump(view: memoryview, bad: int) -> Iterator[str]:
+    """The bytes around the bad one, sixteen a line, with a marker below it; behind the end there is only the marker."""
+    start, end = _window(view, bad)
+    row_of_bad = bad // _ROW_BYTES * _ROW_BYTES
+    for row in range(start, max(end, row_of_bad + 1), _ROW_BYTES):
+        data = bytes(view[row : min(row + _ROW_BYTES, end)])
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+        yield f"{row:08x}  {data.hex(' ').ljust(3 * _ROW_BYTES - 1)}  {text}"
+        if row == row_of_bad:
+            yield " " * (10 + 3 * (bad - row)) + "^^"
+
+
+# --- the small files
+
+
+def _inspect_index(file: Path, printer: Printer) -> bool:
+    data = file.read_bytes()
+    timed = file.suffix == TIME_INDEX
+    entry = struct.Struct(">qI" if timed else ">II")
+    base = int(file.stem) if file.stem.isdigit() else 0
+    segment = file.with_suffix(LOG)
+    log = _contents(segment) if segment.exists() else None
+    problems = 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal problems
+        before: tuple[int, ...] = ()
+        for number, fields in enumerate(entry.iter_unpack(data[: len(data) // entry.size * entry.size])):
+            remark = "" if not before or fields[0] > before[0] else "does not go up"
+            offset = base + fields[1 if timed else 0]
+            if not timed and not remark and log is not None:
+                remark = _entry_remark(log, fields[1], offset)
+            problems += bool(remark)
+            before = fields
+            if timed:
+                yield {"entry": number, "timestamp": fields[0], "offset": offset, "remark": remark}
+            else:
+                yield {"entry": number, "offset": offset, "position": fields[1], "remark": remark}
+
+    place = Column("timestamp", "newest so far", shown_time) if timed else Column("position")
+    middle = [place, Column("offset")] if timed else [Column("offset", "last offset"), place]
+    printer.rows(rows(), [Column("entry"), *middle, Column("remark")], empty=f"{file}: no entries; a short segment")
+    if len(data) % entry.size:
+        problems += 1
+        note(f"{file}: {len(data) % entry.size} bytes at the end are no whole entry")
+    if problems:
+        note(f"{file}: an index is a cache; opening the log for writing makes it anew")
+    return not problems
+
+
+def _entry_remark(log: memoryview, position: int, last_offset: int) -> str:
+    """What is wrong with an index entry, by the batch that it points at."""
+    if position + HEADER_BYTES > len(log):
+        return "points behind the end of the segment"
+    base: int = struct.unpack_from(">q", log, position)[0]
+    delta: int = struct.unpack_from(">i", log, position + 23)[0]
+    if log[position + 16] != 2 or base + delta != last_offset:
+        return f"no batch that ends at offset {last_offset} starts there"
+    return ""
+
+
+def _inspect_checkpoint(file: Path, printer: Printer) -> bool:
+    try:
+        found = Checkpoint.decode(file.read_bytes())
+    except CorruptFile as error:
+        note(f"{file}: {error}; opening the log for writing makes it anew from the batches")
+        return False
+    printer.item(
+        {
+            "clean": found.clean,
+            "durable_offset": found.durable_offset,
+            "segment": found.segment,
+            "position": found.position,
+            "log_start": found.log_start,
+        }
+    )
+    return True

@@ -1,0 +1,170 @@
+"""The offset language: which part of a partition is meant. One small grammar, the same wherever offsets are given.
+
+```
+start          from the first record that is there
+end            from the end: only what comes from now on
+N              from offset N                     500
++N             from the N-th after the start     +10
+-N             the last N                        -100
+@T             from time T                       @2026-11-01T08:30   @-1h   @1793520000000
+A:B            from A up to, not including, B    100:200   -200:-100   @-2h:@-1h
+A:             from A on                         @-1h:
+:B             from the start up to B            :500
+@T1:T2         between two times; behind an @ the second time needs none of its own
+@T:+1h         an hour from T on
+```
+
+T is an ISO date or time (local time unless it names a zone: `Z`, `+02:00`), seconds (10 digits) or milliseconds (13)
+since 1970, or a duration before now: `-1h`, `-90s`, `-7d`, `-1h30m`. A colon inside a time is told from the one that
+separates by trying: exactly one reading has a time on each side.
+
+`parse` gives a `Span`, which knows nothing of any log; `resolve` turns it into two offsets of a log that is there.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from .units import duration_ms, time_ms
+
+_NUMBER = re.compile(r"[+-]?\d+")
+
+GRAMMAR = "write start, end, 500, -100 (the last 100), 100:200, @2026-11-01T08:30, @-1h: or @-2h:-1h"
+
+
+class Anchor(Enum):
+    """What a bound's number counts from."""
+
+    OFFSET = "offset"
+    START = "start"
+    END = "end"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of a span: a number counted from an anchor (an offset, a distance, or milliseconds since 1970)."""
+
+    anchor: Anchor
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From `start` up to, not including, `end`; an `end` of None is the end of the log, wherever that is."""
+
+    start: Bound
+    end: Bound | None = None
+
+
+START, END = Bound(Anchor.START), Bound(Anchor.END)
+EVERYTHING = Span(START)
+
+
+class Offsets(Protocol):
+    """What a log has to tell for a span to be resolved."""
+
+    @property
+    def lowest_offset(self) -> int:
+        """The first offset that is there."""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last."""
+
+    def offset_at(self, timestamp: int) -> int:
+        """The first offset that is not older."""
+
+
+# --- reading the language
+
+
+def parse(text: str, now_ms: int | None = None) -> Span:
+    """The span that `text` means; `ValueError` if it means none."""
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    text = text.strip()
+    alone = _bound(text, now)
+    if alone is not None:
+        return Span(alone)
+    readings = [span for at, each in enumerate(text) if each == ":" and (span := _split(text, at, now)) is not None]
+    if not readings:
+        raise ValueError(f"{text!r} is not a place in a log; {GRAMMAR}")
+    return readings[0]
+
+
+def parse_bound(text: str, now_ms: int | None = None) -> Bound:
+    """One place instead of a span, as `groups seek --to` takes it."""
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    found = _bound(text.strip(), now)
+    if found is None:
+        raise ValueError(f"{text!r} is not one place in a log; write start, end, 500, -100, +10, @2026-11-01 or @-1h")
+    return found
+
+
+def _split(text: str, at: int, now: int) -> Span | None:
+    """The reading of `text` that takes the colon at `at` for the separator, if there is one."""
+    left, right = text[:at], text[at + 1 :]
+    start = START if not left else _bound(left, now)
+    if start is None:
+        return None
+    if not right:
+        return Span(start) if left else None
+    end = _bound(right, now)
+    if start.anchor is Anchor.TIME and not right.startswith("@") and right not in ("start", "end"):
+        end = _time_after(start, right, now)
+    return None if end is None else Span(start, end)
+
+
+def _bound(text: str, now: int) -> Bound | None:
+    if text in ("start", "end"):
+        return START if text == "start" else END
+    if text.startswith("@"):
+        return _time(text[1:], now)
+    if not _NUMBER.fullmatch(text):
+        return None
+    if text[0] == "+":
+        return Bound(Anchor.START, int(text))
+    return Bound(Anchor.END if text[0] == "-" else Anchor.OFFSET, int(text))
+
+
+def _time(text: str, now: int) -> Bound | None:
+    try:
+        if text.startswith("-"):
+            return Bound(Anchor.TIME, now - duration_ms(text[1:]))
+        return Bound(Anchor.TIME, now if text == "now" else time_ms(text))
+    except ValueError:
+        return None
+
+
+def _time_after(start: Bound, text: str, now: int) -> Bound | None:
+    """The end of a span that begins at a time: another time, or a duration from there on."""
+    if not text.startswith("+"):
+        return _time(text, now)
+    try:
+        return Bound(Anchor.TIME, start.number + duration_ms(text[1:]))
+    except ValueError:
+        return None
+
+
+# --- finding it in a log
+
+
+def offset_of(bound: Bound, log: Offsets) -> int:
+    """The offset that a bound means in this log, kept inside what the log has."""
+    lowest, following = log.lowest_offset, log.next_offset
+    if bound.anchor is Anchor.TIME:
+        found = log.offset_at(max(bound.number, 0))
+    else:
+        found = {Anchor.OFFSET: 0, Anchor.START: lowest, Anchor.END: following}[bound.anchor] + bound.number
+    return min(max(found, lowest), following)
+
+
+def resolve(span: Span, log: Offsets) -> tuple[int, int]:
+    """(from, to) of a span in this log as it is now; `to` is never below `from`."""
+    start = offset_of(span.start, log)
+    end = log.next_offset if span.end is None else offset_of(span.end, log)
+    return start, max(start, end)

@@ -1,0 +1,57 @@
+"""The options that many commands share, so that they are spelled and explained the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from .completion import complete_group, complete_topic
+from .output import Format
+
+T = TypeVar("T")
+
+Data = Annotated[
+    Path,
+    typer.Option(
+        "--data", "-d", envvar="SAWLOG_DATA", show_envvar=True, metavar="DIR", help="The store: a data directory."
+    ),
+]
+MaybeData = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", "-d", envvar="SAWLOG_DATA", show_envvar=True, metavar="DIR", help="The store: a data directory."
+    ),
+]
+LogDir = Annotated[
+    Path | None,
+    typer.Option("--log", metavar="DIR", help="One partition's directory instead of a store."),
+]
+Output = Annotated[
+    Format, typer.Option("--output", help="Rows for people (table) or for programs.", case_sensitive=False)
+]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)]
+MaybeTopic = Annotated[
+    str | None,
+    typer.Argument(metavar="[TOPIC]", help="The topic; all of them if left out.", autocompletion=complete_topic),
+]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.", autocompletion=complete_group)]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; may be given again."),
+]
+
+
+def read_as(reader: Callable[[str], T], text: str, option: str) -> T:
+    """What `reader` makes of an option's text; its complaint becomes a usage error that names the option."""
+    try:
+        return reader(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def parsed(option: str, text: str | None, reader: Callable[[str], T]) -> T | None:
+    """The same for an option that may be left out."""
+    return None if text is None else read_as(reader, text, option)

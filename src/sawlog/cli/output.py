@@ -1,0 +1,288 @@
+"""What a command prints: rows, as a table for people or as JSON, NDJSON or CSV for programs.
+
+Data goes to stdout, notes to stderr, so that a pipe gets data and nothing else. The same rows come out in each form:
+
+    table    aligned, sizes and times made readable, long cells cut, control characters made visible
+    json     one array (or object), numbers as numbers
+    ndjson   one object a line, as they come
+    csv      a line of names, then one line a row
+
+Bytes are text where they are UTF-8. Where they are not, JSON has `{"base64": "..."}` in their place and a cell has
+`base64:...`; a text that happens to begin so is encoded as well, so that the mark is never ambiguous.
+
+Everything goes through one buffered stream; `live` rows are flushed one by one.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import dataclasses
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from itertools import chain, islice
+from typing import Any, BinaryIO
+
+_BASE64 = "base64:"
+#: Cells of a table are cut here: a table is for eyes, the other forms have everything.
+_CELL_MOST = 72
+#: So many rows decide how wide the columns are; the ones behind them are printed as they come.
+_SAMPLE_ROWS = 500
+
+Row = Mapping[str, Any]
+
+
+class Format(StrEnum):
+    """The forms that rows can have."""
+
+    TABLE = "table"
+    JSON = "json"
+    NDJSON = "ndjson"
+    CSV = "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name in every form but the table, the table's title, and how a table shows a value."""
+
+    name: str
+    title: str = ""
+    shown: Callable[[Any], str] | None = None
+    #: Whether a long cell of a table is cut; not where it is what the table is read for.
+    cut: bool = True
+
+    @property
+    def heading(self) -> str:
+        """The table's title."""
+        return (self.title or self.name.replace("_", " ")).upper()
+
+
+def note(text: str) -> None:
+    """A line for the person at the terminal: not data, so on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def colour_wanted(stream: Any) -> bool:
+    """Whether escape sequences may go there: a terminal, and nobody said no."""
+    return bool(stream.isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+# --- values
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        raw = bytes(value)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(raw).decode()}
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)
+
+
+def cell(value: Any) -> str:
+    """A value as the text of a CSV field; see `plain` for what bytes become."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes | bytearray | memoryview):
+        raw = bytes(value)
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            text = _BASE64
+        return _BASE64 + base64.b64encode(raw).decode() if text.startswith(_BASE64) else text
+    made = plain(value)
+    return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False)
+
+
+def uncell(text: str) -> bytes:
+    """The bytes that `cell` was given."""
+    return base64.b64decode(text[len(_BASE64) :], validate=True) if text.startswith(_BASE64) else text.encode()
+
+
+def visible(text: str) -> str:
+    """A text without control characters: a record must not be able to steer somebody's terminal."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode() for each in text
+    )
+
+
+# --- the printer
+
+
+class Output:
+    """Prints rows in the form that was asked for."""
+
+    def __init__(self, form: Format = Format.TABLE, stream: BinaryIO | None = None) -> None:
+        self.form = form
+        self._stream = stream if stream is not None else sys.stdout.buffer
+        self._bold = stream is None and colour_wanted(sys.stdout)
+
+    @property
+    def for_people(self) -> bool:
+        """Whether a person reads it: prose may stand between the rows."""
+        return self.form is Format.TABLE
+
+    def write(self, data: bytes) -> None:
+        """Bytes as they are."""
+        self._stream.write(data)
+
+    def line(self, text: str = "") -> None:
+        """A line as it is."""
+        self._stream.write(text.encode("utf-8", "surrogateescape") + b"\n")
+
+    def flush(self) -> None:
+        """Out with it."""
+        self._stream.flush()
+
+    def rows(self, rows: Iterable[Row], columns: Sequence[Column], *, live: bool = False, empty: str = "") -> int:
+        """Print rows; how many. `live`: each as soon as it comes. `empty` is said to a person if there are none."""
+        printers = {
+            Format.TABLE: self._table,
+            Format.JSON: self._json,
+            Format.NDJSON: self._ndjson,
+            Format.CSV: self._csv,
+        }
+        for line in printers[self.form](counted := _Counted(rows), columns, live):
+            self.line(line)
+            if live:
+                self.flush()
+        count = counted.count
+        if not count and empty and self.for_people:
+            note(empty)
+        self.flush()
+        return count
+
+    def item(self, fields: Row, columns: Sequence[Column] = ()) -> None:
+        """Print one thing with many fields: a list of them for people, an object for programs."""
+        if self.form is Format.TABLE:
+            known = {column.name: column for column in columns}
+            shown = [(known.get(name, Column(name)), value) for name, value in fields.items()]
+            width = max((len(_title(column)) for column, _ in shown), default=0)
+            for column, value in shown:
+                self.line(f"{self._strong(_title(column).ljust(width))}  {_shown(column, value, cut=False)}".rstrip())
+        elif self.form is Format.CSV:
+            self.rows([fields], [Column(name) for name in fields])
+        else:
+            indent = 2 if self.form is Format.JSON else None
+            self.line(json.dumps(plain(fields), ensure_ascii=False, indent=indent))
+        self.flush()
+
+    def _table(self, rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
+        lines = ([_shown(column, row.get(column.name)) for column in columns] for row in rows)
+        numeric = [True] * len(columns)
+        sample: list[list[str]] = []
+        for row in islice(rows, 0 if live else _SAMPLE_ROWS):
+            sample.append([_shown(column, row.get(column.name)) for column in columns])
+            for number, column in enumerate(columns):
+                value = row.get(column.name)
+                numeric[number] &= value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+        if not sample and not live:
+            return
+        widths = [
+            max([width_of(column.heading), *(width_of(line[number]) for line in sample)])
+            for number, column in enumerate(columns)
+        ]
+        right = [each and not live for each in numeric]
+        yield self._strong(_aligned([column.heading for column in columns], widths, right))
+        for line in chain(sample, lines):
+            yield _aligned(line, widths, right)
+
+    @staticmethod
+    def _json(rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
+        before = "["
+        for row in rows:
+            text = json.dumps(_picked(row, columns), ensure_ascii=False)
+            yield f"{before}{text}"
+            before = ","
+        yield "]" if before == "," else "[]"
+
+    @staticmethod
+    def _ndjson(rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
+        for row in rows:
+            yield json.dumps(_picked(row, columns), ensure_ascii=False)
+
+    @staticmethod
+    def _csv(rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
+        yield _csv_line([column.name for column in columns])
+        for row in rows:
+            yield _csv_line([cell(row.get(column.name)) for column in columns])
+
+    def _strong(self, text: str) -> str:
+        return f"\x1b[1m{text}\x1b[0m" if self._bold else text
+
+
+class _Counted:
+    """Rows that are counted as they pass; one iterator, however often it is asked for."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = iter(rows)
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        return self
+
+    def __next__(self) -> Row:
+        row = next(self._rows)
+        self.count += 1
+        return row
+
+
+def _picked(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
+    return {column.name: plain(row.get(column.name)) for column in columns}
+
+
+def _title(column: Column) -> str:
+    return column.title or column.name.replace("_", " ")
+
+
+def _shown(column: Column, value: Any, *, cut: bool = True) -> str:
+    if column.shown is not None:
+        text = column.shown(value)
+    elif isinstance(value, bool):
+        text = "yes" if value else "no"
+    else:
+        text = cell(value)
+    text = visible(text)
+    return text if len(text) <= _CELL_MOST or not (cut and column.cut) else text[: _CELL_MOST - 1] + "…"
+
+
+def _csv_line(cells: Sequence[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(cells)
+    return line.getvalue()
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    parts = []
+    for text, width, to_the_right in zip(cells, widths, right, strict=True):
+        space = " " * (width - width_of(text))
+        parts.append(space + text if to_the_right else text + space)
+    return "  ".join(parts).rstrip()
+
+
+def width_of(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)

@@ -1,0 +1,106 @@
+"""Which logs a command works on: the partitions of a topic, of all topics, or one directory that holds a log.
+
+`reading` opens them for reading, which takes no lock and writes nothing, so that every command that only looks may run
+beside a writer. A store in which nobody has written yet has partitions without a log; those are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import typer
+
+from ..errors import CorruptFile, StorageError
+from ..log import checkpoint
+from ..log.log import Log
+from ..log.verify import Problem
+from ..storage import FileDirectory
+
+if TYPE_CHECKING:
+    from ..topics.store import Store
+    from ..topics.topic import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One log and what it is called: the topic and the partition, or the directory's name and 0."""
+
+    topic: str
+    partition: int
+    log: Log
+
+    @property
+    def name(self) -> str:
+        """As it is written in messages."""
+        return f"{self.topic}/{self.partition}"
+
+
+@contextmanager
+def open_store(data: Path, mode: Literal["w", "r"] = "r", *, create: bool = False) -> Iterator[Store]:
+    """The store in that directory, for reading unless said otherwise. Upkeep is not the business of a short command."""
+    from ..topics.store import Store
+
+    if mode == "w" and not create:
+        Store.open(data, mode="r").close()  # a mistyped directory must not become a store
+    with Store.open(data, mode=mode, upkeep_interval_s=None) as store:
+        yield store
+
+
+@contextmanager
+def reading(
+    data: Path | None, log: Path | None, topic: str | None = None, partitions: Sequence[int] | None = None
+) -> Iterator[list[Place]]:
+    """The logs that a command line names, open for reading."""
+    if (data is None) == (log is None):
+        raise typer.BadParameter("give the store with -d DIR, or one partition's directory with --log DIR")
+    if log is not None:
+        if topic is not None:
+            raise typer.BadParameter("a topic is in a store: give -d DIR, or leave the topic out with --log")
+        with Log.open(log, mode="r") as found:
+            yield [Place(log.resolve().name, 0, found)]
+        return
+    assert data is not None
+    with open_store(data) as store:
+        names = store.topics() if topic is None else [topic]
+        yield [place for name in names for place in places_of(store.topic(name), partitions)]
+
+
+def places_of(topic: Topic, partitions: Sequence[int] | None = None) -> list[Place]:
+    """The partitions of a topic that are wanted."""
+    return [Place(topic.name, number, topic.partition(number)) for number in chosen(topic, partitions)]
+
+
+def chosen(topic: Topic, partitions: Sequence[int] | None) -> list[int]:
+    """The partitions that are wanted, all if none was named."""
+    for number in partitions or ():
+        if number >= topic.partitions:
+            raise typer.BadParameter(
+                f"{topic.name} has partitions 0 to {topic.partitions - 1}, not {number}", param_hint="--partition"
+            )
+    return sorted(set(partitions)) if partitions else list(range(topic.partitions))
+
+
+def hidden_damage(log: Log) -> Problem | None:
+    """Damage that ends a reader's view of the last segment although more had been durable there.
+
+    For a reader, the first batch that is not whole is the end: it may be about to be written. The checkpoint knows
+    better if it says that the log was durable beyond that.
+    """
+    directory = FileDirectory(log.path, create=False)
+    try:
+        saved = checkpoint.load(directory)
+    except (CorruptFile, StorageError):
+        return None
+    finally:
+        directory.close()
+    last = log.segments[-1]
+    if saved is None or saved.segment != last.base_offset or saved.position <= last.size_bytes:
+        return None
+    lost = (
+        f"damaged or cut short here, although it was durable up to byte {saved.position}, offset {saved.durable_offset}"
+    )
+    return Problem(last.path, last.size_bytes, lost, None)

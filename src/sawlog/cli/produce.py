@@ -1,0 +1,275 @@
+"""`sawlog produce`: records from stdin or files into a topic."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from ..errors import InvalidRecord
+from ..topics.partitioner import partition_for
+from ..topics.topic import Topic as TopicOf
+from .inputs import BadInput, Entry, Fields, Kind, kind_of, parquet_batches, plain_rows, read_input
+from .options import Data, Output, Topic
+from .output import Format, note
+from .output import Output as Printer
+from .places import chosen, open_store
+from .progress import Progress
+from .sink import Sink, open_sink
+from .units import shown_size
+
+_CHUNK_BYTES = 1 << 20
+_ARROW_COLUMNS = ("value", "key", "timestamp", "headers")
+
+
+class OnError(StrEnum):
+    """What to do about input that is no record."""
+
+    STOP = "stop"
+    SKIP = "skip"
+
+
+class Compression(StrEnum):
+    """Kafka's codecs."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class _Done:
+    """What was stored so far."""
+
+    def __init__(self) -> None:
+        self.records = self.size_bytes = self.skipped = 0
+        self.began = time.monotonic()
+
+
+def produce(
+    topic: Topic,
+    data: Data,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Where from; stdin if left out, or for -.")
+    ] = None,
+    kind: Annotated[
+        Kind | None,
+        typer.Option("--input", "-i", help="What the input is made of.  [default: by the file's name, else lines]"),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", "-k", metavar="FIELD", help="The field with the key; with lines and file, the key itself."
+        ),
+    ] = None,
+    key_delimiter: Annotated[
+        str | None, typer.Option("--key-delimiter", "-K", metavar="TEXT", help="Lines are KEY, this, VALUE.")
+    ] = None,
+    value: Annotated[
+        str | None,
+        typer.Option("--value", metavar="FIELD", help="The field with the value.  [default: the whole object]"),
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option("--timestamp", metavar="FIELD", help="The field with the time, in ms or ISO.  [default: now]"),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="KEY=VALUE", help="A header for every record; may be given again."),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="The partition.  [default: by the key]")
+    ] = None,
+    compression: Annotated[
+        Compression | None, typer.Option("--compression", "-z", help="Pack batches so.  [default: as the topic says]")
+    ] = None,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many records a second.")] = None,
+    empty_is_null: Annotated[
+        bool,
+        typer.Option("--empty-is-null", "-Z", help="An empty value is null: in a compacted topic it deletes the key."),
+    ] = False,
+    on_error: Annotated[
+        OnError, typer.Option("--on-error", help="What to do about input that is no record.")
+    ] = OnError.STOP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Write records to a topic, from stdin or from files.
+
+    \b
+    What the input can be (--input):
+      lines     one record a line
+      ndjson    one JSON object a line; the record is the line, or the field that --value names
+      csv       a head, then one row a record; the record is a JSON object of the row, or the field of --value
+      parquet   one record a row; columns value, key, timestamp and headers are taken as such
+      records   what `sawlog read --output ndjson` writes: key, value, headers and time as they were
+      file      each file is one record, streamed, however large it is
+
+    A line that is no record stops it, with its number; everything before it is stored. --on-error skip goes on.
+
+    \b
+    Examples:
+      echo hello | sawlog produce greetings -d data
+      sawlog produce orders -d data orders.ndjson --key customer.id --timestamp placed_at
+      sawlog produce prices -d data prices.csv --key symbol --value price
+      printf 'a:1\\nb:2\\n' | sawlog produce pairs -d data --key-delimiter :
+      sawlog produce photos -d data cat.jpg --input file --key cat --header type=image/jpeg
+      sawlog read orders -d data --output ndjson | sawlog produce copy -d data --input records
+    """
+    if key is not None and key_delimiter is not None:
+        raise typer.BadParameter("give --key or --key-delimiter, not both")
+    headers = _headers(header)
+    fields = Fields(key, value, timestamp, key_delimiter)
+    done = _Done()
+    try:
+        with open_store(data, "w") as store:
+            into = store.topic(topic)
+            chosen(into, None if partition is None else [partition])
+            for path in _sources(files):
+                with _opened(path) as (stream, size):
+                    each = kind or kind_of(path)
+                    if each is Kind.FILE:
+                        _stream_one(into, stream, size, key, headers, partition, done)
+                    elif _is_plain(each, fields, headers, compression, rate, empty_is_null):
+                        _append_tables(into, stream, partition, done)
+                    else:
+                        with open_sink(into, partition, None if compression is None else compression.value) as sink:
+                            entries = _named(read_input(each, stream, fields), path)
+                            _append_all(sink, entries, headers, rate, empty_is_null, on_error, done)
+    finally:
+        _report(topic, done, output)
+
+
+def _headers(given: list[str] | None) -> tuple[tuple[str, bytes], ...]:
+    made = []
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--header")
+        made.append((name, value.encode("utf-8", "surrogateescape")))
+    return tuple(made)
+
+
+def _sources(files: list[Path] | None) -> list[Path | None]:
+    """The files; None stands for stdin."""
+    return [None if str(path) == "-" else path for path in files] if files else [None]
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
+    """A file, or stdin; and its size, if that is known."""
+    if path is None:
+        yield sys.stdin.buffer, None
+        return
+    with path.open("rb") as stream:
+        yield stream, path.stat().st_size
+
+
+def _named(entries: Iterator[Entry | BadInput], path: Path | None) -> Iterator[Entry | BadInput]:
+    """The same, with the file's name in what is wrong."""
+    name = "stdin" if path is None else str(path)
+    for each in entries:
+        yield BadInput(each.where, each.reason, f"{name}, {each.unit}") if isinstance(each, BadInput) else each
+
+
+def _append_all(
+    sink: Sink,
+    entries: Iterator[Entry | BadInput],
+    headers: tuple[tuple[str, bytes], ...],
+    rate: float | None,
+    empty_is_null: bool,
+    on_error: OnError,
+    done: _Done,
+) -> None:
+    with Progress("producing", None, "records") as progress:
+        for each in entries:
+            error: Exception | None = each if isinstance(each, BadInput) else None
+            if isinstance(each, Entry):
+                value = None if empty_is_null and not each.value else each.value
+                try:
+                    sink.append(value, each.key, (*each.headers, *headers), each.timestamp)
+                except InvalidRecord as refused:
+                    error = BadInput(each.where, str(refused))
+            if error is not None:
+                if on_error is OnError.STOP:
+                    raise error
+                done.skipped += 1
+                note(f"skipped {error}")
+                continue
+            assert isinstance(each, Entry)
+            done.records += 1
+            done.size_bytes += len(each.value or b"") + len(each.key or b"")
+            progress.advance(1)
+            if rate is not None:
+                _wait(done, rate)
+
+
+def _wait(done: _Done, rate: float) -> None:
+    """Until it is time for the next record."""
+    ahead = done.records / rate - (time.monotonic() - done.began)
+    if ahead > 0:
+        time.sleep(ahead)
+
+
+def _is_plain(
+    kind: Kind,
+    fields: Fields,
+    headers: tuple[Any, ...],
+    compression: Compression | None,
+    rate: float | None,
+    empty_is_null: bool,
+) -> bool:
+    """Whether a Parquet file can go in as Arrow, column by column: nothing is asked of the single record."""
+    return kind is Kind.PARQUET and fields == Fields() and not (headers or compression or rate or empty_is_null)
+
+
+def _append_tables(topic: TopicOf, stream: BinaryIO, partition: int | None, done: _Done) -> None:
+    for batch in parquet_batches(stream):
+        names = [name for name in _ARROW_COLUMNS if name in batch.schema.names]
+        if "value" in names:
+            topic.append_arrow(batch.select(names), partition=partition)
+        else:  # any other table: a JSON object a row
+            topic.append_many(plain_rows(batch), partition=partition)
+        done.records += batch.num_rows
+        done.size_bytes += batch.nbytes
+
+
+def _stream_one(
+    topic: TopicOf,
+    stream: BinaryIO,
+    size: int | None,
+    key: str | None,
+    headers: tuple[tuple[str, bytes], ...],
+    partition: int | None,
+    done: _Done,
+) -> None:
+    """A whole file as one record, which is never in memory."""
+    raw = None if key is None else key.encode("utf-8", "surrogateescape")
+    number = partition if partition is not None else 0 if raw is None else partition_for(raw, topic.partitions)
+    with Progress("producing", size, "bytes") as progress:
+
+        def chunks() -> Iterator[bytes]:
+            while chunk := stream.read(_CHUNK_BYTES):
+                progress.advance(len(chunk))
+                yield chunk
+
+        topic.partition(number).append_stream(chunks(), key=raw, headers=headers)
+        done.records += 1
+        done.size_bytes += progress.done
+
+
+def _report(topic: str, done: _Done, output: Format) -> None:
+    seconds = time.monotonic() - done.began
+    if output is Format.TABLE:
+        skipped = f", {done.skipped:,} skipped" if done.skipped else ""
+        count = f"{done.records:,} record{'' if done.records == 1 else 's'}"
+        note(f"{count} to {topic}, {shown_size(done.size_bytes)}{skipped}, {seconds:.2f} s")
+        return
+    about = {"topic": topic, "records": done.records, "size_bytes": done.size_bytes, "skipped": done.skipped}
+    Printer(output).item({**about, "seconds": round(seconds, 3)})

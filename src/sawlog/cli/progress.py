@@ -1,0 +1,57 @@
+"""A progress bar on stderr: only where a person looks, so that nothing of it ends up in a file or a pipe."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+
+class Progress:
+    """Shows how far something is; without a terminal it only counts. `total` None: nobody knows how much there is."""
+
+    def __init__(self, title: str, total: int | None, unit: str) -> None:
+        self._title, self._total, self._unit = title, total, unit
+        self._bar: RichProgress | None = None
+        self._task: Any = None
+        self.done = 0
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            self._bar = self._start()
+            self._bar.start()
+            self._task = self._bar.add_task(self._title, total=self._total, rate="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, count: int) -> None:
+        """So many more."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.advance(self._task, count)
+
+    def _start(self) -> RichProgress:
+        from rich import progress
+        from rich.console import Console
+
+        amount: list[progress.ProgressColumn] = (
+            [progress.DownloadColumn(binary_units=True), progress.TransferSpeedColumn()]
+            if self._unit == "bytes"
+            else [progress.MofNCompleteColumn(), progress.TextColumn(self._unit)]
+        )
+        bar = [progress.BarColumn(), *amount, progress.TimeRemainingColumn()] if self._total else [*amount]
+        return progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}"),
+            *bar,
+            console=Console(stderr=True),
+            transient=True,
+        )

@@ -1,0 +1,324 @@
+"""`sawlog read`: records of a topic, from anywhere in it, to stdout or a file; once, or for as long as they come."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..batch.kernel import Record
+from ..errors import CorruptBatch
+from ..log.verify import Problem
+from . import CORRUPT
+from .completion import complete_topic
+from .formats import Printer as RecordPrinter
+from .formats import compile_format
+from .offsets import Span, parse, resolve
+from .options import LogDir, MaybeData, Partitions, parsed, read_as
+from .output import Column, Format, Row, note
+from .output import Output as Printer
+from .places import Place, hidden_damage, reading
+from .units import shown_time
+
+#: How long a follower waits before it looks again; doubled while nothing comes.
+_POLL_S, _POLL_MOST_S = 0.005, 0.1
+
+Found = tuple[Place, Record]
+
+_COLUMNS = [
+    Column("topic"),
+    Column("partition"),
+    Column("offset"),
+    Column("timestamp", "time", shown_time),
+    Column("key"),
+    Column("value"),
+    Column("headers", shown=lambda pairs: ", ".join(f"{each['key']}={_text(each['value'])}" for each in pairs or ())),
+]
+
+
+def read(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)
+    ] = None,
+    data: MaybeData = None,
+    log: LogDir = None,
+    offset: Annotated[
+        str, typer.Option("--offset", "-o", metavar="OFFSET", help="Which records, see above; of each partition.")
+    ] = "start",
+    partition: Partitions = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=0, help="At most so many, all in all.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", "-f", metavar="FORMAT", help="What to print of each record, see above.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="The values as they are, nothing between them.")] = False,
+    grep: Annotated[
+        str | None,
+        typer.Option(
+            "--grep", metavar="REGEX", help="Only records with this in value, key or headers; (?i) ignores case."
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-F", help="Wait for new records, until Ctrl-C.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write there; a .parquet file becomes Parquet.")
+    ] = None,
+    skip_damage: Annotated[
+        bool, typer.Option("--skip-damage", help="Go on behind damage; still exits with 4.")
+    ] = False,
+    output: Annotated[
+        Format | None, typer.Option("--output", help="Whole records in this form.  [default: the values, one a line]")
+    ] = None,
+) -> None:
+    """Print records of a topic: all of them, the last ones, a range, or what was written since a time.
+
+    \b
+    Which records (-o):
+      start, end        everything; only what comes from now on (with --follow)
+      500, +10, -100    from offset 500; from the tenth on; the last hundred
+      100:200, :500     from 100 up to, not including, 200; up to 500
+      @-1h, @-2h:-1h    of the last hour; of the hour before it
+      @2026-11-01T08:30 from a time on; local time unless it names a zone (Z, +02:00)
+      @1793520000000:   the same in milliseconds since 1970
+
+    \b
+    What to print (-f):
+      %t topic  %p partition  %o offset  %k key  %v value (%s too)  %h headers
+      %T time in ms  %d{%H:%M:%S} time by strftime  %K %V lengths of key and value  %H number of headers
+      %v{hex} %v{base64} %v{json}, the same for %k;  \\n \\t \\xNN %%
+
+    Nothing is locked: it reads beside a running writer. Between partitions there is no order; they come one after the
+    other. A bad batch ends it, and the message says at which offset to go on.
+
+    \b
+    Examples:
+      sawlog read orders -d data -o -100
+      sawlog read orders -d data -o @-1h: --grep '"status": *"failed"' --output ndjson
+      sawlog read orders -d data -f '%d %p/%o %k: %v\\n' --follow -o end
+      sawlog read orders -d data -o @2026-11-01:2026-11-02 --out orders.parquet
+      sawlog read orders -d data -p 0 -n 1 --raw > first.bin
+    """
+    if topic is None and log is None:
+        raise typer.BadParameter("say which topic, or give one partition's directory with --log", param_hint="TOPIC")
+    span = read_as(parse, offset, "--offset")
+    pattern = parsed("--grep", grep, _pattern)
+    printing = _format(form, raw, output, out)
+    damage: list[str] = []
+    with reading(data, log, topic, partition) as places:
+        if out is not None and out.suffix == ".parquet":
+            if follow:
+                raise typer.BadParameter("a Parquet file has an end: leave out --follow", param_hint="--out")
+            _write_parquet(out, places, span, pattern, count, damage if skip_damage else None)
+        else:
+            with _printer(output, out) as printer:
+                idle = printer.flush if follow else None
+                found = _records(places, span, idle, damage if skip_damage else None)
+                if pattern is not None:
+                    found = (each for each in found if _matches(each[1], pattern))
+                _print(islice(found, count) if count is not None else found, printer, printing, follow)
+    if damage:
+        raise typer.Exit(CORRUPT)
+
+
+def _pattern(text: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(text.encode("utf-8", "surrogateescape"))
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+
+
+def _format(form: str | None, raw: bool, output: Format | None, out: Path | None) -> RecordPrinter | None:
+    """What prints a record; None where rows are wanted."""
+    if sum((form is not None, raw, output is not None)) > 1:
+        raise typer.BadParameter("--format, --raw and --output exclude each other")
+    if out is not None and out.suffix == ".parquet" and (form is not None or raw or output is not None):
+        raise typer.BadParameter("a Parquet file has its own form: leave out --format, --raw and --output")
+    if output is not None:
+        return None
+    return read_as(compile_format, "%v" if raw else "%v\\n" if form is None else form, "--format")
+
+
+@contextmanager
+def _printer(output: Format | None, out: Path | None) -> Iterator[Printer]:
+    if out is None:
+        yield Printer(output or Format.NDJSON)
+        return
+    with out.open("wb") as stream:
+        yield Printer(output or Format.NDJSON, stream)
+
+
+def _print(found: Iterator[Found], printer: Printer, printing: RecordPrinter | None, follow: bool) -> None:
+    if printing is None:
+        printer.rows((_row(place, record) for place, record in found), _COLUMNS, live=follow)
+        return
+    for place, record in found:
+        printer.write(printing(place.topic, place.partition, record))
+    printer.flush()
+
+
+def _row(place: Place, record: Record) -> Row:
+    headers = [{"key": key, "value": value} for key, value in record.headers]
+    return {
+        "topic": place.topic,
+        "partition": place.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": record.key,
+        "value": record.value,
+        "headers": headers,
+    }
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode(errors="backslashreplace")
+
+
+def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
+    if pattern.search(record.value or b"") or pattern.search(record.key or b""):
+        return True
+    return any(pattern.search(key.encode()) or pattern.search(value or b"") for key, value in record.headers)
+
+
+# --- from the logs
+
+
+def _records(
+    places: list[Place], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
+) -> Iterator[Found]:
+    """The records of a span, place after place; then, if there is an `idle` to call before waiting, the ones that
+    come."""
+    positions = []
+    for place in places:
+        start, end = resolve(span, place.log)
+        yield from _scan(place, start, end, damage)
+        if span.end is None and idle is None:
+            _check_end(place, damage)
+        positions.append(end)
+    if idle is None or span.end is not None:
+        return
+    wait = _POLL_S
+    while True:
+        came = False
+        for number, place in enumerate(places):
+            end = place.log.next_offset
+            if end > positions[number]:
+                came = True
+                yield from _scan(place, positions[number], end, damage)
+                positions[number] = end
+        if came:
+            wait = _POLL_S
+            continue
+        idle()
+        time.sleep(wait)
+        wait = min(2 * wait, _POLL_MOST_S)
+
+
+def _scan(place: Place, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
+    """The records of one log; behind damage, if that is to be passed over and something readable follows."""
+    start = max(start, place.log.lowest_offset)
+    while start < end:
+        try:
+            for record in place.log.scan(start, end):
+                yield place, record
+                start = record.offset + 1
+            return
+        except CorruptBatch as error:
+            if damage is None or error.next_offset is None or error.next_offset <= start:
+                raise
+            damage.append(str(error))
+            note(f"{place.name}: {error}")
+            start = error.next_offset
+
+
+def _check_end(place: Place, damage: list[str] | None) -> None:
+    """Say so if a reader's end is damage in truth."""
+    hidden: Problem | None = hidden_damage(place.log)
+    if hidden is None:
+        return
+    if damage is None:
+        raise CorruptBatch(
+            f"{hidden.reason}; `sawlog repair --apply` makes what follows readable",
+            path=hidden.path,
+            position=hidden.position,
+        )
+    damage.append(str(hidden))
+    note(f"{place.name}: {hidden}")
+
+
+# --- Parquet
+
+
+def _write_parquet(
+    out: Path,
+    places: list[Place],
+    span: Span,
+    pattern: re.Pattern[bytes] | None,
+    count: int | None,
+    damage: list[str] | None,
+) -> None:
+    """Written beside and renamed: what stands under the name is always a whole file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from ..batch.arrow import schema
+
+    columns = ("offset", "timestamp", "key", "value", "headers")
+    whole = pa.schema([pa.field("partition", pa.int32(), nullable=False), *schema(columns)])
+    beside = out.with_name(f"{out.name}.tmp")
+    written = 0
+    try:
+        with pq.ParquetWriter(beside, whole, compression="zstd") as writer:
+            for batch in _batches(places, span, pattern, damage, whole, columns):
+                taken = batch if count is None else batch.slice(0, count - written)
+                writer.write_batch(taken)
+                written += taken.num_rows
+                if count is not None and written >= count:
+                    break
+        os.replace(beside, out)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    note(f"{out}: {written:,} records")
+
+
+def _batches(
+    places: list[Place],
+    span: Span,
+    pattern: re.Pattern[bytes] | None,
+    damage: list[str] | None,
+    whole: Any,
+    columns: tuple[str, ...],
+) -> Iterator[Any]:
+    """Arrow batches with a column `partition` in front: as they are stored, or of the single records that are
+    wanted."""
+    import pyarrow as pa
+
+    if pattern is None and damage is None:
+        for place in places:
+            start, end = resolve(span, place.log)
+            for batch in place.log.scan_arrow(start, end, columns=columns):
+                number = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
+                yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
+            if span.end is None:
+                _check_end(place, None)
+        return
+    found = (each for each in _records(places, span, None, damage) if pattern is None or _matches(each[1], pattern))
+    while rows := list(islice(found, 65_536)):
+        yield pa.RecordBatch.from_pylist([_arrow_row(place, record) for place, record in rows], schema=whole)
+
+
+def _arrow_row(place: Place, record: Record) -> dict[str, Any]:
+    headers = [{"key": key, "value": value} for key, value in record.headers]
+    return {
+        "partition": place.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": record.key,
+        "value": record.value,
+        "headers": headers,
+    }

@@ -1,0 +1,209 @@
+"""`sawlog stats`: how much is where and how fast it came, as rows and as a picture.
+
+Everything comes from the batch headers, so a batch counts as a whole at its newest timestamp: exact for sizes and
+counts, and for the rate as fine as the batches are.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from ..batch import kernel
+from ..batch.compression import codec_name
+from ..batch.header import ATTRIBUTES, BASE, BASE_TIME, COMPRESSION_MASK, COUNT, LAST, MAX_TIME, SIZE, Rows, new_rows
+from ..errors import CorruptBatch
+from . import FAILED
+from .offsets import Span, parse, resolve
+from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions, read_as
+from .output import Column, Format, note
+from .output import Output as Printer
+from .places import Place, reading
+from .plot import BarChart, Chart, TimeChart, columns_wanted, svg, text_lines, write_png
+from .units import shown_count, shown_size, shown_time
+
+_FETCH_BYTES = 8 << 20
+_FILE_STEPS = 200
+
+_COLUMNS = [
+    Column("topic"),
+    Column("partition"),
+    Column("records", shown=shown_count),
+    Column("batches", shown=shown_count),
+    Column("size_bytes", "size", shown_size),
+    Column("segments"),
+    Column("record_bytes", "bytes a record", lambda value: "" if value is None else f"{value:,.0f}"),
+    Column("codecs"),
+    Column("oldest", shown=shown_time),
+    Column("newest", shown=shown_time),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the batches of one place say."""
+
+    place: Place
+    times: Any
+    counts: Any
+    sizes: Any
+    oldest: int | None
+    codecs: Counter[str]
+
+
+def stats(
+    topic: MaybeTopic = None,
+    data: MaybeData = None,
+    log: LogDir = None,
+    partition: Partitions = None,
+    offset: Annotated[
+        str, typer.Option("--offset", "-o", metavar="OFFSET", help="Only this part, as for `sawlog read`.")
+    ] = "start",
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw into this .svg or .png file.")
+    ] = None,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Only the table, no picture in the terminal.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show how much is in each partition and at what rate it came, with a plot in the terminal or in a file.
+
+    SVG needs nothing else installed; PNG needs matplotlib.
+
+    \b
+    Examples:
+      sawlog stats -d data
+      sawlog stats orders -d data -o @-1d: --plot orders.svg
+      sawlog stats orders -d data --output json | jq '.rate'
+    """
+    if plot is not None and plot.suffix not in (".svg", ".png"):
+        raise typer.BadParameter(f"{plot.name} is neither .svg nor .png", param_hint="--plot")
+    span = read_as(parse, offset, "--offset")
+    printer = Printer(output)
+    with reading(data, log, topic, partition) as places:
+        tallies = [_tally(place, span) for place in places]
+        rows = [_row(each) for each in tallies]
+    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+    rate = _rate(tallies, _FILE_STEPS if plot is not None else columns_wanted(width), topic)
+    if output in (Format.JSON, Format.NDJSON):
+        printer.item({"partitions": rows, "rate": _rate_rows(rate)})
+    else:
+        printer.rows(rows, _COLUMNS, empty="there is nothing to count: no topics")
+    charts: list[Chart] = [chart for chart in (rate, _sizes(tallies)) if chart is not None]
+    if plot is not None:
+        _write(charts, plot)
+    elif printer.for_people and not no_plot:
+        for chart in charts:
+            printer.line()
+            for line in text_lines(chart, width):
+                printer.line(line)
+        printer.flush()
+
+
+def _tally(place: Place, span: Span) -> Tally:
+    start, end = resolve(span, place.log)
+    times, counts, sizes, oldest, codecs = [], [], [], [], Counter[str]()
+    while start < end:
+        try:
+            fetched = place.log.fetch(start, _FETCH_BYTES)
+        except CorruptBatch as error:
+            note(f"{place.name}: {error}")
+            if error.next_offset is None or error.next_offset <= start:
+                break
+            start = error.next_offset
+            continue
+        if fetched.next_offset <= start:
+            break
+        for buffer in fetched.buffers:
+            rows = _headers(buffer)
+            rows = rows[(rows[:, BASE] < end) & (rows[:, LAST] >= start)]
+            times.append(rows[:, MAX_TIME])
+            counts.append(rows[:, COUNT])
+            sizes.append(rows[:, SIZE])
+            oldest.append(rows[rows[:, BASE_TIME] >= 0, BASE_TIME])
+            numbers, found = np.unique(rows[:, ATTRIBUTES] & COMPRESSION_MASK, return_counts=True)
+            for number, count in zip(numbers.tolist(), found.tolist(), strict=True):
+                codecs[codec_name(number)] += count
+        start = fetched.next_offset
+    first = [int(each.min()) for each in oldest if len(each)]
+    return Tally(place, _joined(times), _joined(counts), _joined(sizes), min(first) if first else None, codecs)
+
+
+def _headers(buffer: memoryview) -> Rows:
+    parts, position = [], 0
+    while position < len(buffer):
+        rows = new_rows(1024)
+        count, position, why = kernel.scan_batches(buffer, position, len(buffer), len(buffer), -1, memoryview(rows))
+        parts.append(rows[:count])
+        if why != kernel.SCAN_MORE:
+            break
+    return np.concatenate(parts) if parts else new_rows(0)
+
+
+def _joined(parts: list[Any]) -> Any:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _row(tally: Tally) -> dict[str, Any]:
+    records, size = int(tally.counts.sum()), int(tally.sizes.sum())
+    newest = int(tally.times.max()) if len(tally.times) else None
+    return {
+        "topic": tally.place.topic,
+        "partition": tally.place.partition,
+        "records": records,
+        "batches": len(tally.times),
+        "size_bytes": size,
+        "segments": len(tally.place.log.segments),
+        "record_bytes": round(size / records, 1) if records else None,
+        "codecs": " ".join(sorted(tally.codecs)),
+        "oldest": tally.oldest,
+        "newest": newest,
+    }
+
+
+def _rate(tallies: list[Tally], steps: int, topic: str | None) -> TimeChart | None:
+    """Records a second over the whole time; None if there is no time in it."""
+    times, counts = _joined([each.times for each in tallies]), _joined([each.counts for each in tallies])
+    counts, times = counts[times >= 0], times[times >= 0]
+    if not len(times):
+        return None
+    first, last = int(times.min()), int(times.max())
+    step = max(-(-(last - first + 1) // steps), 1)
+    sums = np.bincount((times - first) // step, weights=counts)
+    name = topic or "all topics"
+    return TimeChart(f"Records of {name} over time", "records a second", first, step, (sums / step * 1000).tolist())
+
+
+def _rate_rows(rate: TimeChart | None) -> list[dict[str, Any]]:
+    if rate is None:
+        return []
+    return [
+        {"time": rate.start_ms + number * rate.step_ms, "step_ms": rate.step_ms, "records_per_second": round(value, 3)}
+        for number, value in enumerate(rate.values)
+    ]
+
+
+def _sizes(tallies: list[Tally]) -> BarChart | None:
+    if not tallies:
+        return None
+    one_topic = len({each.place.topic for each in tallies}) == 1
+    names = [f"partition {each.place.partition}" if one_topic else each.place.name for each in tallies]
+    sizes = [float(each.sizes.sum()) for each in tallies]
+    return BarChart("Size by partition", "bytes", names, sizes, shown_size, binary=True)
+
+
+def _write(charts: list[Chart], plot: Path) -> None:
+    if plot.suffix == ".svg":
+        plot.write_text(svg(charts), encoding="utf-8")
+    else:
+        try:
+            write_png(charts, plot)
+        except ImportError:
+            note(f"sawlog: PNG needs matplotlib, which is not installed; ask for {plot.with_suffix('.svg')} instead")
+            raise typer.Exit(FAILED) from None
+    note(f"{plot}: {len(charts)} charts")

@@ -1,0 +1,280 @@
+"""`sawlog topic`: create, list, describe, alter, delete, trim, and which settings there are."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import InvalidConfig
+from ..topics.settings import SETTINGS
+from ..topics.store import Store
+from .asking import confirm
+from .offsets import offset_of, parse_bound
+from .options import Data, Output, Partitions, Topic, read_as
+from .output import Column, Format, note
+from .output import Output as Printer
+from .places import chosen, open_store
+from .units import duration_ms, shown_count, shown_size, shown_time, size_bytes
+
+topics = typer.Typer(help="Make, show, change and delete topics.", rich_markup_mode=None)
+
+_Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="NAME=VALUE",
+        help="A setting, as in retention.ms=7d or segment.bytes=64MiB; may be given again. See `topic settings`.",
+    ),
+]
+_TOPIC_COLUMNS = [
+    Column("name", "topic"),
+    Column("partitions"),
+    Column("records", shown=shown_count),
+    Column("size_bytes", "size", shown_size),
+    Column("settings", shown=lambda given: " ".join(f"{name}={value}" for name, value in (given or {}).items())),
+]
+_PARTITION_COLUMNS = [
+    Column("partition"),
+    Column("lowest_offset", "lowest"),
+    Column("next_offset", "next"),
+    Column("records", shown=shown_count),
+    Column("size_bytes", "size", shown_size),
+    Column("segments"),
+    Column("path", cut=False),
+]
+
+
+@topics.command()
+def create(
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name: a-z A-Z 0-9 . _ -")],
+    data: Data,
+    partitions: Annotated[int, typer.Option("--partitions", "-P", min=1, help="How many partitions.")] = 1,
+    settings: _Settings = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Be content if it is there already.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Make a topic; and the store, if the directory is missing or empty.
+
+    \b
+    Examples:
+      sawlog topic create orders -d data
+      sawlog topic create orders -d data --partitions 4 --set retention.ms=7d --set compression.type=zstd
+      sawlog topic create state -d data --set cleanup.policy=compact
+    """
+    given = _settings(settings)
+    with open_store(data, "w", create=True) as store:
+        store.create_topic(name, partitions, exist_ok=if_not_exists, **given)
+        _report(store, name, output, "is there")
+
+
+@topics.command("list")
+def list_topics(data: Data, output: Output = Format.TABLE) -> None:
+    """List the topics: partitions, records, size, settings.
+
+    \b
+    Examples:
+      sawlog topic list -d data
+      sawlog topic list -d data --output json | jq '.[].name'
+    """
+    with open_store(data) as store:
+        found = [topic.describe() for topic in store]
+    rows = [
+        {
+            "name": each.name,
+            "partitions": each.partitions,
+            "records": each.records,
+            "size_bytes": each.size_bytes,
+            "settings": each.settings,
+        }
+        for each in found
+    ]
+    Printer(output).rows(rows, _TOPIC_COLUMNS, empty="no topics yet; `sawlog topic create NAME` makes one")
+
+
+@topics.command()
+def describe(name: Topic, data: Data, output: Output = Format.TABLE) -> None:
+    """Show one topic: its settings, and what each partition holds.
+
+    As csv it is one line a partition; as json it is one object.
+
+    \b
+    Examples:
+      sawlog topic describe orders -d data
+      sawlog topic describe orders -d data --output json | jq '.rows[].next_offset'
+    """
+    printer = Printer(output)
+    with open_store(data) as store:
+        found = store.topic(name).describe()
+    rows = [{column.name: getattr(row, column.name) for column in _PARTITION_COLUMNS} for row in found.rows]
+    if output is Format.CSV:
+        printer.rows(rows, _PARTITION_COLUMNS)
+        return
+    about: dict[str, Any] = {
+        "name": found.name,
+        "id": found.id,
+        "created_ms": found.created_ms,
+        "partitions": found.partitions,
+        "records": found.records,
+        "size_bytes": found.size_bytes,
+    }
+    if not printer.for_people:
+        printer.item({**about, "settings": found.settings, "rows": rows})
+        return
+    columns = [Column("name", "topic"), Column("created_ms", "created", shown_time)]
+    columns += [Column("records", shown=shown_count), Column("size_bytes", "size", shown_size)]
+    printer.item({**about, **found.settings}, columns)
+    printer.line()
+    printer.rows(rows, _PARTITION_COLUMNS)
+
+
+@topics.command()
+def alter(
+    name: Topic,
+    data: Data,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-P", min=1, help="How many from now on; never fewer.")
+    ] = None,
+    settings: _Settings = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; may be given again.")
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Change settings, or add partitions.
+
+    A process that has the topic open goes on with the settings it was opened with. With more partitions, a key may go
+    to another one than before.
+
+    \b
+    Examples:
+      sawlog topic alter orders -d data --set retention.bytes=10GiB
+      sawlog topic alter orders -d data --unset retention.ms --partitions 8
+    """
+    given = {**_settings(settings), **dict.fromkeys(map(_known, unset or ()))}
+    if partitions is None and not given:
+        raise typer.BadParameter("nothing to change: give --set, --unset or --partitions")
+    with open_store(data, "w") as store:
+        store.alter_topic(name, partitions, **given)
+        _report(store, name, output, "was changed")
+
+
+@topics.command()
+def delete(
+    name: Topic, data: Data, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+) -> None:
+    """Delete a topic with all its records. Asks first, unless --yes is given.
+
+    \b
+    Examples:
+      sawlog topic delete orders -d data
+      sawlog topic delete orders -d data --yes
+    """
+    with open_store(data) as store:
+        found = store.topic(name).describe()
+    what = f"{found.records:,} records ({shown_size(found.size_bytes)}) in {found.partitions} partitions"
+    confirm(f"delete the topic {name} with {what}", yes)
+    with open_store(data, "w") as store:
+        store.delete_topic(name)
+    note(f"{name} is deleted")
+
+
+@topics.command()
+def trim(
+    name: Topic,
+    data: Data,
+    to: Annotated[
+        str, typer.Option("--to", "-o", metavar="OFFSET", help="The first offset to keep: 500, -100, end, @-7d, ...")
+    ],
+    partition: Partitions = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Drop the oldest records of a topic, up to an offset, a number of records from the end, or a time.
+
+    Records below the offset are gone for readers at once; files go when a whole segment is below.
+
+    \b
+    Examples:
+      sawlog topic trim orders -d data --to @-7d --dry-run     what is older than a week
+      sawlog topic trim orders -d data --to 5000 -p 0
+      sawlog topic trim orders -d data --to -1000 --yes        keep the last thousand of each partition
+    """
+    bound = read_as(parse_bound, to, "--to")
+    with open_store(data) as store:
+        rows: list[dict[str, Any]] = []
+        for number in chosen(store.topic(name), partition):
+            log = store.topic(name).partition(number)
+            keep, lowest = offset_of(bound, log), log.lowest_offset
+            rows.append(
+                {"topic": name, "partition": number, "lowest": lowest, "keep_from": keep, "dropped": keep - lowest}
+            )
+    columns = [Column("topic"), Column("partition"), Column("lowest"), Column("keep_from"), Column("dropped")]
+    going = {row["partition"]: row["keep_from"] for row in rows if row["dropped"]}
+    if going and not dry_run:
+        confirm(f"drop {sum(row['dropped'] for row in rows):,} records of {name}", yes)
+        with open_store(data, "w") as store:
+            store.topic(name).trim(going)
+    Printer(output).rows(rows, columns)
+
+
+@topics.command("settings")
+def show_settings(output: Output = Format.TABLE) -> None:
+    """List the settings that a topic can have, and what each is for.
+
+    \b
+    Examples:
+      sawlog topic settings
+    """
+    rows = [{"name": each.name, "about": each.about} for each in SETTINGS.values()]
+    about = Column("about", shown=lambda text: text)
+    if output is Format.TABLE:
+        Printer(output).item(
+            {row["name"]: row["about"] for row in rows}, [Column(row["name"], row["name"]) for row in rows]
+        )
+    else:
+        Printer(output).rows(rows, [Column("name", "setting"), about])
+
+
+def _report(store: Store, name: str, output: Format, what: str) -> None:
+    topic = store.topic(name)
+    count = f"{topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
+    given = "".join(f", {key}={value}" for key, value in topic.settings.items())
+    if output is Format.TABLE:
+        note(f"{name} {what}: {count}{given}")
+    else:
+        about = {"name": name, "id": topic.id, "partitions": topic.partitions, "settings": topic.settings}
+        Printer(output).item(about)
+
+
+def _known(name: str) -> str:
+    """The keyword for a setting's name."""
+    found = SETTINGS.get(name) or SETTINGS.get(name.replace("_", "."))
+    if found is None:
+        raise InvalidConfig(f"there is no setting {name!r}; `sawlog topic settings` lists them")
+    return found.keyword
+
+
+def _settings(given: list[str] | None) -> dict[str, Any]:
+    """`name=value` pairs as keywords, with units turned into numbers."""
+    made = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE, as in retention.ms=7d", param_hint="--set")
+        made[_known(name)] = _number(name, value)
+    return made
+
+
+def _number(name: str, value: str) -> str:
+    """`7d` for milliseconds and `64MiB` for bytes, as the number that the setting takes; anything else as it is."""
+    if re.fullmatch(r"-?\d+", value):
+        return value
+    if name.endswith((".ms", "_ms")):
+        return str(read_as(duration_ms, value, f"--set {name}"))
+    if name.endswith((".bytes", "_bytes")):
+        return str(read_as(size_bytes, value, f"--set {name}"))
+    return value

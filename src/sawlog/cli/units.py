@@ -1,0 +1,119 @@
+"""Sizes, durations and times, as people type them and as they like to read them.
+
+Read: `64MiB`, `1.5GB`, `4096` (bytes); `7d`, `1h30m`, `250ms` (durations); ISO dates and times, seconds and
+milliseconds since 1970 (times). A time without a zone is local time, because that is what a person at a terminal means.
+Each reader raises `ValueError` with what would have been right; the options turn that into a usage error.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+_SIZES = {
+    "": 1,
+    "b": 1,
+    **{unit: 1000**power for power, unit in enumerate(("kb", "mb", "gb", "tb"), 1)},
+    **{unit: 1024**power for power, unit in enumerate(("kib", "mib", "gib", "tib"), 1)},
+    **{unit: 1024**power for power, unit in enumerate(("k", "m", "g", "t"), 1)},
+}
+_DURATIONS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# --- read
+
+
+def size_bytes(text: str) -> int:
+    """`64MiB`, `10MB`, `512k` (1024) or a plain number, as bytes."""
+    found = _SIZE.fullmatch(text.strip().lower())
+    if not found or found[2] not in _SIZES:
+        raise ValueError(f"{text!r} is not a size; write 4096, 64KiB, 10MB or 1GiB")
+    return int(float(found[1]) * _SIZES[found[2]]) if "." in found[1] else int(found[1]) * _SIZES[found[2]]
+
+
+def duration_ms(text: str) -> int:
+    """`7d`, `1h30m`, `250ms`, as milliseconds."""
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a duration; write 250ms, 10s, 5m, 1h30m, 7d or 2w")
+    return round(sum(float(number) * _DURATIONS_MS[unit] for number, unit in _DURATION_PART.findall(text)))
+
+
+def time_ms(text: str) -> int:
+    """An ISO date or time (local unless it names a zone), or seconds or milliseconds since 1970, as milliseconds."""
+    if text.isascii() and text.isdigit() and len(text) in (10, 13):
+        return int(text) * (1000 if len(text) == 10 else 1)
+    try:
+        # Python reads 8 digits as a date as well; here that would be a short number of milliseconds.
+        found = datetime.fromisoformat(text) if not text.isdigit() else None
+    except ValueError:
+        found = None
+    if found is None:
+        raise ValueError(
+            f"{text!r} is not a time; write 2026-11-01, 2026-11-01T08:30, 2026-11-01T08:30:00Z, or seconds (10 digits) "
+            "or milliseconds (13) since 1970"
+        )
+    return (found.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+
+
+# --- show
+
+
+def shown_size(number: int | float | None) -> str:
+    """Bytes with a unit: 5 B, 1.2 KiB, 64 MiB."""
+    if number is None:
+        return ""
+    value, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+def shown_count(number: int | float | None) -> str:
+    """A count with separators: 1,204,331."""
+    return "" if number is None else f"{number:,.0f}"
+
+
+def shown_rate(number: float) -> str:
+    """A rate, short enough for an axis: 950, 12.5k, 3.1M."""
+    value, unit = float(number), ""
+    for larger in ("k", "M", "G"):
+        if abs(value) < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.3g}{unit}"
+
+
+def shown_time(ms: int | None) -> str:
+    """Milliseconds since 1970 as local time; empty where there is none."""
+    if ms is None or ms < 0:
+        return ""
+    try:
+        when = (_EPOCH + timedelta(milliseconds=ms)).astimezone()
+    except (OverflowError, ValueError):
+        return str(ms)  # beyond the calendar, but somebody stored it
+    return when.isoformat(sep=" ", timespec="milliseconds")
+
+
+def shown_duration(ms: float | None) -> str:
+    """Milliseconds as a short duration: 250 ms, 1.5 s, 3 h 20 m."""
+    if ms is None:
+        return ""
+    if ms < 1:
+        return f"{ms * 1000:.0f} µs"
+    if ms < 1000:
+        return f"{ms:.3g} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.3g} s"
+    minutes = round(ms / 60_000)
+    if minutes < 60:
+        return f"{minutes} m"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} m" if minutes else f"{hours} h"
+    return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"

@@ -1,0 +1,79 @@
+"""Who should own which partition: a pure function of what every member can see.
+
+`assign` gives every partition to exactly one member that subscribes to its topic, if there is one. It is *balanced*:
+nobody has two more than somebody who could take one of them, directly or by others passing some on. It is *sticky*: a
+partition stays with its owner unless balance needs it. And it is deterministic, so that members who see the same come
+to the same result without talking. Members who do not (one has just died, and not everyone has looked since) may
+differ for a moment; that is harmless, because owning a partition takes its lock as well (see `members`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+
+#: A partition: the topic's name and a number.
+Share = tuple[str, int]
+
+
+def assign(
+    subscriptions: Mapping[str, Collection[str]], partitions: Iterable[Share], owners: Mapping[Share, str]
+) -> dict[str, set[Share]]:
+    """What each member should own. `subscriptions`: the topics of each live member; `owners`: who owns what now."""
+    plan: dict[str, set[Share]] = {member: set() for member in sorted(subscriptions)}
+    free: list[Share] = []
+    for share in sorted(partitions):
+        owner = owners.get(share)
+        if owner is not None and share[0] in subscriptions.get(owner, ()):
+            plan[owner].add(share)
+        else:
+            free.append(share)
+    for share in free:
+        takers = [member for member in plan if share[0] in subscriptions[member]]
+        if takers:
+            plan[min(takers, key=lambda member: (len(plan[member]), member))].add(share)
+    while _level(plan, subscriptions):
+        pass
+    return plan
+
+
+def _level(plan: dict[str, set[Share]], subscriptions: Mapping[str, Collection[str]]) -> bool:
+    """Move one partition from a member that has too many towards one that has too few; whether there was any."""
+    for giver in sorted(plan, key=lambda member: (-len(plan[member]), member)):
+        path = _way_down(plan, subscriptions, giver)
+        if path:
+            for member, share, taker in path:
+                plan[member].remove(share)
+                plan[taker].add(share)
+            return True
+    return False
+
+
+def _way_down(
+    plan: dict[str, set[Share]], subscriptions: Mapping[str, Collection[str]], giver: str
+) -> list[tuple[str, Share, str]]:
+    """The shortest row of moves (from, what, to) that ends at a member with at least two fewer; empty if none does.
+
+    In a row each member passes on as many as it gets, so that only the first and the last change in number.
+    """
+    came_from: dict[str, tuple[str, Share]] = {}
+    waiting = deque([giver])
+    seen = {giver}
+    while waiting:
+        member = waiting.popleft()
+        if len(plan[member]) <= len(plan[giver]) - 2:
+            path: list[tuple[str, Share, str]] = []
+            while member != giver:
+                before, share = came_from[member]
+                path.append((before, share, member))
+                member = before
+            return path
+        # The last partition of each topic that it owns: those with low numbers stay where they are.
+        offers = {share[0]: share for share in sorted(plan[member])}
+        for other in sorted(plan.keys() - seen, key=lambda each: (len(plan[each]), each)):
+            wanted = [offers[topic] for topic in sorted(offers) if topic in subscriptions[other]]
+            if wanted:
+                seen.add(other)
+                came_from[other] = member, wanted[0]
+                waiting.append(other)
+    return []

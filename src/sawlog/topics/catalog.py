@@ -1,0 +1,407 @@
+"""Which topics there are: made, changed and deleted so that a crash at any moment leaves the old state or the new one.
+
+The catalogue is the directory itself. A topic is there when `topics/<name>/topic.json` is; everything it needs is made
+before, under a name that no topic can have, and then renamed:
+
+```
+create   topics/<id>.tmp/ with all partitions and topic.json  ->  rename to topics/<name>
+alter    partition-<n>.tmp/ -> rename to partition-<n>, each; then topic.json is replaced, which makes them count
+delete   the lock of every partition is taken; rename to topics/<id>.deleted; then the files go
+```
+
+Whatever is left of a half-done change (`*.tmp`, `*.deleted`, partitions beyond the number in topic.json) is removed by
+the next process that opens the store for writing. All of it happens under the store's LOCK, which is held for a moment:
+whoever finds it taken tries again for a few seconds. Reading takes no lock.
+
+Deleting needs the partitions' locks, so a topic is not deleted under a process that writes to it. A process that gets a
+partition's lock afterwards has to look whether the topic is still the same one (`Catalog.check`): what it has
+open may be the deleted one.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from ..errors import (
+    CorruptFile,
+    DirectoryLocked,
+    InvalidConfig,
+    ReadOnlyLog,
+    StorageError,
+    StoreNotFound,
+    TopicExists,
+    TopicNotFound,
+)
+from ..log import names as log_names
+from ..log.locking import take_lock
+from ..log.log import Log
+from ..storage import Directory, Lock
+from . import documents, settings
+from .names import (
+    DELETED,
+    LOCK,
+    STORE,
+    TMP,
+    TOPIC,
+    TOPICS,
+    check_topic_name,
+    is_topic_name,
+    partition_name,
+    partition_number,
+)
+
+FORMAT = 1
+#: How long somebody waits for the catalogue's lock, and how often it is tried.
+_PATIENCE_S, _POLL_S = 5.0, 0.005
+#: More partitions than this in one topic are a slip of the keyboard: each costs files and locks.
+MAX_PARTITIONS = 100_000
+#: What the system says of a topic's directory that is not there, or is none.
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+#: What may lie in a directory that is to become a store: left by a crash while it was made, or by the file system.
+_NOTHING = frozenset({LOCK, f"{STORE}{TMP}", "lost+found"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What topic.json says."""
+
+    id: str
+    name: str
+    partitions: int
+    settings: Mapping[str, settings.Value]
+    created_ms: int
+
+
+class Catalog:
+    """The topics of one store. Safe between threads and processes."""
+
+    def __init__(self, root: Directory, mode: str) -> None:
+        self.root = root
+        self.mode = mode
+        if mode == "w":
+            self._make()
+        self.id = self._load_id()
+        self._topics = self._open_topics()
+        if mode == "w":
+            try:
+                self.sweep()
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Give up the handle of `topics/`; the root is the caller's."""
+        if self._topics is not None:
+            self._topics.close()
+
+    # --- the store itself
+
+    def _make(self) -> None:
+        """Lay out a store where there is none; anything else that lies there is not touched."""
+        if self.root.exists(STORE):
+            return
+        self._refuse_strangers()  # before a LOCK is left in somebody's directory
+        with self.changing():
+            if not self.root.exists(STORE):
+                self._refuse_strangers()
+                documents.store(self.root, STORE, {"format": FORMAT, "id": str(uuid.uuid4())})
+
+    def _refuse_strangers(self) -> None:
+        names, children = self.root.names(), self.root.children()
+        if not {*names, *children} - _NOTHING:
+            return
+        if any(log_names.segment_base(name) is not None for name in names):
+            raise InvalidConfig(
+                f"{self.root.path} holds one log, not a store of topics: use Log.open for it, or another directory"
+            )
+        found = ", ".join([*names, *(f"{name}/" for name in children)][:5])
+        raise InvalidConfig(
+            f"{self.root.path} is neither empty nor a store: it holds {found}; choose an empty or a new directory"
+        )
+
+    def _load_id(self) -> str:
+        path = f"{self.root.path}/{STORE}"
+        if not self.root.exists(STORE):
+            hint = ": it holds one log, use Log.open" if any(map(log_names.segment_base, self.root.names())) else ""
+            raise StoreNotFound(errno.ENOENT, f"there is no store in {self.root.path}{hint}")
+        fields = documents.load(self.root, STORE)
+        if (found := documents.field(fields, "format", int, path)) != FORMAT:
+            raise InvalidConfig(f"{path} is of format {found}; this version of sawlog knows format {FORMAT}")
+        return documents.field(fields, "id", str, path)
+
+    def _open_topics(self) -> Directory | None:
+        if self.mode == "w":
+            return self.root.child(TOPICS, create=True)
+        return self.root.child(TOPICS) if TOPICS in self.root.children() else None
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the catalogue's lock; waits for others, who hold it for a moment, too."""
+        if self.mode != "w":
+            raise ReadOnlyLog(f'the store {self.root.path} was opened with mode="r"')
+        held = self._lock()
+        try:
+            yield
+        finally:
+            held.release()
+
+    def _lock(self) -> Lock:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return self.root.lock(LOCK)
+            except DirectoryLocked:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_POLL_S)
+
+    # --- looking
+
+    @property
+    def topics(self) -> Directory:
+        """The directory of all topics."""
+        if self._topics is None:
+            self._topics = self.root.child(TOPICS)
+        return self._topics
+
+    def names(self) -> list[str]:
+        """The names of all topics, sorted."""
+        if self._topics is None and TOPICS not in self.root.children():
+            return []
+        return [name for name in self.topics.children() if is_topic_name(name)]
+
+    def load(self, name: str) -> Entry:
+        """What there is to know about a topic; `TopicNotFound` if there is none."""
+        missing = TopicNotFound(f"there is no topic {name!r} in {self.root.path}")
+        if not isinstance(name, str) or not is_topic_name(name):
+            raise missing
+        try:
+            directory = self.topics.child(name)
+        except StorageError as error:
+            if error.errno not in _MISSING:
+                raise
+            raise TopicNotFound(f"{missing}; {self._known()}") from None
+        try:
+            entry = self._read(directory, name)
+        finally:
+            directory.close()
+        if entry.name != name:
+            if entry.name.lower() == name.lower():  # a file system that does not tell them apart
+                raise missing
+            raise CorruptFile(f"{directory.path} holds the topic {entry.name!r}; give the directory that name again")
+        return entry
+
+    def _known(self) -> str:
+        known = self.names()
+        shown = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+        return f"there are {shown}" if known else "there are none yet: make one with create_topic"
+
+    @staticmethod
+    def _read(directory: Directory, name: str) -> Entry:
+        path = f"{directory.path}/{TOPIC}"
+        try:
+            fields = documents.load(directory, TOPIC)
+        except StorageError as error:
+            if error.errno not in _MISSING:
+                raise
+            if partition_name(0) not in directory.children():  # moved away by whoever deletes it
+                raise TopicNotFound(f"there is no topic {name!r}: {directory.path} holds none") from error
+            raise CorruptFile(f"{path} is missing; restore it from a copy") from error
+        entry = Entry(
+            documents.field(fields, "id", str, path),
+            documents.field(fields, "name", str, path),
+            documents.field(fields, "partitions", int, path),
+            documents.field(fields, "settings", dict, path),
+            documents.field(fields, "created_ms", int, path),
+        )
+        if entry.partitions < 1:
+            raise CorruptFile(f"{path}: a topic has at least one partition, not {entry.partitions}")
+        return entry
+
+    def check(self, entry: Entry) -> Entry:
+        """What topic.json says now; `TopicNotFound` if the topic was deleted or made anew since `entry` was read."""
+        now = self.load(entry.name)
+        if now.id != entry.id:
+            raise TopicNotFound(f"the topic {entry.name!r} was deleted and made anew; ask the store for it again")
+        return now
+
+    def partition(self, entry: Entry, number: int) -> Directory:
+        """The directory of one partition."""
+        topic = self.topics.child(entry.name)
+        try:
+            return topic.child(partition_name(number))
+        finally:
+            topic.close()
+
+    # --- changing
+
+    def create(self, name: str, partitions: int, given: Mapping[str, object]) -> Entry:
+        """Make a topic; `TopicExists` if there is one of that name, in whatever case."""
+        check_topic_name(name)
+        _check_partitions(partitions)
+        entry = Entry(str(uuid.uuid4()), name, partitions, settings.changed({}, given), time.time_ns() // 1_000_000)
+        with self.changing():
+            self._check_free(name)
+            temporary = f"{entry.id}{TMP}"
+            try:
+                self._build(temporary, entry)
+                self.topics.rename(temporary, name)
+            except BaseException:
+                self._discard(temporary)
+                raise
+            self.topics.sync()
+        return entry
+
+    def _check_free(self, name: str) -> None:
+        for other in self.names():
+            if other == name:
+                raise TopicExists(errno.EEXIST, f"there is a topic {name!r} already in {self.root.path}")
+            if other.lower() == name.lower():
+                raise TopicExists(
+                    errno.EEXIST,
+                    f"there is a topic {other!r} already: {name!r} differs by upper and lower case only, "
+                    "which not every file system tells apart",
+                )
+
+    def _build(self, temporary: str, entry: Entry) -> None:
+        """All of a topic under a name that does not count."""
+        directory = self.topics.child(temporary, create=True)
+        try:
+            for number in range(entry.partitions):
+                self._build_partition(directory, partition_name(number), entry)
+            _store(directory, entry)
+        finally:
+            directory.close()
+
+    @staticmethod
+    def _build_partition(topic: Directory, name: str, entry: Entry) -> None:
+        made = topic.child(name, create=True)
+        try:
+            Log.create(made, settings.log_config(entry.settings))
+        finally:
+            made.close()
+
+    def _discard(self, temporary: str) -> None:
+        """Take back what a failed change left; what cannot be removed now is removed at the next open."""
+        try:
+            self.topics.remove_child(temporary)
+        except (OSError, StorageError):
+            pass
+
+    def alter(self, name: str, partitions: int | None, changes: Mapping[str, object]) -> Entry:
+        """More partitions, other settings; all of it or nothing."""
+        if partitions is not None:
+            _check_partitions(partitions)
+        with self.changing():
+            entry = self.load(name)
+            wanted = entry.partitions if partitions is None else partitions
+            if wanted < entry.partitions:
+                raise InvalidConfig(
+                    f"the topic {name!r} has {entry.partitions} partitions; their number can only grow, "
+                    "because records would be lost and keys would move: make a new topic and copy"
+                )
+            changed = replace(entry, partitions=wanted, settings=settings.changed(entry.settings, changes))
+            if changed != entry:
+                self._change(entry, changed)
+        return changed
+
+    def _change(self, entry: Entry, changed: Entry) -> None:
+        directory = self.topics.child(entry.name)
+        try:
+            self._sweep_topic(directory, entry)
+            for number in range(entry.partitions, changed.partitions):
+                temporary = f"{partition_name(number)}{TMP}"
+                self._build_partition(directory, temporary, changed)
+                directory.rename(temporary, partition_name(number))
+            directory.sync()
+            _store(directory, changed)
+        finally:
+            directory.close()
+
+    def delete(self, name: str) -> Entry:
+        """Delete a topic with all its records; `DirectoryLocked` if somebody is writing to it."""
+        with self.changing(), ExitStack() as held:
+            entry = self.load(name)
+            for number in range(entry.partitions):
+                directory = self.partition(entry, number)
+                held.callback(directory.close)
+                held.callback(take_lock(directory).release)
+            gone = f"{entry.id}{DELETED}"
+            self.topics.rename(name, gone)
+            self.topics.sync()
+            held.close()
+            self.topics.remove_child(gone)
+        return entry
+
+    # --- after a crash
+
+    def sweep(self) -> None:
+        """Remove what half-done changes have left."""
+        if not self._leftovers():
+            return
+        with self.changing():
+            for name in self._leftovers():
+                if name.endswith((TMP, DELETED)):
+                    self.topics.remove_child(name)
+                    continue
+                directory = self.topics.child(name)
+                try:
+                    self._sweep_topic(directory, self._read(directory, name))
+                finally:
+                    directory.close()
+            self.topics.sync()
+
+    def _leftovers(self) -> list[str]:
+        """Directories that are no topics, and topics that have directories too many."""
+        return [
+            name
+            for name in self.topics.children()
+            if name.endswith((TMP, DELETED)) or (is_topic_name(name) and self._has_extra(name))
+        ]
+
+    def _has_extra(self, name: str) -> bool:
+        try:
+            directory = self.topics.child(name)
+        except StorageError:
+            return False  # deleted a moment ago
+        try:
+            return bool(_extra(directory, self._read(directory, name)))
+        except (CorruptFile, TopicNotFound):
+            return False  # not the moment to judge: whoever asks for the topic is told
+        finally:
+            directory.close()
+
+    @staticmethod
+    def _sweep_topic(directory: Directory, entry: Entry) -> None:
+        for name in _extra(directory, entry):
+            directory.remove_child(name)
+
+
+def _extra(directory: Directory, entry: Entry) -> list[str]:
+    """Partitions that are not in topic.json: they were being added."""
+    return [
+        name
+        for name in directory.children()
+        if (number := partition_number(name)) is not None and (number >= entry.partitions or name.endswith(TMP))
+    ]
+
+
+def _store(directory: Directory, entry: Entry) -> None:
+    fields = {
+        "id": entry.id,
+        "name": entry.name,
+        "partitions": entry.partitions,
+        "settings": dict(entry.settings),
+        "created_ms": entry.created_ms,
+    }
+    documents.store(directory, TOPIC, fields)
+
+
+def _check_partitions(number: object) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_PARTITIONS:
+        raise InvalidConfig(f"partitions must be a whole number from 1 to {MAX_PARTITIONS}, not {number!r}")

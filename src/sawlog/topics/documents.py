@@ -1,0 +1,64 @@
+"""Small files of a store: JSON that any tool can read, with a checksum as its last line.
+
+```
+{
+  "id": "0b5c…",
+  "partitions": 4,
+  "crc32c": "1c291ca3"
+}
+```
+
+The checksum is that of every byte before its own line. A document is replaced as a whole (`Directory.replace`), so it
+is the old one or the new one; if a byte of it is different from what was written, reading raises `CorruptFile`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from ..batch.checksum import crc32c
+from ..errors import CorruptFile
+from ..storage import Directory
+
+T = TypeVar("T")
+
+_MARK = b'  "crc32c": "'
+
+
+def encode(fields: dict[str, Any]) -> bytes:
+    """The bytes of a document, one field a line."""
+    lines = (f"  {json.dumps(name)}: {json.dumps(value)},\n" for name, value in fields.items())
+    body = ("{\n" + "".join(lines)).encode()
+    return body + _MARK + f'{crc32c(body):08x}"\n}}\n'.encode()
+
+
+def decode(data: bytes, path: str) -> dict[str, Any]:
+    """The fields; `CorruptFile` unless every byte is as it was written."""
+    body, _, mark = data.rpartition(_MARK)
+    if mark != f'{crc32c(body):08x}"\n}}\n'.encode():
+        raise CorruptFile(f"{path}: its checksum does not match; restore it from a copy")
+    try:
+        fields: dict[str, Any] = json.loads(data)
+    except ValueError as error:
+        raise CorruptFile(f"{path} does not parse: {error}") from error
+    del fields["crc32c"]
+    return fields
+
+
+def load(directory: Directory, name: str) -> dict[str, Any]:
+    """Read a document."""
+    return decode(directory.read(name), f"{directory.path}/{name}")
+
+
+def store(directory: Directory, name: str, fields: dict[str, Any]) -> None:
+    """Replace a document, atomically and durably."""
+    directory.replace(name, encode(fields))
+
+
+def field(fields: dict[str, Any], name: str, kind: type[T], path: str) -> T:
+    """One field of the right type, or `CorruptFile`."""
+    value = fields.get(name)
+    if type(value) is not kind:
+        raise CorruptFile(f"{path}: {name} is {value!r}, which is no {kind.__name__}")
+    return value

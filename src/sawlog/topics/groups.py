@@ -1,0 +1,407 @@
+"""Consumer groups: how far each has read, and looking at and moving that from outside.
+
+Committed offsets live in `groups/`, a compacted log of our own that every process of the machine writes in turns
+(`SharedLog`). One record is one offset of one group:
+
+```
+key     ["offset", "billing", "orders", 3]
+value   {"offset": 1200, "topic_id": "5f0c…", "metadata": "", "time_ms": 1763251200000, "member": "9b1e…"}
+```
+
+The last record of a key counts; one without a value deletes it. The offset is that of the next record to be read. It
+counts for the topic with that id only: a topic that was deleted and made again starts without offsets.
+
+Reading takes no lock: each process keeps the offsets in memory and reads what was appended since. Who may commit what
+is said in `members`.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+from ..config import MIB, LogConfig
+from ..errors import (
+    CorruptFile,
+    GroupActive,
+    GroupNotFound,
+    InvalidConfig,
+    LogClosed,
+    LogNotFound,
+    ReadOnlyLog,
+    TopicNotFound,
+)
+from ..log.log import Log
+from ..log.shared import SharedLog
+from ..storage import Directory
+from .assignment import Share
+from .members import (
+    Member,
+    Members,
+    check_group_name,
+    forget_group,
+    give_up,
+    group_directory,
+    groups_with_members,
+)
+from .names import GROUPS
+
+if TYPE_CHECKING:
+    from .store import Store
+    from .topic import Topic
+
+#: Where to start: the first record there is, the end, an offset, or the first record that is not older.
+Place = Literal["earliest", "latest"] | int | datetime
+
+_CONFIG = LogConfig(segment_bytes=MIB)
+#: The log is compacted when it has more segments than this.
+_SEGMENTS = 4
+#: What was read so long ago is read anew: a deletion may have been compacted away since.
+_STALE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One committed offset."""
+
+    offset: int
+    topic_id: str
+    metadata: str
+    time_ms: int
+    #: The id of the member that committed it; empty if it came from outside.
+    member: str
+
+
+class OffsetStore:
+    """The committed offsets of all groups of a store."""
+
+    def __init__(self, root: Directory, *, writable: bool) -> None:
+        self._root = root
+        self._writable = writable
+        self._mutex = threading.RLock()
+        self._shared: SharedLog | None = None
+        self._directory: Directory | None = None
+        self._reader: Log | None = None
+        self._groups: dict[str, dict[Share, Committed]] = {}
+        self._position = 0
+        self._read_s = 0.0
+        self._closed = False
+
+    # --- reading
+
+    def of(self, group: str) -> dict[Share, Committed]:
+        """The offsets of one group, as of now."""
+        with self._mutex:
+            self._catch_up()
+            return dict(self._groups.get(group, {}))
+
+    def groups(self) -> list[str]:
+        """The groups that have any."""
+        with self._mutex:
+            self._catch_up()
+            return sorted(name for name, offsets in self._groups.items() if offsets)
+
+    def _catch_up(self) -> None:
+        if self._closed:
+            raise LogClosed(f"the groups of {self._root.path} are closed")
+        if self._reader is None:
+            if GROUPS not in self._root.children():
+                return
+            directory = self._root.child(GROUPS)
+            try:
+                self._reader = Log.open(directory, _CONFIG, mode="r")
+            except LogNotFound:  # nobody has committed yet
+                directory.close()
+                return
+        end = self._reader.next_offset
+        now = time.monotonic()
+        if end < self._position or now - self._read_s > _STALE_S:
+            self._groups, self._position = {}, 0
+        self._read_s = now
+        start = max(self._position, self._reader.lowest_offset)
+        if start < end:
+            for record in self._reader.scan(start, end):
+                self._apply(record.key, record.value)
+        self._position = end
+
+    def _apply(self, key: bytes | None, value: bytes | None) -> None:
+        try:
+            kind, group, topic, partition = json.loads(key or b"")
+            if kind != "offset":
+                return  # of a later version of this program
+            offsets = self._groups.setdefault(group, {})
+            if value is None:
+                offsets.pop((topic, partition), None)
+                return
+            found = json.loads(value)
+            offsets[topic, partition] = Committed(
+                int(found["offset"]),
+                str(found["topic_id"]),
+                str(found["metadata"]),
+                int(found["time_ms"]),
+                str(found["member"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptFile(f"a record of {self._root.path}/{GROUPS} is no committed offset: {key!r}") from error
+
+    # --- writing
+
+    @contextmanager
+    def turn(self) -> Iterator[Turn]:
+        """Alone among all processes: what is read and written in it happens at one moment."""
+        if not self._writable:
+            raise ReadOnlyLog(f'the store {self._root.path} was opened with mode="r": its groups cannot be changed')
+        with self._mutex:
+            if self._closed:
+                raise LogClosed(f"the groups of {self._root.path} are closed")
+            if self._shared is None:
+                self._directory = self._root.child(GROUPS, create=True)
+                self._shared = SharedLog(self._directory, _CONFIG)
+            shared = self._shared
+        with shared.turn() as log:
+            yield Turn(self, log)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        with self._mutex:
+            self._closed = True
+            mine = (self._directory, self._shared, self._reader)
+            self._directory = self._shared = self._reader = None
+        with ExitStack() as last:  # not under the mutex: whoever is in a turn needs that to end it
+            for each in mine:
+                if each is not None:
+                    last.callback(each.close)
+
+
+class Turn:
+    """What can be done in a turn."""
+
+    def __init__(self, store: OffsetStore, log: Log) -> None:
+        self._store = store
+        self._log = log
+
+    def offsets(self, group: str) -> dict[Share, Committed]:
+        """The offsets of one group: nobody else changes them now."""
+        return self._store.of(group)
+
+    def write(self, group: str, offsets: Mapping[Share, Committed | None]) -> None:
+        """Commit, or with None delete; all of them or none. Durable when this returns."""
+        if not offsets:
+            return
+        records = []
+        for (topic, partition), each in sorted(offsets.items()):
+            key = json.dumps(["offset", group, topic, partition]).encode()
+            value = None
+            if each is not None:
+                fields = {
+                    "offset": each.offset,
+                    "topic_id": each.topic_id,
+                    "metadata": each.metadata,
+                    "time_ms": each.time_ms,
+                    "member": each.member,
+                }
+                value = json.dumps(fields).encode()
+            records.append((value, key))
+        self._log.append_many(records)
+        if len(self._log.segments) > _SEGMENTS:
+            compact = getattr(self._log, "compact", None)
+            if compact is not None:
+                compact()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """How far a group is in one partition."""
+
+    topic: str
+    partition: int
+    #: The next offset to be read; None if nothing was committed.
+    committed: int | None
+    lowest: int
+    end: int
+    #: Records that are there and not committed as read.
+    lag: int
+    #: The id of the member that owns it, if one does.
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """What there is to know about a group."""
+
+    name: str
+    members: tuple[Member, ...]
+    rows: tuple[GroupRow, ...]
+
+
+class Groups:
+    """The consumer groups of a store. `store.groups` gives it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        #: Committed offsets; for consumers.
+        self.offsets = OffsetStore(store.directory, writable=store.mode != "r")
+
+    def close(self) -> None:
+        """Let go of the files; `Store.close` does it."""
+        self.offsets.close()
+
+    # --- looking
+
+    def list(self) -> list[str]:
+        """The names of all groups that have committed something or have members."""
+        names = set(self.offsets.groups())
+        names.update(name for name in groups_with_members(self._store.directory) if self._live(name))
+        return sorted(names)
+
+    def describe(self, name: str) -> GroupDescription:
+        """The members of a group and how far it is; `GroupNotFound` if there is none of that name."""
+        offsets = self.offsets.of(check_group_name(name))
+        members = self._live(name)
+        if not offsets and not members:
+            raise self._not_found(name)
+        owners = {share: id for share, id in self._owners(name).items() if id in members}
+        topics = {topic for topic, _ in offsets}.union(*(member.topics for member in members.values()))
+        rows: list[GroupRow] = []
+        for topic_name in sorted(topics):
+            try:
+                topic = self._store.topic(topic_name)
+            except TopicNotFound:
+                continue  # deleted since
+            rows.extend(_row(topic, number, offsets, owners) for number in range(topic.partitions))
+        return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows))
+
+    def _members_of(self, name: str) -> Members | None:
+        if name not in groups_with_members(self._store.directory):
+            return None
+        return Members(group_directory(self._store.directory, name, create=False))
+
+    def _live(self, name: str) -> dict[str, Member]:
+        found = self._members_of(name)
+        if found is None:
+            return {}
+        try:
+            return found.look() if self._store.mode != "r" else found.glance()
+        finally:
+            found.directory.close()
+
+    def _owners(self, name: str) -> dict[Share, str]:
+        found = self._members_of(name)
+        if found is None:
+            return {}
+        try:
+            return found.owners()
+        finally:
+            found.directory.close()
+
+    def _not_found(self, name: str) -> GroupNotFound:
+        return GroupNotFound(f"there is no group {name!r} in {self._store.path}: nobody has committed or joined")
+
+    # --- moving
+
+    def commit(self, name: str, offsets: Mapping[Share, int], *, metadata: str = "") -> None:
+        """Commit offsets for a group without being a member: for readers that keep track of themselves.
+
+        `GroupActive`, and nothing is written, if a live member owns one of the partitions.
+        """
+        check_group_name(name)
+        made = {share: self._committed(share, offset, metadata) for share, offset in offsets.items()}
+        with self._turn_without_owners(name, made) as turn:
+            turn.write(name, made)
+
+    def seek(self, name: str, offsets: Mapping[Share, Place]) -> dict[Share, int]:
+        """Move a group that nobody consumes in: to offsets, "earliest", "latest" or times; the offsets.
+
+        `GroupActive` if it has live members: they would go on where they are. `GroupNotFound` if there is no such
+        group.
+        """
+        found = {share: self._resolved(share, place) for share, place in offsets.items()}
+        made = {share: self._committed(share, offset, "") for share, offset in found.items()}
+        with self.offsets.turn() as turn:
+            if not turn.offsets(check_group_name(name)) and not self._live(name):
+                raise self._not_found(name)
+            self._refuse_members(name)
+            turn.write(name, made)
+        return found
+
+    def delete(self, name: str) -> None:
+        """Forget a group and all its offsets; `GroupActive` if it has live members."""
+        with self.offsets.turn() as turn:
+            offsets = turn.offsets(check_group_name(name))
+            if not offsets and not self._live(name):
+                raise self._not_found(name)
+            self._refuse_members(name)
+            turn.write(name, dict.fromkeys(offsets))
+            forget_group(self._store.directory, name)
+
+    def _refuse_members(self, name: str) -> None:
+        members = self._live(name)
+        if members:
+            who = ", ".join(sorted(each.name or each.process for each in members.values()))
+            raise GroupActive(f"the group {name!r} has live members ({who}): close them first, or seek in the consumer")
+
+    @contextmanager
+    def _turn_without_owners(self, name: str, shares: Iterable[Share]) -> Iterator[Turn]:
+        """A turn in which nobody owns these partitions."""
+        with self.offsets.turn() as turn, ExitStack() as undo:
+            members = self._members_of(name)
+            if members is not None:
+                undo.callback(members.directory.close)
+                for share in shares:
+                    held = members.take(share, "")
+                    if held is None:
+                        raise GroupActive(
+                            f"partition {share[1]} of {share[0]!r} is owned by a live member of the group {name!r}: "
+                            "its offset is committed there"
+                        )
+                    undo.callback(give_up, held)
+            yield turn
+
+    def _partition(self, share: Share) -> tuple[Topic, Log]:
+        topic = self._store.topic(share[0])
+        return topic, topic.partition(share[1])
+
+    def _committed(self, share: Share, offset: int, metadata: str) -> Committed:
+        topic, _ = self._partition(share)
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise InvalidConfig(f"an offset is a number from 0 on, not {offset!r}")
+        return Committed(offset, topic.id, metadata, now_ms(), "")
+
+    def _resolved(self, share: Share, place: Place) -> int:
+        return resolve(self._partition(share)[1], place)
+
+
+def _row(topic: Topic, number: int, offsets: Mapping[Share, Committed], owners: Mapping[Share, str]) -> GroupRow:
+    log = topic.partition(number)
+    end, lowest = log.next_offset, log.lowest_offset
+    found = offsets.get((topic.name, number))
+    committed = found.offset if found is not None and found.topic_id == topic.id else None
+    lag = end - max(lowest, lowest if committed is None else committed)
+    return GroupRow(topic.name, number, committed, lowest, end, max(lag, 0), owners.get((topic.name, number)))
+
+
+def resolve(log: Log, place: Place) -> int:
+    """A place as an offset of a log. A number is taken as it is, whether the log has it or not."""
+    end = log.next_offset  # looks for what other processes did
+    if place == "earliest":
+        return log.lowest_offset
+    if place == "latest":
+        return end
+    if isinstance(place, datetime):
+        return log.offset_at(place)
+    if isinstance(place, bool) or not isinstance(place, int) or place < 0:
+        raise InvalidConfig(f'a place is "earliest", "latest", an offset or a datetime, not {place!r}')
+    return place
+
+
+def now_ms() -> int:
+    """The time as it is written down."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,537 @@
+"""Batches for several partitions, placed all or not at all: what `Store.transaction` and Spark's commit are made of.
+
+Finished batches are collected in `staging/`, by one process or by many. To commit them, a process
+
+1. takes the locks of all partitions that they go to, and holds the logs still;
+2. makes durable what is staged, and what is in the logs already;
+3. writes the *intent*: which bytes of which staged file go to which partition at which offset. It is renamed into
+   place: this is the commit point. Before it nothing has happened; after it everything has, sooner or later;
+4. appends the batches, and syncs the logs;
+5. removes the intent (or, if the transaction has a name, renames it to the note that this number is done), then the
+   staged files.
+
+```
+staging/
+  <id>.owner             locked by the process that collects; who finds it free may sweep what belongs to <id>
+  <id>.<label>.batches   finished batches, back to back
+  <id>.intent            committed, not completed
+  <id>.applied.<n>       the n-th part of the intent is in its log, durably
+  =<name>.name           locked while a transaction of that name commits
+  =<name>.committed      the last intent of that name
+```
+
+**Rolling forward.** A process that dies between 3 and 5 leaves the intent. Whoever gets the lock of one of its
+partitions next places that part, before anything else is written there (`Intents.roll_forward`), and marks it. The
+last one to mark completes the intent. A store that is opened for writing does so at once for all partitions that
+nobody has locked.
+
+Nobody can have a partition locked and not know of an intent for it. The intent was written by a process that held the
+lock; so whoever holds it now got it after that, and looked after getting it. It does not matter how long it keeps it.
+
+**Placing twice does no harm.** Under its lock a part's log is at the noted offset (place all), behind the part
+(nothing is to be done) or between (place the batches that are missing; a batch is there wholly or not at all).
+Nothing else can have been appended, by the argument above. Then the part is marked, durably, before the lock's holder
+goes on to write or to truncate; a marked part is not looked at again.
+
+**Failing after 3** (a full disk): what was placed is taken back, then the intent is removed: `TransactionAborted`. If
+that does not work either, the logs are failed, so that nobody writes at offsets that are promised:
+`TransactionPending`.
+
+**Names and numbers.** A transaction may have a name and a number in it (a streaming query and its batch). A number that
+is not above the last one of that name is a replay, and is not placed again. This is decided under the name's lock and
+written down by the intent itself, so that no crash can come between.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..batch.header import HEADER_BYTES
+from ..errors import (
+    CorruptFile,
+    DirectoryLocked,
+    InvalidConfig,
+    LogClosed,
+    SawlogError,
+    StorageError,
+    TransactionAborted,
+    TransactionError,
+    TransactionPending,
+)
+from ..log.log import Log
+from ..storage import Directory, Lock, Storage
+from ..storage.interface import Buffer
+from . import documents
+from .names import STAGING, quoted
+
+#: How much is read from a staged file and appended at once.
+_PLACE_BYTES = 8 << 20
+_POLL_S = 0.005
+#: A quoted name has to leave room for a suffix in a file name.
+_LONGEST_NAME = 200
+_OWNER, _BATCHES, _INTENT, _APPLIED, _NAME, _COMMITTED = (
+    ".owner",
+    ".batches",
+    ".intent",
+    ".applied.",
+    ".name",
+    ".committed",
+)
+
+_logger = logging.getLogger("sawlog")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Whole batches in a staged file."""
+
+    file: str
+    position: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What goes to one partition: `count` offsets from `offset` on (-1 while it is not known)."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    count: int
+    pieces: tuple[Piece, ...]
+    offset: int = -1
+
+    @property
+    def offsets(self) -> range:
+        """The offsets of its records."""
+        return range(self.offset, self.offset + self.count)
+
+    @property
+    def order(self) -> tuple[str, int]:
+        """Everybody takes locks in this order."""
+        return self.topic, self.partition
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A committed transaction."""
+
+    id: str
+    parts: tuple[Part, ...]
+    name: str | None = None
+    sequence: int | None = None
+
+    @property
+    def file(self) -> str:
+        """Where it is written."""
+        return f"{self.id}{_INTENT}"
+
+    def fields(self) -> dict[str, Any]:
+        """As a document."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "sequence": self.sequence,
+            "parts": [
+                {
+                    "topic": part.topic,
+                    "topic_id": part.topic_id,
+                    "partition": part.partition,
+                    "offset": part.offset,
+                    "count": part.count,
+                    "pieces": [[piece.file, piece.position, piece.size_bytes] for piece in part.pieces],
+                }
+                for part in self.parts
+            ],
+        }
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any], path: str) -> Intent:
+        """From a document; `CorruptFile` if it is something else."""
+        try:
+            parts = tuple(
+                Part(
+                    str(each["topic"]),
+                    str(each["topic_id"]),
+                    int(each["partition"]),
+                    int(each["count"]),
+                    tuple(Piece(str(file), int(at), int(size_bytes)) for file, at, size_bytes in each["pieces"]),
+                    int(each["offset"]),
+                )
+                for each in fields["parts"]
+            )
+            return cls(str(fields["id"]), parts, fields["name"], fields["sequence"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptFile(f"{path} is no intent: {error}") from error
+
+
+class StagedFile:
+    """A file in `staging/` that batches are written to. For one thread."""
+
+    def __init__(self, staging: Directory, name: str) -> None:
+        self.name = name
+        self._storage: Storage = staging.create(name)
+
+    def write(self, batches: Buffer) -> Piece:
+        """Add finished batches."""
+        return Piece(self.name, self._storage.append(batches), len(batches))
+
+    def sync(self) -> None:
+        """Return when everything written survives a power cut."""
+        self._storage.sync()
+
+    def close(self) -> None:
+        """Give up the handle; the file stays."""
+        self._storage.close()
+
+
+class Stage:
+    """A transaction's place in `staging/`, safe from being swept for as long as this object is not ended."""
+
+    def __init__(self, staging: Directory) -> None:
+        self._staging = staging
+        self.id, self._owner = self._claim()
+
+    def _claim(self) -> tuple[str, Lock]:
+        while True:
+            chosen = uuid.uuid4().hex
+            try:
+                owner = self._staging.lock(f"{chosen}{_OWNER}", alone=False)
+            except DirectoryLocked:
+                continue  # a sweeper was quicker than our lock
+            if owner.current:
+                return chosen, owner
+            owner.release()
+
+    def file(self, label: str = "0") -> StagedFile:
+        """A new staged file; another process that was told the id may make its own with another label."""
+        return StagedFile(self._staging, f"{self.id}.{label}{_BATCHES}")
+
+    @property
+    def held(self) -> bool:
+        """Whether it is ours: not after its end, and not in a forked child."""
+        return self._owner.held
+
+    def leave(self) -> None:
+        """Let go of it and let it be: there is an intent that needs it."""
+        self._owner.release()
+
+    def end(self) -> None:
+        """Remove what belongs to it. What cannot be removed now is swept later."""
+        if not self.held:
+            return
+        try:
+            _remove_all(self._staging, self.id)
+        except SawlogError as error:
+            _logger.warning("left to be swept: %s", error)
+        finally:
+            self._owner.release()
+
+
+class Intents:
+    """The staging area of one store. Safe between threads and processes."""
+
+    def __init__(self, root: Directory) -> None:
+        self._root = root
+        self._staging: Directory | None = None
+
+    def close(self) -> None:
+        """Give up the handle."""
+        if self._staging is not None:
+            self._staging.close()
+            self._staging = None
+
+    @property
+    def staging(self) -> Directory:
+        """The directory, made when it is first needed."""
+        if self._staging is None:
+            self._staging = self._root.child(STAGING, create=True)
+        return self._staging
+
+    def _exists(self) -> bool:
+        return self._staging is not None or STAGING in self._root.children()
+
+    def begin(self) -> Stage:
+        """A place to collect batches in."""
+        return Stage(self.staging)
+
+    # --- what is there
+
+    def pending(self) -> list[Intent]:
+        """Intents that are not completed, in no order."""
+        if not self._exists():
+            return []
+        found = (self._load(name) for name in self.staging.names() if name.endswith(_INTENT))
+        return [intent for intent in found if intent is not None]
+
+    def _load(self, name: str) -> Intent | None:
+        """An intent; `CorruptFile` if it is damaged: then nobody knows which offsets are promised to whom."""
+        path = f"{self.staging.path}/{name}"
+        try:
+            return Intent.from_fields(documents.load(self.staging, name), path)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return None  # completed by somebody else since we looked
+            raise
+
+    def last(self, name: str) -> Intent | None:
+        """The transaction of that name with the highest number, completed or not."""
+        if not self._exists():
+            return None
+        # First those that are not completed: one that is completed meanwhile is found as a note then.
+        known = [intent for intent in self.pending() if intent.name == name]
+        note = self._load(_named(name, _COMMITTED))
+        return max([*known, *([note] if note is not None else [])], key=_sequence, default=None)
+
+    # --- committing
+
+    def commit(
+        self,
+        stage: Stage,
+        parts: Sequence[Part],
+        log_of: Callable[[Part], Log],
+        *,
+        name: str | None = None,
+        sequence: int | None = None,
+        lock_timeout_s: float = 5.0,
+    ) -> Intent:
+        """Place what is staged, all or nothing; the intent, with the offsets. A replay gives the one that counts.
+
+        The staged files are synced already. `DirectoryLocked` if a partition is locked by somebody else for too long.
+        """
+        if not stage.held:
+            raise LogClosed("what was staged belongs to the process that this one was forked from")
+        deadline = time.monotonic() + lock_timeout_s
+        with ExitStack() as held:
+            if name is not None:
+                held.callback(self._lock_name(name, deadline).release)
+                last = self.last(name)
+                if last is not None and _sequence(last) >= (sequence or 0):
+                    return last
+            ordered = sorted(parts, key=lambda part: part.order)
+            logs = [log_of(part) for part in ordered]
+            for log in logs:
+                _enter(held, log, deadline)
+                log.sync()  # what precedes the part must not be lost when the part is found again
+            placed = [replace(part, offset=log.next_offset) for part, log in zip(ordered, logs, strict=True)]
+            intent = Intent(stage.id, tuple(placed), name, sequence)
+            self._place_all(intent, logs)
+        return intent
+
+    def _place_all(self, intent: Intent, logs: Sequence[Log]) -> None:
+        """From the commit point to the end. The caller holds the logs."""
+        try:
+            documents.store(self.staging, intent.file, intent.fields())
+            for part, log in zip(intent.parts, logs, strict=True):
+                self._place(part, log)
+        except BaseException as error:
+            self._take_back(intent, logs, error)
+            if not isinstance(error, Exception):
+                raise  # an interrupt stays one
+            raise TransactionAborted(f"nothing was stored: {error}") from error
+        try:
+            self._complete(intent)
+        except BaseException as error:
+            raise self._give_up(intent, logs, error) from error
+
+    def _take_back(self, intent: Intent, logs: Sequence[Log], why: BaseException) -> None:
+        """Undo what was placed, then the intent; or leave it to the next one who opens the store."""
+        try:
+            for part, log in zip(intent.parts, logs, strict=True):
+                log.truncate(part.offset)
+            self.staging.remove(intent.file)
+            self.staging.sync()
+        except BaseException:
+            raise self._give_up(intent, logs, why) from why
+
+    def _give_up(self, intent: Intent, logs: Sequence[Log], why: BaseException) -> TransactionError:
+        """Nobody may write at the promised offsets: end writing here, whoever opens next goes on."""
+        for log in logs:
+            log.fail(why)
+        path = f"{self.staging.path}/{intent.file}"
+        try:
+            documents.store(self.staging, intent.file, intent.fields())
+        except BaseException:
+            return TransactionError(
+                f"the transaction could be neither completed nor taken back ({why}); whether it is stored is decided "
+                f"when the store is next opened: it is if {path} is there"
+            )
+        return TransactionPending(f"committed, and completed when the store is next opened ({path}): {why}")
+
+    def _place(self, part: Part, log: Log, skip: int = 0) -> None:
+        """Append the batches of a part, without its first `skip` records."""
+        for batches in self._batches(part, skip):
+            log.append_batches(batches)
+        log.sync()
+
+    def _batches(self, part: Part, skip: int) -> Iterator[bytes]:
+        """The batches of a part, in order, some megabytes at a time."""
+        group = bytearray()
+        passed = 0
+        for piece in part.pieces:
+            storage = self.staging.open_shared(piece.file)
+            try:
+                for raw, count in _batches_in(storage, piece):
+                    passed += count
+                    if passed > skip:  # a batch that is not wholly there is not there at all
+                        group += raw
+                    if len(group) >= _PLACE_BYTES:
+                        yield bytes(group)
+                        group.clear()
+            finally:
+                storage.close()
+        if passed != part.count:
+            raise CorruptFile(f"{self.staging.path}: {passed} records are staged, and {part.count} were committed")
+        if group:
+            yield bytes(group)
+
+    # --- after a crash
+
+    def roll_forward(self, topic_id: str, partition: int, log: Log) -> None:
+        """Place what was committed for a partition and is not there. The caller has just got its lock."""
+        for intent in self.pending():
+            for number, part in enumerate(intent.parts):
+                if (part.topic_id, part.partition) == (topic_id, partition) and not self._is_marked(intent, number):
+                    self._apply(part, log)
+                    self.mark(intent, number)
+
+    def _apply(self, part: Part, log: Log) -> None:
+        there = log.next_offset - part.offset
+        if there < 0:
+            _logger.warning("%s ends before offset %s, which was its end once", log.path, part.offset)
+        if there < part.count:
+            self._place(part, log, max(there, 0))
+        else:
+            log.sync()
+
+    def _mark_name(self, intent: Intent, number: int) -> str:
+        return f"{intent.id}{_APPLIED}{number}"
+
+    def _is_marked(self, intent: Intent, number: int) -> bool:
+        return self.staging.exists(self._mark_name(intent, number))
+
+    def unmarked(self, intent: Intent) -> list[tuple[int, Part]]:
+        """The parts that nobody has placed since the intent was left, with their numbers."""
+        return [(n, part) for n, part in enumerate(intent.parts) if not self._is_marked(intent, n)]
+
+    def mark(self, intent: Intent, number: int) -> None:
+        """Note durably that a part needs nothing more, and complete the intent if it was the last."""
+        if self.staging.exists(intent.file) and not self._is_marked(intent, number):
+            self.staging.create(self._mark_name(intent, number)).close()
+        self.complete_if_done(intent)
+
+    def complete_if_done(self, intent: Intent) -> None:
+        """Complete an intent whose parts are all marked, unless somebody is busy with one of the same name."""
+        if self.unmarked(intent):
+            return
+        if intent.name is None:
+            self._complete(intent)
+        else:
+            try:
+                held = self.staging.lock(_named(intent.name, _NAME), alone=False)
+            except DirectoryLocked:
+                return  # it is done when the store is next opened
+            try:
+                self._complete(intent)
+            finally:
+                held.release()
+        _remove_all(self.staging, intent.id)
+
+    def _complete(self, intent: Intent) -> None:
+        """Nothing is to be done any more: the intent goes, or becomes the note that its number is done."""
+        if intent.name is not None:
+            note = _named(intent.name, _COMMITTED)
+            known = self._load(note)
+            if self.staging.exists(intent.file) and (known is None or _sequence(known) < _sequence(intent)):
+                self.staging.rename(intent.file, note)
+        self.staging.remove(intent.file)
+        self.staging.sync()
+
+    def sweep(self) -> None:
+        """Remove what was staged and never committed by processes that are gone."""
+        if not self._exists():
+            return
+        for id_ in sorted({name.partition(".")[0] for name in self.staging.names() if _is_staged(name)}):
+            try:
+                owner = self.staging.lock(f"{id_}{_OWNER}", alone=False)
+            except DirectoryLocked:
+                continue  # somebody is at it
+            try:
+                # Looked for under the lock: its owner may have committed and died since the names were listed.
+                if not self.staging.exists(f"{id_}{_INTENT}"):
+                    _remove_all(self.staging, id_)
+            finally:
+                owner.release()
+
+    # --- names
+
+    def _lock_name(self, name: str, deadline: float) -> Lock:
+        while True:
+            try:
+                return self.staging.lock(_named(name, _NAME), alone=False)
+            except DirectoryLocked:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_POLL_S)
+
+
+def check_name(name: str | None, sequence: int | None) -> None:
+    """A transaction has a name and a number, or neither."""
+    if (name is None) != (sequence is None):
+        raise InvalidConfig("a transaction has a name and a sequence, or neither")
+    if name is not None and (not isinstance(name, str) or not 0 < len(quoted(name)) <= _LONGEST_NAME):
+        raise InvalidConfig(f"a transaction's name is a str of 1 to {_LONGEST_NAME} characters, not {name!r}")
+    if sequence is not None and (isinstance(sequence, bool) or not isinstance(sequence, int) or sequence < 0):
+        raise InvalidConfig(f"a transaction's sequence is a whole number from 0 on, not {sequence!r}")
+
+
+def _sequence(intent: Intent) -> int:
+    return -1 if intent.sequence is None else intent.sequence
+
+
+def _named(name: str, suffix: str) -> str:
+    """A file for a transaction's name. The mark in front keeps it apart from the files of an id."""
+    return f"={quoted(name)}{suffix}"
+
+
+def _is_staged(name: str) -> bool:
+    """Whether a file belongs to an id that may have been given up."""
+    return not name.startswith("=")
+
+
+def _remove_all(staging: Directory, id_: str) -> None:
+    """Remove the files of one id; the owner's lock last, so that what is left can still be swept."""
+    names = [name for name in staging.names() if name.partition(".")[0] == id_ and not name.endswith(_INTENT)]
+    for name in sorted(names, key=lambda name: name.endswith(_OWNER)):
+        staging.remove(name)
+
+
+def _enter(held: ExitStack, log: Log, deadline: float) -> None:
+    """Hold a log still, waiting for its lock if another process has it."""
+    while True:
+        try:
+            held.enter_context(log.hold())
+            return
+        except DirectoryLocked:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_S)
+
+
+def _batches_in(storage: Storage, piece: Piece) -> Iterator[tuple[bytes, int]]:
+    """Each batch of a piece, and how many offsets it takes. What is in it, the log checks when it is appended."""
+    position, end = piece.position, piece.position + piece.size_bytes
+    while position < end:
+        head = storage.read(position, HEADER_BYTES)
+        size_bytes = 12 + int.from_bytes(head[8:12], "big", signed=True)
+        if not HEADER_BYTES <= size_bytes <= end - position:
+            raise CorruptFile(f"{piece.file}: there is no whole batch at byte {position}")
+        yield storage.read(position, size_bytes), int.from_bytes(head[23:27], "big", signed=True) + 1
+        position += size_bytes

@@ -1,0 +1,310 @@
+"""The members of a consumer group, and which of them owns which partition.
+
+```
+members/<group>/member-<id>           locked by a member for as long as it lives; its note says who it is
+members/<group>/owner-<topic>-<n>     locked by the member that owns partition n of the topic; its note says which
+```
+
+Both are files with a lock and a note (`Directory.lock`, `Lock.leave`), nothing else. A note is one line of JSON.
+
+Alive. The kernel frees the locks of a process that dies, however it dies: whoever can take the lock of a member knows
+that it is dead, and removes its file. A member that hangs, or was stopped, keeps its locks; but it counts up a number
+in its note while it is well, and when that has not moved for the member's session timeout, it is taken for dead and
+*fenced*: its files are removed, so that its locks stand for names that are gone (`Lock.current`). Nobody's clock is
+compared with another's: each member watches the others' numbers by its own clock, and time in which it did not look
+itself (it may have been stopped as well) does not count.
+
+Owning. Joining, fencing, taking a partition and committing an offset happen in turns of the groups' log (`SharedLog`),
+so they are in one order for all processes. From that follows what a group is for: *no commit of an earlier owner
+comes after a later owner has begun*.
+
+- A name stands for one file at a time, and a file's lock has one holder. Owner files are removed in turns only. So
+  within a turn at most one member has a current lock for a partition.
+- A commit looks, in its turn, whether the locks of its partitions are current; if not, it is refused (`GroupFenced`).
+- Whoever takes a partition reads the committed offset in the same turn. From then on it has the current lock until it
+  gives it up, dies or is fenced; so every commit of anybody else was before that turn, or is refused.
+
+A partition is given up without a turn, after the last commit. Dead members' files are removed without one, too: their
+names are used once.
+
+Threads: any. Who changes what is decided by the files' locks and by turns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import DirectoryLocked, InvalidConfig, StorageError
+from ..storage import Directory, Lock
+from .assignment import Share
+from .names import MEMBERS, quoted, unquoted
+
+_MEMBER, _OWNER = "member-", "owner-"
+#: File names have 255 bytes.
+_LONGEST = 255
+#: Time between two looks that counts as time in which a member was silent, at most.
+_MOST_COUNTED_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a member says about itself."""
+
+    id: str
+    #: The name it was given, if any.
+    name: str
+    #: Process and machine.
+    process: str
+    topics: tuple[str, ...]
+    session_timeout_ms: int
+    #: Counts up while it is well.
+    beat: int
+    #: When it last did, by its own clock: for people, not for decisions.
+    time_ms: int
+
+
+def check_group_name(name: object) -> str:
+    """The name, if a group can have it: any text that is not too long for a directory's name."""
+    if not isinstance(name, str) or not name or len(quoted(name)) > 200:
+        raise InvalidConfig(f"a group's name is a str of 1 to 200 characters (fewer if they are special), not {name!r}")
+    return name
+
+
+def _note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
+    """The signature and the note in a lock's file; an empty note where there is none, or it is just being written."""
+    try:
+        signature, _, rest = directory.read(name).partition(b"\n")
+        found = json.loads(rest.partition(b"\n")[0])
+    except (StorageError, ValueError):
+        return "", {}
+    return signature.decode("utf-8", "replace"), found if isinstance(found, dict) else {}
+
+
+def _as_note(fields: dict[str, object]) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _is_dead(directory: Directory, name: str) -> bool:
+    """Whether nobody holds that lock; then the file is removed."""
+    try:
+        held = directory.lock(name, alone=False)
+    except DirectoryLocked:
+        return False
+    try:
+        directory.remove(name)
+    finally:
+        held.release()
+    return True
+
+
+class Membership:
+    """One member, from its own point of view: alive until `leave`, or until it is fenced."""
+
+    def __init__(self, directory: Directory, name: str, topics: Sequence[str], session_timeout_ms: int) -> None:
+        self.id = uuid.uuid4().hex
+        self._directory = directory
+        self._fields: dict[str, object] = {
+            "id": self.id,
+            "name": name,
+            "topics": list(topics),
+            "session_timeout_ms": session_timeout_ms,
+        }
+        self._beat = 0
+        #: A beat must not go to a file that is just being closed: its descriptor may be another file's by then.
+        self._mutex = threading.Lock()
+        self._held = directory.lock(_MEMBER + self.id, alone=False)
+        self.beat()
+
+    def beat(self) -> None:
+        """Say that all is well."""
+        with self._mutex:
+            if self._held.held:
+                self._beat += 1
+                note = {**self._fields, "beat": self._beat, "time_ms": time.time_ns() // 1_000_000}
+                self._held.leave(_as_note(note))
+
+    @property
+    def current(self) -> bool:
+        """Whether the others still count on it."""
+        return self._held.current
+
+    def leave(self) -> None:
+        """Be no member any more."""
+        with self._mutex:
+            try:
+                if self._held.current:
+                    self._directory.remove(_MEMBER + self.id)
+            finally:
+                self._held.release()
+
+
+@dataclass(slots=True)
+class _Watched:
+    """How long a member's number has not moved."""
+
+    beat: int
+    looked_s: float
+    silent_s: float = 0.0
+
+
+class Members:
+    """The members of one group, as one process sees them."""
+
+    def __init__(self, directory: Directory) -> None:
+        #: members/<group>
+        self.directory = directory
+        self._watched: dict[str, _Watched] = {}
+        self._watching = threading.Lock()
+
+    def join(self, name: str, topics: Sequence[str], session_timeout_ms: int) -> Membership:
+        """Become a member. In a turn."""
+        for _ in range(100):
+            try:
+                made = Membership(self.directory, name, topics, session_timeout_ms)
+            except DirectoryLocked:
+                continue  # somebody looked at the file between its making and our lock, and took it for a dead one's
+            if made.current:
+                return made
+            made.leave()
+        raise DirectoryLocked(self.directory.path)
+
+    def look(self) -> dict[str, Member]:
+        """Those who are alive, by id; files of the dead are removed on the way."""
+        found: dict[str, Member] = {}
+        for name in self.directory.names():
+            if name.startswith(_MEMBER) and not _is_dead(self.directory, name):
+                member = self._member(name)
+                if member is not None:
+                    found[member.id] = member
+        self._watch(found)
+        return found
+
+    def glance(self) -> dict[str, Member]:
+        """As `look`, for somebody who may change nothing: alive is who has said so lately, by the clock on the wall."""
+        found: dict[str, Member] = {}
+        now_ms = time.time_ns() // 1_000_000
+        for name in self.directory.names():
+            member = self._member(name) if name.startswith(_MEMBER) else None
+            if member is not None and now_ms - member.time_ms <= member.session_timeout_ms:
+                found[member.id] = member
+        return found
+
+    def _member(self, name: str) -> Member | None:
+        signature, note = _note_of(self.directory, name)
+        try:
+            topics = note["topics"]
+            if not isinstance(topics, list):
+                return None
+            return Member(
+                str(note["id"]),
+                str(note["name"]),
+                signature,
+                tuple(map(str, topics)),
+                int(str(note["session_timeout_ms"])),
+                int(str(note["beat"])),
+                int(str(note["time_ms"])),
+            )
+        except (KeyError, ValueError):
+            return None  # it is just joining
+
+    def _watch(self, found: dict[str, Member]) -> None:
+        now = time.monotonic()
+        with self._watching:
+            self._watched = {id: each for id, each in self._watched.items() if id in found}
+            for member in found.values():
+                seen = self._watched.get(member.id)
+                if seen is None or seen.beat != member.beat:
+                    self._watched[member.id] = _Watched(member.beat, now)
+                else:
+                    seen.silent_s += min(now - seen.looked_s, _MOST_COUNTED_S)
+                    seen.looked_s = now
+
+    def is_silent(self, member: Member) -> bool:
+        """Whether it has not counted up for its session timeout, as far as we have looked."""
+        seen = self._watched.get(member.id)
+        return seen is not None and seen.silent_s * 1000 >= member.session_timeout_ms
+
+    def fence(self, member: Member) -> bool:
+        """Take everything from a member that is silent, unless it has come back; whether it is gone. In a turn."""
+        again = self._member(_MEMBER + member.id)
+        if again is not None and again.beat != member.beat:
+            return False
+        for name, (_, owner) in self._owner_files().items():
+            if owner == member.id:
+                self.directory.remove(name)
+        self.directory.remove(_MEMBER + member.id)
+        return True
+
+    # --- partitions
+
+    def _owner_files(self) -> dict[str, tuple[Share, str]]:
+        found: dict[str, tuple[Share, str]] = {}
+        for name in self.directory.names():
+            if name.startswith(_OWNER):
+                _, note = _note_of(self.directory, name)
+                if note.keys() >= {"topic", "partition", "member"}:
+                    found[name] = (str(note["topic"]), int(str(note["partition"]))), str(note["member"])
+        return found
+
+    def owners(self) -> dict[Share, str]:
+        """Which member says that it owns which partition. It may be dead: see `look`."""
+        return dict(self._owner_files().values())
+
+    def take(self, share: Share, member_id: str) -> Lock | None:
+        """Become the owner of a partition; None if somebody is. In a turn."""
+        try:
+            held = self.directory.lock(_owner_name(share), alone=False)
+        except DirectoryLocked:
+            return None
+        held.leave(_as_note({"topic": share[0], "partition": share[1], "member": member_id}))
+        return held
+
+
+def give_up(held: Lock) -> None:
+    """Own a partition no longer."""
+    held.leave(b"")
+    held.release()
+
+
+def _owner_name(share: Share) -> str:
+    topic, partition = share
+    name = f"{_OWNER}{topic}-{partition}"
+    if len(name) > _LONGEST:
+        name = f"{_OWNER}{hashlib.sha256(topic.encode()).hexdigest()}-{partition}"
+    return name
+
+
+def group_directory(root: Directory, group: str, *, create: bool) -> Directory:
+    """members/<group> of a store."""
+    above = root.child(MEMBERS, create=create)
+    try:
+        return above.child(quoted(group), create=create)
+    finally:
+        above.close()
+
+
+def groups_with_members(root: Directory) -> list[str]:
+    """The names of all groups that have, or had, members."""
+    if MEMBERS not in root.children():
+        return []
+    above = root.child(MEMBERS)
+    try:
+        return sorted(map(unquoted, above.children()))
+    finally:
+        above.close()
+
+
+def forget_group(root: Directory, group: str) -> None:
+    """Delete a group's directory. In a turn, and only if nobody is in it."""
+    if MEMBERS in root.children():
+        above = root.child(MEMBERS)
+        try:
+            above.remove_child(quoted(group))
+        finally:
+            above.close()

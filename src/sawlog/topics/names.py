@@ -1,0 +1,98 @@
+"""The names in a store's directory, and which of them a topic may have.
+
+```
+data/
+  sawlog.json                     format and id of the store
+  LOCK                            held for a moment by whoever changes the catalogue; never deleted
+  topics/orders/topic.json        id, partitions, settings
+  topics/orders/partition-0/      one log
+  topics/<id>.tmp/                a topic that is being made; worthless after a crash
+  topics/<id>.deleted/            a topic that is being deleted
+  topics/orders/partition-4.tmp/  a partition that is being added
+  groups/  members/               consumer groups
+  staging/                        batches that wait to be placed, and intents: see intents.py
+```
+
+A topic's name is a directory's name, so it must not lead anywhere else, must not look like one of our own half-done
+states, and must not meet another one on a file system that does not tell upper from lower case. Kafka's rule covers the
+first; the others are ours.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+from ..errors import InvalidTopicName
+
+STORE = "sawlog.json"
+LOCK = "LOCK"
+TOPICS = "topics"
+TOPIC = "topic.json"
+GROUPS = "groups"
+MEMBERS = "members"
+STAGING = "staging"
+TMP, DELETED = ".tmp", ".deleted"
+
+#: The ends of names that mean a state of ours.
+_STATES = (TMP, ".swap", DELETED, ".torn", ".quarantined")
+_LONGEST = 249  # Kafka's limit: leaves room for "-<partition>" in a file name of 255 bytes
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+_PARTITION = re.compile(r"partition-(0|[1-9][0-9]*)(\.tmp)?")
+
+
+def check_topic_name(name: object) -> str:
+    """The name, if a topic can have it."""
+    if not isinstance(name, str):
+        raise InvalidTopicName(f"a topic's name is a str, not {type(name).__name__}")
+    if why := _fault(name):
+        raise InvalidTopicName(
+            f"{_short(name)} cannot be a topic's name: {why}. A name has 1 to {_LONGEST} of the characters a-z A-Z 0-9 "
+            f'. _ - and is not "." or ".."'
+        )
+    return name
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a directory of that name can be a topic."""
+    return not _fault(name)
+
+
+def _fault(name: str) -> str:
+    """What is wrong with a name; empty if nothing."""
+    if not name:
+        return "it is empty"
+    if name in (".", ".."):
+        return "it means another directory"
+    if len(name) > _LONGEST:
+        return f"it has {len(name)} characters"
+    if not _TOPIC.fullmatch(name):
+        return f"it contains {next(c for c in name if not _TOPIC.fullmatch(c))!r}"
+    if name.lower().endswith(_STATES):  # lower: some file systems do not tell .TMP from .tmp
+        return f"the end {name[name.rindex('.') :]} marks a directory of ours in a state between two others"
+    return ""
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 60 else name[:57] + "...")
+
+
+def partition_name(number: int) -> str:
+    """The directory of a partition."""
+    return f"partition-{number}"
+
+
+def partition_number(name: str) -> int | None:
+    """Which partition a directory is for, also while it is being made; None if it is none."""
+    found = _PARTITION.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def quoted(text: str) -> str:
+    """Any text as a file name that gives it back (`unquoted`), is no hidden file and has no suffix of ours."""
+    return quote(text, safe="").replace(".", "%2E").replace("~", "%7E")
+
+
+def unquoted(name: str) -> str:
+    """The text of a `quoted` name."""
+    return unquote(name)

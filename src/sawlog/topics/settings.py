@@ -1,0 +1,292 @@
+"""A topic's settings: Kafka's names where the meaning is Kafka's, ours where Kafka has none.
+
+On disk and on the command line the names have dots (`retention.ms`), in Python underscores (`retention_ms=`); both are
+taken everywhere. Values may be text, as on a command line. What is kept is what was given, checked and in its own type;
+what was not given has the default of `LogConfig`, and the default of a later version when there is one.
+
+-1 means "none" where Kafka says so: no limit, never.
+
+Some settings say how a log is opened (`LogConfig`), the others what upkeep does to it (`UpkeepConfig`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ..batch.compression import CODECS
+from ..config import MAX_SEGMENT_BYTES, Interval, LogConfig, UpkeepConfig
+from ..errors import InvalidConfig
+
+Value = int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its name, which field of which config it fills, how a value is read, and what it is for."""
+
+    name: str
+    field: str
+    read: Callable[[str, object], Value]
+    about: str
+    #: From the value that is kept to the one in the config.
+    convert: Callable[[Any], Any] = lambda value: value
+    upkeep: bool = False
+
+    @property
+    def keyword(self) -> str:
+        """Its name as a Python keyword."""
+        return self.name.replace(".", "_")
+
+
+def _whole(name: str, value: object, *, lowest: int, highest: int = 2**63 - 1) -> int:
+    number = value
+    if isinstance(value, str):
+        try:
+            number = int(value)
+        except ValueError:
+            number = value
+    if isinstance(number, bool) or not isinstance(number, int) or not lowest <= number <= highest:
+        most = "" if highest == 2**63 - 1 else f" to {highest}"
+        raise InvalidConfig(f"{name} must be a whole number from {lowest}{most or ' on'}, not {value!r}")
+    return number
+
+
+def _fraction(name: str, value: object) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise InvalidConfig(f"{name} must be a number from 0 to 1, not {value!r}")
+    return number
+
+
+def _choice(name: str, value: object, *, choices: tuple[str, ...]) -> str:
+    if value not in choices or not isinstance(value, str):
+        raise InvalidConfig(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    return value
+
+
+def _policy(name: str, value: object) -> str:
+    parts = {part.strip() for part in value.split(",")} if isinstance(value, str) else set()
+    if not parts or parts - {"compact", "delete"}:
+        raise InvalidConfig(f"{name} must be delete, compact or compact,delete, not {value!r}")
+    return ",".join(sorted(parts))
+
+
+def _durability(name: str, value: object) -> str:
+    if isinstance(value, Interval):
+        value = f"interval:{value.ms}:{value.bytes}"
+    if value in ("always", "os"):
+        return str(value)
+    try:
+        _interval(str(value))
+    except ValueError as error:
+        raise InvalidConfig(
+            f"{name} must be always, os, or interval:MS:BYTES as in interval:50:8388608, not {value!r}"
+        ) from error
+    return str(value)
+
+
+def _interval(text: str) -> Interval:
+    kind, ms, size_bytes = text.split(":")
+    if kind != "interval":
+        raise ValueError(f"{kind!r} is not interval")
+    return Interval(int(ms), int(size_bytes))
+
+
+def _none_if_negative(value: int) -> int | None:
+    return None if value < 0 else value
+
+
+_FROM_0, _FROM_1, _OR_NONE = partial(_whole, lowest=0), partial(_whole, lowest=1), partial(_whole, lowest=-1)
+_COMPRESSIONS = ("producer", *CODECS)
+_TIMESTAMPS = {"CreateTime": "create", "LogAppendTime": "append"}
+
+SETTINGS: dict[str, Setting] = {
+    each.name: each
+    for each in (
+        Setting(
+            "cleanup.policy",
+            "",
+            _policy,
+            "delete: drop what is old or too much; compact: keep the last record of a key; or both",
+            upkeep=True,
+        ),
+        Setting(
+            "retention.ms",
+            "retention_ms",
+            _OR_NONE,
+            "drop segments whose newest record is older; -1 keeps all",
+            _none_if_negative,
+        ),
+        Setting(
+            "retention.bytes",
+            "retention_bytes",
+            _OR_NONE,
+            "drop the oldest segments of a partition above this size; -1 keeps all",
+            _none_if_negative,
+        ),
+        Setting(
+            "segment.bytes",
+            "segment_bytes",
+            partial(_whole, lowest=1, highest=MAX_SEGMENT_BYTES),
+            "a segment is closed before it passes this",
+        ),
+        Setting("segment.ms", "segment_age_ms", _FROM_1, "a segment is closed when its first record is this old"),
+        Setting(
+            "segment.index.bytes",
+            "max_index_bytes",
+            partial(_whole, lowest=16),
+            "a segment is closed when an index of it would pass this",
+        ),
+        Setting("index.interval.bytes", "index_interval_bytes", _FROM_0, "one index entry for so many bytes of log"),
+        Setting(
+            "delete.retention.ms",
+            "delete_retention_ms",
+            _FROM_0,
+            "how long compaction keeps the mark of a deleted key",
+            upkeep=True,
+        ),
+        Setting(
+            "min.cleanable.dirty.ratio",
+            "min_dirty_ratio",
+            _fraction,
+            "compact when this part of the log is new",
+            upkeep=True,
+        ),
+        Setting(
+            "min.compaction.lag.ms",
+            "min_compaction_lag_ms",
+            _FROM_0,
+            "leave records alone that are younger",
+            upkeep=True,
+        ),
+        Setting(
+            "compression.type",
+            "compression",
+            partial(_choice, choices=_COMPRESSIONS),
+            "for batches that are built here; producer and none: as they come",
+            lambda value: "none" if value == "producer" else value,
+        ),
+        Setting(
+            "compression.level",
+            "compression_level",
+            partial(_whole, lowest=-(2**31), highest=2**31 - 1),
+            "the codec's own level",
+        ),
+        Setting(
+            "message.timestamp.type",
+            "timestamp_type",
+            partial(_choice, choices=tuple(_TIMESTAMPS)),
+            "whose clock a record's time is from",
+            _TIMESTAMPS.__getitem__,
+        ),
+        Setting(
+            "durability",
+            "durability",
+            _durability,
+            "always: an append returns when it survives a power cut; interval:MS:BYTES: at most so much is lost; os",
+            lambda value: value if value in ("always", "os") else _interval(value),
+        ),
+        Setting(
+            "max.record.bytes",
+            "max_record_bytes",
+            partial(_whole, lowest=-1),
+            "the largest record that is taken; -1: what a segment holds",
+            _none_if_negative,
+        ),
+        Setting(
+            "segment.overflow.bytes",
+            "segment_overflow_bytes",
+            _OR_NONE,
+            "how far a streamed record may pass segment.bytes; -1: half a segment",
+            _none_if_negative,
+        ),
+        Setting(
+            "max.mapped.segments",
+            "max_mapped_segments",
+            _OR_NONE,
+            "how many sealed segments stay mapped; -1: all",
+            _none_if_negative,
+        ),
+        Setting(
+            "merge.bytes",
+            "merge_bytes",
+            _FROM_0,
+            "neighbouring sealed segments smaller than this are merged; 0 never",
+            upkeep=True,
+        ),
+        Setting(
+            "recompress.after.ms",
+            "recompress_after_ms",
+            _OR_NONE,
+            "sealed segments older than this are packed with zstd; -1 never",
+            _none_if_negative,
+            upkeep=True,
+        ),
+        Setting(
+            "scrub.interval.ms",
+            "scrub_interval_ms",
+            _OR_NONE,
+            "sealed segments are read and checked this often; -1 never",
+            _none_if_negative,
+            upkeep=True,
+        ),
+    )
+}
+_BY_KEYWORD = {each.keyword: each for each in SETTINGS.values()}
+
+
+def check(given: Mapping[str, object]) -> dict[str, Value]:
+    """Settings under either kind of name, checked one by one and together; under Kafka's names."""
+    checked = {}
+    for name, value in given.items():
+        setting = _find(name)
+        checked[setting.name] = setting.read(setting.name, value)
+    log_config(checked)
+    upkeep_config(checked)
+    return dict(sorted(checked.items()))
+
+
+def changed(settings: Mapping[str, Value], changes: Mapping[str, object]) -> dict[str, Value]:
+    """The settings with some changed; None takes one back to its default."""
+    dropped = {_find(name).name for name, value in changes.items() if value is None}
+    kept = {name: value for name, value in settings.items() if name not in dropped}
+    return check({**kept, **{_find(name).name: value for name, value in changes.items() if value is not None}})
+
+
+def log_config(settings: Mapping[str, Value]) -> LogConfig:
+    """How the logs of a topic with these settings are opened."""
+    return LogConfig(**_fields(settings, upkeep=False))
+
+
+def upkeep_config(settings: Mapping[str, Value]) -> UpkeepConfig:
+    """What upkeep does to the logs of a topic with these settings."""
+    policy = str(settings.get("cleanup.policy", "delete"))
+    return UpkeepConfig(
+        compact="compact" in policy,
+        delete="delete" in policy,
+        **_fields({name: value for name, value in settings.items() if name != "cleanup.policy"}, upkeep=True),
+    )
+
+
+def _fields(settings: Mapping[str, Value], *, upkeep: bool) -> dict[str, Any]:
+    chosen = {_find(name): value for name, value in settings.items() if _find(name).upkeep == upkeep}
+    return {setting.field: setting.convert(value) for setting, value in chosen.items()}
+
+
+def is_compacted(settings: Mapping[str, Value]) -> bool:
+    """Whether only the last record of a key is kept, so that every record needs one."""
+    return "compact" in str(settings.get("cleanup.policy", ""))
+
+
+def _find(name: str) -> Setting:
+    found = SETTINGS.get(name) or _BY_KEYWORD.get(name)
+    if found is None:
+        raise InvalidConfig(f"there is no setting {name!r}; there are {', '.join(SETTINGS)}")
+    return found

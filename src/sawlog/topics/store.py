@@ -1,0 +1,348 @@
+"""`Store`: a directory of topics. `sawlog.open("data")` gives one.
+
+```python
+with sawlog.open("data") as store:
+    orders = store.create_topic("orders", partitions=4, retention_ms=7 * 86_400_000)
+    orders.append(b"value", key=b"customer 7")
+    with store.consumer("billing", ["orders"]) as consumer:
+        for record in consumer.drain(): ...
+```
+
+Opening a store keeps no lock. A partition has one writing process at a time: the first write takes its lock, closing
+the store lets go of it. So two processes write different topics of one store at the same time, a third only reads, and
+consumers anywhere commit. With mode "r" nothing is ever written, created or locked.
+
+Topics made, changed or deleted by other processes are seen when one asks: `topics()`, `topic(name)`. Every method may
+be called from any thread. A forked child opens its own.
+
+Locks between threads, in the order they are taken: `_committing` (a transaction commits, a topic is deleted, the store
+is closed) -> `_lock` (the topics that are known) -> a topic's -> a log's.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import (
+    DirectoryLocked,
+    InvalidConfig,
+    LogClosed,
+    ReadOnlyLog,
+    SawlogError,
+    StoreNotFound,
+    TopicExists,
+    TopicNotFound,
+)
+from ..log.log import Log
+from ..log.upkeep import UpkeepReport
+from ..storage import Directory, FileDirectory
+from .catalog import Catalog, Entry
+from .intents import Intent, Intents, Part
+from .topic import Topic
+from .transaction import Transaction
+from .upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from .consumer import Consumer
+    from .groups import Groups
+
+_logger = logging.getLogger("sawlog")
+
+
+class Store:
+    """A directory of topics. Made by `Store.open`, which is also `sawlog.open`."""
+
+    def __init__(self, directory: Directory, catalog: Catalog, *, owns_directory: bool) -> None:
+        self._directory = directory
+        self._owns_directory = owns_directory
+        self._catalog = catalog
+        self._intents = Intents(directory)
+        self._committing = threading.RLock()
+        self._lock = threading.RLock()
+        self._topics: dict[str, Topic] = {}
+        self._transactions: set[Transaction] = set()
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._groups: Groups | None = None
+        self._upkeep: Upkeep | None = None
+        self._closed = False
+
+    # --- opening and closing
+
+    @classmethod
+    def open(
+        cls,
+        path: str | PathLike[str] | Directory,
+        mode: Literal["w", "r"] = "w",
+        *,
+        upkeep_interval_s: float | None = 60.0,
+    ) -> Store:
+        """Open the store in a directory; with mode "w" (the default) make it if the directory is missing or empty."""
+        if mode not in ("w", "r"):
+            raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
+        with ExitStack() as undo:
+            directory, owned = path, False
+            if isinstance(path, (str, PathLike)):
+                directory, owned = cls._open_directory(path, mode), True
+                undo.callback(directory.close)
+            assert not isinstance(directory, (str, PathLike))
+            catalog = Catalog(directory, mode)
+            undo.callback(catalog.close)
+            store = cls(directory, catalog, owns_directory=owned)
+            if mode == "w":
+                store._recover()
+                store._tend(upkeep_interval_s)
+            undo.pop_all()
+        return store
+
+    @staticmethod
+    def _open_directory(path: str | PathLike[str], mode: str) -> Directory:
+        try:
+            return FileDirectory(path, create=mode == "w")
+        except FileNotFoundError as error:
+            raise StoreNotFound(errno.ENOENT, f"there is no store in {path}: there is no such directory") from error
+        except OSError as error:
+            if mode == "r" and error.errno in (errno.ENOENT, errno.ENOTDIR):
+                raise StoreNotFound(errno.ENOENT, f"there is no store in {path}: {error}") from error
+            raise
+
+    def _tend(self, interval_s: float | None) -> None:
+        if interval_s is None:
+            return
+        if isinstance(interval_s, bool) or not isinstance(interval_s, (int, float)) or not interval_s > 0:
+            raise InvalidConfig(f"upkeep_interval_s is a number of seconds above 0, or None, not {interval_s!r}")
+        reference = weakref.ref(self)  # the store must not be kept alive by its own housekeeping
+        self._upkeep = Upkeep(lambda: [] if (store := reference()) is None else store.upkeep(), interval_s)
+
+    def _recover(self) -> None:
+        """Complete what a process that died had committed, as far as nobody else is at it; sweep what it had not.
+
+        What cannot be completed now does not keep anybody from opening the store: whoever writes to a partition that is
+        concerned tries again, and is told.
+        """
+        try:
+            for intent in self._intents.pending():
+                for number, part in self._intents.unmarked(intent):
+                    self._complete(intent, number, part)
+                self._intents.complete_if_done(intent)
+            self._intents.sweep()
+        except SawlogError as error:
+            _logger.warning("%s: a transaction is left to be completed: %s", self.path, error)
+
+    def _complete(self, intent: Intent, number: int, part: Part) -> None:
+        try:
+            topic = self.topic(part.topic)
+        except TopicNotFound:
+            topic = None
+        if topic is None or topic.id != part.topic_id:
+            self._intents.mark(intent, number)  # the topic is gone, and what was meant for it with it
+            return
+        try:
+            topic.roll_forward(part.partition)
+        except DirectoryLocked:
+            pass  # whoever has the lock has looked after this already: see intents.py
+
+    def close(self) -> None:
+        """Close everything that came from it: consumers, transactions, writers, logs. Safe to call twice."""
+        if self._closed:
+            return
+        if self._upkeep is not None:
+            self._upkeep.stop()
+            for topic in list(self._topics.values()):
+                topic.end_upkeep()
+            self._upkeep.wait()
+        with ExitStack() as last:  # each step happens, whatever the others raise; the last one first
+            if self._owns_directory:
+                last.callback(self._directory.close)
+            last.callback(self._catalog.close)
+            last.callback(self._intents.close)
+            last.callback(self._close_topics)
+            if self._groups is not None:
+                last.callback(self._groups.close)
+            for transaction in list(self._transactions):
+                last.callback(transaction.abort)
+            for consumer in list(self._consumers):
+                last.callback(consumer.close)
+
+    def _close_topics(self) -> None:
+        with self._committing, self._lock, ExitStack() as last:
+            self._closed = True
+            for topic in self._topics.values():
+                last.callback(topic.end, LogClosed(f"the store {self.path} is closed"))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosed(f"the store {self.path} is closed")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.mode == "r":
+            raise ReadOnlyLog(f'the store {self.path} was opened with mode="r"')
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Store {self.path}{' closed' if self._closed else ''}>"
+
+    # --- what it is
+
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return self._directory.path
+
+    @property
+    def directory(self) -> Directory:
+        """The directory, for what lies in it beside topics."""
+        return self._directory
+
+    @property
+    def id(self) -> str:
+        """What tells this store from all others."""
+        return self._catalog.id
+
+    @property
+    def mode(self) -> str:
+        """ "w" or "r"."""
+        return self._catalog.mode
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        self._check_open()
+        return self._catalog.names()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.topics()
+
+    def __iter__(self) -> Iterator[Topic]:
+        for name in self.topics():
+            try:
+                yield self.topic(name)
+            except TopicNotFound:
+                continue  # deleted since we looked
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name, as it is now; `TopicNotFound` if there is none."""
+        with self._lock:
+            self._check_open()
+            try:
+                return self._known(self._catalog.load(name))
+            except TopicNotFound as error:
+                self._drop(name, error)
+                raise
+
+    __getitem__ = topic
+
+    def _known(self, entry: Entry) -> Topic:
+        """The `Topic` for an entry: the one we have, unless that is an earlier topic of the same name."""
+        found = self._topics.get(entry.name)
+        if found is not None and found.id == entry.id:
+            found.update(entry)
+            return found
+        self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and made anew"))
+        made = self._topics[entry.name] = Topic(self._catalog, entry, self._locked)
+        return made
+
+    def _drop(self, name: str, why: TopicNotFound) -> None:
+        gone = self._topics.pop(name, None)
+        if gone is not None:
+            gone.end(why)
+
+    def _locked(self, entry: Entry, number: int, log: Log) -> None:
+        """A partition was locked for writing: make sure that it is still the topic's, and place what was promised."""
+        self._catalog.check(entry)
+        self._intents.roll_forward(entry.id, number, log)
+
+    # --- changing
+
+    def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: object) -> Topic:
+        """Make a topic. With `exist_ok` one that is there is given as it is, whatever its partitions and settings.
+
+        Settings have Kafka's names with underscores for dots: `retention_ms=86_400_000`; see `sawlog.topics.settings`.
+        """
+        with self._lock:
+            self._check_writable()
+            try:
+                return self._known(self._catalog.create(name, partitions, settings))
+            except TopicExists:
+                if not exist_ok or name not in self.topics():
+                    raise
+                return self.topic(name)
+
+    def alter_topic(self, name: str, partitions: int | None = None, **settings: object) -> Topic:
+        """More partitions, or other settings; None takes a setting back to its default.
+
+        A partition that is open, here or in another process, goes on with the settings it was opened with.
+        """
+        with self._lock:
+            self._check_writable()
+            return self._known(self._catalog.alter(name, partitions, settings))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its records; `DirectoryLocked` if another process writes to it."""
+        with self._committing, self._lock:
+            self._check_writable()
+            self._catalog.load(name)
+            # Our own locks have to go first. If somebody else has one, the topic is opened anew when it is used.
+            self._drop(name, TopicNotFound(f"the topic {name!r} was closed in order to be deleted"))
+            self._catalog.delete(name)
+
+    def upkeep(self) -> list[UpkeepReport]:
+        """Do now what the settings of all topics ask for; what was done, partition by partition."""
+        self._check_writable()
+        return [report for topic in self for report in topic.upkeep()]
+
+    @property
+    def upkeep_reports(self) -> list[UpkeepReport]:
+        """What upkeep in the background has done so far; the last hundred."""
+        return [] if self._upkeep is None else list(self._upkeep.reports)
+
+    def transaction(
+        self, name: str | None = None, sequence: int | None = None, *, lock_timeout_s: float = 5.0
+    ) -> Transaction:
+        """Records for several topics and partitions, stored all or not at all; see `Transaction`.
+
+        Partitions that another process is writing to are waited for, for `lock_timeout_s` seconds.
+        """
+        self._check_writable()
+        made = Transaction(
+            self._intents, self.topic, self._committing, name=name, sequence=sequence, lock_timeout_s=lock_timeout_s
+        )
+        made.on_end = self._transactions.discard
+        self._transactions.add(made)
+        return made
+
+    # --- consumers
+
+    @property
+    def groups(self) -> Groups:
+        """Consumer groups: how far they are, and moving them."""
+        from .groups import Groups
+
+        with self._lock:
+            self._check_open()
+            if self._groups is None:
+                self._groups = Groups(self)
+            return self._groups
+
+    def consumer(self, group: str | None, topics: str | Iterable[str], **options: Any) -> Consumer:
+        """Read topics as a member of a group; see `Consumer` for the options."""
+        from .consumer import Consumer
+
+        self._check_open()
+        made = Consumer(self, group, [topics] if isinstance(topics, str) else list(topics), **options)
+        self._consumers.add(made)
+        return made

@@ -1,0 +1,430 @@
+"""`Topic`: partitions under one name. Each is a `Log`; a topic says which one a record goes to.
+
+```python
+orders = store.create_topic("orders", partitions=4)
+orders.append(b"value", key=b"customer 7")            # Position(partition=2, offset=0)
+orders.append_many([(b"one", b"a"), (b"two", b"b")])   # {0: range(0, 1), 2: range(1, 2)}
+for record in orders.scan(): record.partition, record.offset
+```
+
+Records of one partition are in order; between partitions there is none. A call that writes to several partitions
+checks and encodes everything and takes all the locks it needs first, so what is refused is refused as a whole; but a
+crash or a full disk in the middle may leave the records of some partitions only. `Store.transaction` is for all or
+nothing.
+
+A partition is read without a lock; the first write takes its lock and keeps it until the store is closed. Settings
+count from when a partition is opened: a running log never changes its mind. Every method may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..batch.arrow import DEFAULT_COLUMNS
+from ..batch.build import Encoder
+from ..batch.kernel import Record
+from ..config import LogConfig
+from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, TopicNotFound
+from ..log.append import recipe_of
+from ..log.log import Log
+from ..log.reading import ARROW_ROWS
+from ..log.upkeep import UpkeepReport
+from ..log.writer import BATCH_BYTES
+from . import settings
+from .catalog import Catalog, Entry
+from .partitioner import Sticky, partition_for, partitions_for
+from .writer import TopicWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Position(NamedTuple):
+    """Where a record is."""
+
+    partition: int
+    offset: int
+
+
+class Offsets(NamedTuple):
+    """What a partition holds: lowest <= offset < next."""
+
+    lowest: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """What there is to know about one partition."""
+
+    partition: int
+    lowest_offset: int
+    next_offset: int
+    records: int
+    size_bytes: int
+    segments: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """What there is to know about a topic; `records` counts offsets, also those that compaction has emptied."""
+
+    name: str
+    id: str
+    partitions: int
+    settings: dict[str, settings.Value]
+    created_ms: int
+    records: int
+    size_bytes: int
+    rows: tuple[PartitionDescription, ...]
+
+
+class Topic:
+    """Partitions under one name. Made by `Store.topic` and `Store.create_topic`."""
+
+    def __init__(self, catalog: Catalog, entry: Entry, on_lock: Callable[[Entry, int, Log], None]) -> None:
+        self._catalog = catalog
+        self._entry = entry
+        self._on_lock = on_lock
+        self._lock = threading.RLock()
+        self._logs: dict[int, Log] = {}
+        self._writers: set[TopicWriter] = set()
+        #: Logs that were opened for upkeep alone.
+        self._tended: set[Log] = set()
+        self._sticky = Sticky(entry.partitions)
+        #: Why it cannot be used any more.
+        self._ended: LogClosed | TopicNotFound | None = None
+
+    # --- what it is
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._entry.name
+
+    @property
+    def id(self) -> str:
+        """What tells it from an earlier topic of the same name."""
+        return self._entry.id
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions it has."""
+        return self._entry.partitions
+
+    @property
+    def settings(self) -> dict[str, settings.Value]:
+        """The settings that were given, under Kafka's names; the others have their defaults."""
+        return dict(self._entry.settings)
+
+    @property
+    def config(self) -> LogConfig:
+        """How its logs are opened from now on."""
+        return settings.log_config(self._entry.settings)
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name} partitions={self.partitions}>"
+
+    def describe(self) -> TopicDescription:
+        """Its settings, and how much is in it."""
+        rows = tuple(self._describe(number) for number in range(self.partitions))
+        return TopicDescription(
+            self.name,
+            self.id,
+            self.partitions,
+            self.settings,
+            self._entry.created_ms,
+            sum(row.records for row in rows),
+            sum(row.size_bytes for row in rows),
+            rows,
+        )
+
+    def _describe(self, number: int) -> PartitionDescription:
+        log = self.partition(number)
+        following, lowest = log.next_offset, log.lowest_offset
+        return PartitionDescription(
+            number, lowest, following, following - lowest, log.size_bytes, len(log.segments), log.path
+        )
+
+    # --- its partitions
+
+    def partition(self, number: int) -> Log:
+        """The log of one partition: it reads without a lock, and its first write takes the lock."""
+        log = self._logs.get(number)
+        if log is not None and self._ended is None:
+            return log
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended
+            self._check_number(number)
+            if number not in self._logs:
+                self._logs[number] = self._open(number)
+            return self._logs[number]
+
+    def _check_number(self, number: object) -> None:
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TopicNotFound(f"a partition is a number, not {number!r}")
+        if not 0 <= number < self.partitions:
+            self._refresh()  # somebody else may have added some
+        if not 0 <= number < self.partitions:
+            raise TopicNotFound(f"the topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {number}")
+
+    def _refresh(self) -> None:
+        self.update(self._catalog.check(self._entry))
+
+    def update(self, entry: Entry) -> None:
+        """Take over what topic.json says now. Logs that are open keep the settings they were opened with."""
+        with self._lock:
+            if entry.partitions != self._entry.partitions:
+                self._sticky = Sticky(entry.partitions)
+            self._entry = entry
+
+    def _open(self, number: int) -> Log:
+        entry = self._entry
+        return Log.open(
+            self._catalog.partition(entry, number),
+            self.config,
+            mode="a" if self._catalog.mode == "w" else "r",
+            on_lock=lambda log: self._on_lock(entry, number, log),
+            topic=entry.name,
+            partition=number,
+        )
+
+    def roll_forward(self, number: int) -> None:
+        """Take a partition's lock, which places what was promised to it, and let go of it again."""
+        log = self._open(number)
+        try:
+            with log.hold():
+                pass
+        finally:
+            log.close()
+
+    def end(self, why: LogClosed | TopicNotFound) -> None:
+        """Close everything; from now on it only says why."""
+        with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
+            self._ended = self._ended or why
+            for log in self._logs.values():
+                last.callback(log.close)
+            for writer in list(self._writers):
+                last.callback(writer.close)
+            self._logs = {}
+
+    # --- writing
+
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Any = (),
+        timestamp: int | datetime | None = None,
+        *,
+        partition: int | None = None,
+    ) -> Position:
+        """Append one record; where it is. The partition is the key's, or one of ours, unless it is given."""
+        number = self.place_for(value, key, partition)
+        return Position(number, self._writable(number).append(value, key, headers, timestamp))
+
+    def _writable(self, number: int) -> Log:
+        """The log of a partition, locked: if somebody else writes to it, that is found out here."""
+        log = self.partition(number)
+        if not log.locked:
+            try:
+                with log.hold():
+                    pass
+            except StorageError:
+                self._refresh()  # if the topic was deleted under us, say that
+                raise
+        return log
+
+    def place_for(self, value: bytes | None, key: bytes | None, partition: int | None = None) -> int:
+        """The partition that a record is to go to."""
+        if key is None:
+            self._refuse_keyless()
+        if partition is not None:
+            self._check_number(partition)
+            return partition
+        if key is not None:
+            return partition_for(key, self.partitions)
+        return self._sticky.take(0 if value is None else len(value))
+
+    def _refuse_keyless(self) -> None:
+        """Raise if a record without a key cannot be taken."""
+        if settings.is_compacted(self._entry.settings):
+            raise InvalidRecord(
+                f"the topic {self.name!r} keeps the last record of each key (cleanup.policy), so a record needs a key"
+            )
+
+    def append_many(self, records: Iterable[Any], *, partition: int | None = None) -> dict[int, range]:
+        """Append records, one batch a partition; their offsets. A record is what `Log.append_many` takes."""
+        parts = self.split(list(records), partition)
+        if len(parts) == 1:
+            [(number, of_one)] = parts.items()
+            return {number: self._writable(number).append_many(of_one)}
+        encoded = {number: self._encode(each) for number, each in sorted(parts.items())}
+        logs = {number: self._writable(number) for number in encoded}  # all of them before anything is written
+        return {number: log.append_batches(encoded[number]) for number, log in logs.items()}
+
+    def split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
+        """Which records go where; without a key they stay together."""
+        if not records:
+            raise InvalidRecord("there is no record to append")
+        if settings.is_compacted(self._entry.settings) and any(key_of(record) is None for record in records):
+            self._refuse_keyless()
+        if partition is not None or self.partitions == 1:
+            return {0 if partition is None else partition: records}
+        parts: dict[int, list[Any]] = {}
+        together: int | None = None
+        for record in records:
+            key = key_of(record)
+            if key is not None:
+                number = partition_for(key, self.partitions)
+            else:
+                together = number = self._sticky.take(0) if together is None else together
+            parts.setdefault(number, []).append(record)
+        return parts
+
+    def _encode(self, records: list[Any]) -> bytes:
+        return bytes(Encoder(recipe_of(self.config)).many(records).data)
+
+    def append_arrow(self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> dict[int, range]:
+        """Append the rows of an Arrow table, by their keys; their offsets. For the columns see `Log.append_arrow`."""
+        keys = table.column("key") if "key" in table.schema.names else None
+        if keys is None or keys.null_count:
+            self._refuse_keyless()
+        if partition is not None or self.partitions == 1 or keys is None:
+            number = self._sticky.take(table.nbytes) if partition is None else partition
+            return {number: self._writable(number).append_arrow(table)}
+        together = self._sticky.take(0)
+        chosen = partitions_for(keys, self.partitions, together)
+        logs = {number: self._writable(number) for number in np.unique(chosen).tolist()}
+        return {number: log.append_arrow(table.take(np.flatnonzero(chosen == number))) for number, log in logs.items()}
+
+    def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
+        """A buffered writer over all partitions: the fast way to append records one by one."""
+        logs = [self._writable(number) for number in range(self.partitions)]
+        writers = [log.writer(batch_bytes, linger_ms) for log in logs]
+        made = TopicWriter(writers, batch_bytes, keyed=settings.is_compacted(self._entry.settings))
+        made.on_close = self._writers.discard
+        self._writers.add(made)
+        return made
+
+    def trim(self, offsets: Mapping[int, int]) -> int:
+        """Drop the records below these offsets; how many."""
+        logs = {number: self._writable(number) for number in sorted(offsets)}
+        return sum(log.trim(offsets[number]) for number, log in logs.items())
+
+    def upkeep(self) -> list[UpkeepReport]:
+        """Do now what the settings ask for: retention, compaction, merging; what was done, partition by partition.
+
+        A partition that another process writes to is left to it. Locks that are taken for this are given back.
+        """
+        reports = (self._upkeep(number) for number in range(self.partitions))
+        return [report for report in reports if report is not None]
+
+    def _upkeep(self, number: int) -> UpkeepReport | None:
+        config = settings.upkeep_config(self._entry.settings)
+        log = self.partition(number)
+        if log.locked:
+            return log.upkeep(config)
+        if not log.upkeep_due(config):
+            return UpkeepReport(log.path)
+        log = self._open(number)
+        log.lend_to_upkeep()
+        with self._lock:
+            self._tended.add(log)
+        try:
+            return log.upkeep(config)
+        except DirectoryLocked:
+            return None
+        finally:
+            with self._lock:
+                self._tended.discard(log)
+            log.close()
+
+    def end_upkeep(self) -> None:
+        """Have upkeep that is going on in another thread end where it is."""
+        with self._lock:
+            for log in (*self._tended, *self._logs.values()):
+                log.end_upkeep()
+
+    # --- reading
+
+    def scan(
+        self,
+        start: Mapping[int, int] | None = None,
+        end: Mapping[int, int] | None = None,
+        *,
+        partitions: Iterable[int] | None = None,
+    ) -> Iterator[Record]:
+        """The records as of now, partition after partition, each from its start to its end: by default all of them."""
+        scans = [log.scan(first, last) for log, first, last, _ in self._spans(start, end, partitions)]
+        return chain.from_iterable(scans)
+
+    def scan_arrow(
+        self,
+        start: Mapping[int, int] | None = None,
+        end: Mapping[int, int] | None = None,
+        batch_rows: int = ARROW_ROWS,
+        *,
+        partitions: Iterable[int] | None = None,
+        columns: Sequence[str] = ("partition", *DEFAULT_COLUMNS),
+        views: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as Arrow record batches; `columns` also knows `partition`."""
+        stored = [column for column in columns if column != "partition"]
+        scans = [
+            (number, log.scan_arrow(first, last, batch_rows, columns=stored, views=views))
+            for log, first, last, number in self._spans(start, end, partitions)
+        ]
+        return (_with_partition(batch, number, columns) for number, batches in scans for batch in batches)
+
+    def _spans(
+        self, start: Mapping[int, int] | None, end: Mapping[int, int] | None, partitions: Iterable[int] | None
+    ) -> list[tuple[Log, int | None, int | None, int]]:
+        """What is to be read from which log."""
+        start, end = start or {}, end or {}
+        for number in (*start, *end):
+            self._check_number(number)
+        numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
+        return [(self.partition(number), start.get(number), end.get(number), number) for number in numbers]
+
+    def offsets(self) -> dict[int, Offsets]:
+        """What each partition holds."""
+        return {number: _offsets(self.partition(number)) for number in range(self.partitions)}
+
+    def offset_at(self, timestamp: int | datetime) -> dict[int, int]:
+        """In each partition the first offset whose record is not older than `timestamp`; the next offset if all are."""
+        return {number: self.partition(number).offset_at(timestamp) for number in range(self.partitions)}
+
+
+def key_of(record: Any) -> Any:
+    """The key of a record in any of the forms that `append_many` takes."""
+    if isinstance(record, Record):
+        return record.key
+    if isinstance(record, dict):
+        return record.get("key")
+    return record[1] if isinstance(record, tuple) and len(record) > 1 else None
+
+
+def _offsets(log: Log) -> Offsets:
+    following = log.next_offset  # first: it is what makes a reader look again
+    return Offsets(log.lowest_offset, following)
+
+
+def _with_partition(batch: pa.RecordBatch, number: int, columns: Sequence[str]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    if "partition" not in columns:
+        return batch
+    numbers = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
+    arrays = [numbers if column == "partition" else batch.column(column) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))

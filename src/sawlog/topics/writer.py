@@ -1,0 +1,62 @@
+"""Explicit buffering over all partitions of a topic: records one by one, batches to the logs.
+
+One `sawlog.Writer` a partition, and the partitioner in front of them: `append` here *is* the compiled dispatcher's
+method. What a writer promises holds here, too: a record is placed when its batch is full, when it is `linger_ms` old,
+on `flush` and on `close`; until then it is lost if the process dies. Bad records are refused at once. Records without a
+key stay on one partition for a batch, then go to another.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from ..batch import kernel
+from ..log.writer import Writer
+
+
+class TopicWriter:
+    """Collects records into batches, partition by partition. Safe between threads."""
+
+    #: `append(value, key=None, headers=(), timestamp=None)`: take one record; its offset is known when it is placed.
+    append: Callable[..., None]
+
+    def __init__(self, writers: Sequence[Writer], batch_bytes: int, *, keyed: bool = False) -> None:
+        self._writers = tuple(writers)
+        self._lock = threading.RLock()
+        self._dispatcher = kernel.Dispatcher(
+            [writer.builder for writer in writers], batch_bytes, lambda: random.randrange(len(writers)), keyed
+        )
+        # A call into the compiled kernel is atomic under the interpreter's lock; interpreted it is not.
+        self.append = self._dispatcher.add if kernel.COMPILED else self._append_locked
+        #: Called once, with the writer, when it is closed.
+        self.on_close: Callable[[TopicWriter], None] = lambda writer: None
+
+    def _append_locked(self, value: Any, key: Any = None, headers: Any = (), timestamp: Any = None) -> None:
+        with self._lock:
+            self._dispatcher.add(value, key, headers, timestamp)
+
+    def flush(self) -> dict[int, range]:
+        """Place everything taken so far and do what the logs' policy asks for; the last batch of each partition."""
+        with self._lock:
+            flushed = {number: writer.flush() for number, writer in enumerate(self._writers)}
+        return {number: placed for number, placed in flushed.items() if placed}
+
+    def close(self) -> None:
+        """Flush and stop."""
+        with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
+            last.callback(self.on_close, self)
+            for writer in self._writers:
+                last.callback(writer.close)
+
+    def __enter__(self) -> TopicWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
