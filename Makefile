@@ -10,7 +10,7 @@ READY_BENCH := .venv/.ready-bench
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format types layers kernel dist bench-engine clean distclean
+.PHONY: help setup demo test test-all lint format types layers kernel dist bench-engine bench-topics clean distclean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,9 @@ dist: $(READY) ## wheel and source archive into dist/, then try the wheel in a n
 
 bench-engine: kernel $(READY_BENCH) ## measure the engine against what else one could use
 	@$(BIN)/python benchmarks/engine.py $(ARGS)
+
+bench-topics: kernel $(READY_BENCH) ## measure topics, groups and compaction beside the log that they are made of
+	@$(BIN)/python benchmarks/topics.py $(ARGS)
 
 clean: ## remove what building and testing made; .venv stays
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -34,7 +34,8 @@ def _status(field: str) -> int | None:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
-def _peak() -> int:
+def peak() -> int:
+    """The most memory that this process has had resident."""
     found = _status("VmHWM")
     if found is not None:
         return found
@@ -93,12 +94,12 @@ def main(what: str, path: str, mib: str = "0") -> None:
     """Do it and print the answer."""
     warm = pa.array([b""])  # the first array loads what every user of Arrow has loaded
     pc.sum(pc.binary_length(warm))
-    baseline = _status("VmRSS") or _peak()
+    baseline = _status("VmRSS") or peak()
     if what == "stream":
         done = [_stream(path, int(mib))]
     else:
         done = [_scan(path, what, "w"), _scan(path, what, "r")]
-    print(json.dumps({"peak_bytes": _peak() - baseline, "done": done}))
+    print(json.dumps({"peak_bytes": peak() - baseline, "done": done}))
 
 
 if __name__ == "__main__":

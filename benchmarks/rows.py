@@ -52,15 +52,18 @@ def rate(unit: Unit, sample: Sample, amount: float, *, waits: bool = False) -> F
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What has to be reached: a ratio at least, or else a figure of ours at most."""
+    """What has to be reached: a ratio at least, or else a figure of ours at most or at least."""
 
     ratio: float | None = None
     most: Figure | None = None
+    least: Figure | None = None
     percent: bool = False
 
     def __str__(self) -> str:
         if self.most is not None:
             return f"≤ {self.most}"
+        if self.least is not None:
+            return f"≥ {self.least}"
         assert self.ratio is not None
         return f"≥ {shown_ratio(self.ratio, percent=self.percent)}"
 
@@ -78,6 +81,11 @@ def share(ratio: float) -> Bar:
 def at_most(unit: Unit, number: float) -> Bar:
     """No more than this, whatever others need."""
     return Bar(most=Figure(unit, number))
+
+
+def at_least(unit: Unit, number: float) -> Bar:
+    """No less than this, on whatever machine."""
+    return Bar(least=Figure(unit, number))
 
 
 def shown_ratio(ratio: float, *, percent: bool = False) -> str:
@@ -130,5 +138,7 @@ class Row:
             return None
         if self.bar.most is not None:
             return figure <= self.bar.most.wall
+        if self.bar.least is not None:
+            return figure >= self.bar.least.wall
         assert self.bar.ratio is not None
         return None if ratio is None else ratio >= self.bar.ratio

@@ -1947,14 +1947,14 @@ def times32(x: cython.ulonglong, y: cython.ulonglong) -> cython.ulonglong:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def murmur(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.ulonglong:
-    """MurmurHash2 with Kafka's seed, as 32 unsigned bits."""
+def murmur(b: cython.pointer(cython.const[cython.uchar]), n: cython.Py_ssize_t) -> cython.ulonglong:
+    """MurmurHash2 with Kafka's seed, as 32 unsigned bits. Interpreted, `b` is bytes."""
     m: cython.ulonglong = 0x5BD1E995
     h: cython.ulonglong = 0x1747B28C
     k: cython.ulonglong
-    end: cython.Py_ssize_t = p + n
+    p: cython.Py_ssize_t = 0
     h = (h | (cython.cast(cython.ulonglong, 1) << 31)) ^ cython.cast(cython.ulonglong, n)  # the seed is 0x9747B28C
-    while end - p >= 4:
+    while n - p >= 4:
         k = b[p]
         k = k | (cython.cast(cython.ulonglong, b[p + 1]) << 8)
         k = k | (cython.cast(cython.ulonglong, b[p + 2]) << 16)
@@ -1963,30 +1963,42 @@ def murmur(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.P
         k = k ^ (k >> 24)
         h = times32(h, m) ^ times32(k, m)
         p += 4
-    if end - p >= 3:
+    if n - p >= 3:
         h = h ^ (cython.cast(cython.ulonglong, b[p + 2]) << 16)
-    if end - p >= 2:
+    if n - p >= 2:
         h = h ^ (cython.cast(cython.ulonglong, b[p + 1]) << 8)
-    if end - p >= 1:
+    if n - p >= 1:
         h = times32(h ^ b[p], m)
     h = times32(h ^ (h >> 13), m)
     return h ^ (h >> 15)
 
 
+@cython.cfunc
+@cython.inline
+def murmur_of(key: object) -> cython.longlong:
+    """Of a key that is exactly bytes."""
+    if cython.compiled:
+        return cython.cast(
+            cython.longlong,
+            murmur(
+                cython.cast(cython.pointer(cython.const[cython.uchar]), PyBytes_AS_STRING(key)), PyBytes_GET_SIZE(key)
+            ),
+        )
+    return murmur(key, len(key))
+
+
 def murmur2(key):
     """The number that Kafka's own client derives from a key, as a signed 32-bit integer."""
-    view: cython.const[cython.uchar][::1] = memoryview(key).cast("B")
-    h: cython.longlong = cython.cast(cython.longlong, murmur(view, 0, len(view)))
+    h: cython.longlong = murmur_of(key if type(key) is bytes else bytes(memoryview(key)))
     return h - 4294967296 if h >= 2147483648 else h
 
 
 def partition_of(key, partitions):
     """The partition that Kafka's own client sends a key to."""
-    view: cython.const[cython.uchar][::1] = memoryview(key).cast("B")
     most: cython.longlong = partitions
     if most < 1:
         raise ValueError("a topic has at least one partition")
-    return (cython.cast(cython.longlong, murmur(view, 0, len(view))) & 0x7FFFFFFF) % most
+    return (murmur_of(key if type(key) is bytes else bytes(memoryview(key))) & 0x7FFFFFFF) % most
 
 
 def partitions_of(
@@ -2000,6 +2012,7 @@ def partitions_of(
 ):
     """The partition of every key of an Arrow column (64-bit offsets); `without_key` for those that are null."""
     i: cython.Py_ssize_t
+    h: cython.longlong
     rows: cython.Py_ssize_t = found.shape[0]
     has_nulls: cython.bint = valid.shape[0] > 0
     if partitions < 1 or offsets.shape[0] < rows + 1 or first_bit < 0:
@@ -2013,22 +2026,18 @@ def partitions_of(
         for i in range(rows):
             if has_nulls and not bit(valid, first_bit + i):
                 found[i] = without_key
-            else:
-                found[i] = cython.cast(
-                    cython.int,
-                    (
-                        cython.cast(
-                            cython.longlong,
-                            murmur(
-                                data,
-                                cython.cast(cython.Py_ssize_t, offsets[i]),
-                                cython.cast(cython.Py_ssize_t, offsets[i + 1] - offsets[i]),
-                            ),
-                        )
-                        & 0x7FFFFFFF
-                    )
-                    % partitions,
+                continue
+            if cython.compiled:
+                h = cython.cast(
+                    cython.longlong,
+                    murmur(
+                        cython.address(data[offsets[i]]) if offsets[i + 1] > offsets[i] else cython.NULL,
+                        cython.cast(cython.Py_ssize_t, offsets[i + 1] - offsets[i]),
+                    ),
                 )
+            else:
+                h = murmur(bytes(data[offsets[i] : offsets[i + 1]]), offsets[i + 1] - offsets[i])
+            found[i] = cython.cast(cython.int, (h & 0x7FFFFFFF) % partitions)
 
 
 @cython.final
@@ -2074,7 +2083,6 @@ class Dispatcher:
 
     def add(self, value, key=None, headers=(), timestamp=None):
         """Encode one record into the batch of its partition."""
-        view: cython.const[cython.uchar][::1]
         at: cython.Py_ssize_t
         builder: BatchBuilder
         if key is None:
@@ -2090,12 +2098,8 @@ class Dispatcher:
         if type(key) is not bytes:
             builder = self.builders[0]
             key = builder._bytes(key, "key")
-        view = key
-        at = cython.cast(
-            cython.Py_ssize_t,
-            (cython.cast(cython.longlong, murmur(view, 0, len(key))) & 0x7FFFFFFF) % self.partitions,
-        )
-        builder = self.builders[at]
+        at = cython.cast(cython.Py_ssize_t, (murmur_of(key) & 0x7FFFFFFF) % self.partitions)
+        builder = cython.cast(BatchBuilder, self.builders[at])
         builder._add(value, key, headers, now_ms() if timestamp is None else builder._check_timestamp(timestamp))
         if builder.limit > 0 and builder.position >= builder.limit and builder.on_full is not None:
             builder.on_full()
