@@ -67,7 +67,7 @@ from .topics.writer import TopicWriter
 #: `sawlog.open(path)`: a store of topics; see `Store.open`.
 open = Store.open
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CompactionReport",

@@ -120,8 +120,7 @@ def _is_good(view: memoryview, at: int) -> bool:
     if at > len(view) - HEADER_BYTES or kernel.find_header(view, at, len(view), 0) != at:
         return False
     size: int = 12 + struct.unpack_from(">i", view, at + 8)[0]
-    crc: int = struct.unpack_from(">I", view, at + _CRC_AT)[0]
-    return crc_matches(view, at, size, crc)
+    return crc_matches(view, at, size, _stored_crc(view, at))
 
 
 def _fault(view: memoryview, position: int, resumed: int | None) -> tuple[int, str]:
@@ -135,11 +134,14 @@ def _fault(view: memoryview, position: int, resumed: int | None) -> tuple[int, s
     framing = _impossible(view, position, covered=False)
     if framing is not None:
         return framing
+    end = len(view) if resumed is None else resumed
+    if end != position + size and _crc_with_end(view, position, end):
+        return position + 8, f"the batch claims {size:,} bytes; with {end - position:,} its checksum is right"
     if size > left and resumed is None:
         return len(view), f"the file ends here; {size - left:,} bytes of a batch of {size:,} are missing"
     if size > left:
         return position + 8, f"the batch claims {size:,} bytes, over the batch at byte {resumed}"
-    explained = _wrong_checksum(view, position, size, len(view) if resumed is None else resumed)
+    explained = _changed_byte(view, position, size)
     if explained is not None:
         return explained
     many = position + _COVERED_AT, "the checksum is wrong, by more than one byte from here on"
@@ -165,13 +167,19 @@ def _impossible(view: memoryview, position: int, *, covered: bool) -> tuple[int,
     return None
 
 
-def _wrong_checksum(view: memoryview, position: int, size: int, end: int) -> tuple[int, str] | None:
-    """What explains a checksum that is wrong: another length, up to `end`, or one changed byte; None if neither
-    does."""
-    stored: int = struct.unpack_from(">I", view, position + _CRC_AT)[0]
-    if end != position + size and crc32c(view[position + _COVERED_AT : end]) == stored:
-        return position + 8, f"the batch claims {size:,} bytes; with {end - position:,} its checksum is right"
-    computed = crc32c(view[position + _COVERED_AT : position + size])
+def _stored_crc(view: memoryview, position: int) -> int:
+    crc: int = struct.unpack_from(">I", view, position + _CRC_AT)[0]
+    return crc
+
+
+def _crc_with_end(view: memoryview, position: int, end: int) -> bool:
+    """Whether the checksum is right if the batch ends there, whatever its length says."""
+    return end - position >= HEADER_BYTES and crc32c(view[position + _COVERED_AT : end]) == _stored_crc(view, position)
+
+
+def _changed_byte(view: memoryview, position: int, size: int) -> tuple[int, str] | None:
+    """The one byte that explains a wrong checksum, if there is one."""
+    stored, computed = _stored_crc(view, position), crc32c(view[position + _COVERED_AT : position + size])
     change = find_change(stored, computed, size - _COVERED_AT)
     if change is None:
         return None

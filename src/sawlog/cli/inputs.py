@@ -129,18 +129,27 @@ def _records(stream: BinaryIO, fields: Fields) -> Parts:
 
 
 def _csv(stream: BinaryIO, fields: Fields) -> Parts:
-    rows = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), strict=True)
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    try:
+        yield from _csv_rows(csv.reader(text, strict=True), fields)
+    finally:
+        if not text.closed:
+            text.detach()  # the stream is the caller's to close
+
+
+def _csv_rows(rows: Any, fields: Fields) -> Parts:
     names: list[str] | None = None
     while True:
         try:
             row = next(rows)
         except StopIteration:
             return
-        except (csv.Error, UnicodeDecodeError) as error:
+        except csv.Error as error:
             yield BadInput(rows.line_num, str(error))
-            if isinstance(error, UnicodeDecodeError):
-                return  # the decoder does not say where to go on
             continue
+        except UnicodeDecodeError as error:
+            yield BadInput(rows.line_num + 1, f"this is not UTF-8: {error}")
+            return  # the decoder does not say where to go on
         if names is None:
             names = row
         elif row:

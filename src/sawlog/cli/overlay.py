@@ -164,10 +164,10 @@ class ScratchStorage:
         if self._below is not None and position + size <= self._kept:
             return self._below.view(position, size)
         if position >= self._kept:
-            return memoryview(self._added)[position - self._kept : position - self._kept + size]
+            return memoryview(self._added).toreadonly()[position - self._kept : position - self._kept + size]
         assert self._below is not None
         head = self._below.read(position, self._kept - position)
-        return memoryview(head + self._added[: size - len(head)])
+        return memoryview(head + bytes(self._added[: size - len(head)]))
 
     def truncate(self, size: int) -> None:
         """Forget everything from `size` on."""

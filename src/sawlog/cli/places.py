@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from ..errors import CorruptFile, StorageError
-from ..log import checkpoint
 from ..log.log import Log
-from ..log.verify import Problem
-from ..storage import FileDirectory
 
 if TYPE_CHECKING:
     from ..topics.store import Store
@@ -50,16 +46,21 @@ def open_store(data: Path, mode: Literal["w", "r"] = "r", *, create: bool = Fals
         yield store
 
 
+def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
+    """Something is named to work on. A log that is named wins over a store, which may come from the environment."""
+    if data is None and log is None:
+        raise typer.BadParameter("give the store with -d DIR, or one partition's directory with --log DIR")
+    if log is not None and topic is not None:
+        raise typer.BadParameter("a topic is in a store: give -d DIR, or leave the topic out with --log")
+
+
 @contextmanager
 def reading(
     data: Path | None, log: Path | None, topic: str | None = None, partitions: Sequence[int] | None = None
 ) -> Iterator[list[Place]]:
     """The logs that a command line names, open for reading."""
-    if (data is None) == (log is None):
-        raise typer.BadParameter("give the store with -d DIR, or one partition's directory with --log DIR")
+    check_place(data, log, topic)
     if log is not None:
-        if topic is not None:
-            raise typer.BadParameter("a topic is in a store: give -d DIR, or leave the topic out with --log")
         with Log.open(log, mode="r") as found:
             yield [Place(log.resolve().name, 0, found)]
         return
@@ -82,25 +83,3 @@ def chosen(topic: Topic, partitions: Sequence[int] | None) -> list[int]:
                 f"{topic.name} has partitions 0 to {topic.partitions - 1}, not {number}", param_hint="--partition"
             )
     return sorted(set(partitions)) if partitions else list(range(topic.partitions))
-
-
-def hidden_damage(log: Log) -> Problem | None:
-    """Damage that ends a reader's view of the last segment although more had been durable there.
-
-    For a reader, the first batch that is not whole is the end: it may be about to be written. The checkpoint knows
-    better if it says that the log was durable beyond that.
-    """
-    directory = FileDirectory(log.path, create=False)
-    try:
-        saved = checkpoint.load(directory)
-    except (CorruptFile, StorageError):
-        return None
-    finally:
-        directory.close()
-    last = log.segments[-1]
-    if saved is None or saved.segment != last.base_offset or saved.position <= last.size_bytes:
-        return None
-    lost = (
-        f"damaged or cut short here, although it was durable up to byte {saved.position}, offset {saved.durable_offset}"
-    )
-    return Problem(last.path, last.size_bytes, lost, None)

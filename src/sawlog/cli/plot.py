@@ -75,7 +75,7 @@ def axis_of(chart: Chart, count: int = 4) -> list[float]:
 
 def round_steps(most: float, count: int = 4) -> list[float]:
     """Round numbers from 0 to at least `most`, about `count` of them."""
-    if most <= 0:
+    if most < 1e-9:  # nothing, for any purpose of ours
         return [0.0, 1.0]
     rough = most / count
     power = 10.0 ** len(str(int(rough))) / 10 if rough >= 1 else 10.0 ** _exponent(rough)

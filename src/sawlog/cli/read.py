@@ -15,7 +15,6 @@ import typer
 
 from ..batch.kernel import Record
 from ..errors import CorruptBatch
-from ..log.verify import Problem
 from . import CORRUPT
 from .completion import complete_topic
 from .formats import Printer as RecordPrinter
@@ -24,7 +23,7 @@ from .offsets import Span, parse, resolve
 from .options import LogDir, MaybeData, Partitions, parsed, read_as
 from .output import Column, Format, Row, note
 from .output import Output as Printer
-from .places import Place, hidden_damage, reading
+from .places import Place, reading
 from .units import shown_time
 
 #: How long a follower waits before it looks again; doubled while nothing comes.
@@ -196,8 +195,6 @@ def _records(
     for place in places:
         start, end = resolve(span, place.log)
         yield from _scan(place, start, end, damage)
-        if span.end is None and idle is None:
-            _check_end(place, damage)
         positions.append(end)
     if idle is None or span.end is not None:
         return
@@ -233,21 +230,6 @@ def _scan(place: Place, start: int, end: int, damage: list[str] | None) -> Itera
             damage.append(str(error))
             note(f"{place.name}: {error}")
             start = error.next_offset
-
-
-def _check_end(place: Place, damage: list[str] | None) -> None:
-    """Say so if a reader's end is damage in truth."""
-    hidden: Problem | None = hidden_damage(place.log)
-    if hidden is None:
-        return
-    if damage is None:
-        raise CorruptBatch(
-            f"{hidden.reason}; `sawlog repair --apply` makes what follows readable",
-            path=hidden.path,
-            position=hidden.position,
-        )
-    damage.append(str(hidden))
-    note(f"{place.name}: {hidden}")
 
 
 # --- Parquet
@@ -304,8 +286,6 @@ def _batches(
             for batch in place.log.scan_arrow(start, end, columns=columns):
                 number = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
                 yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
-            if span.end is None:
-                _check_end(place, None)
         return
     found = (each for each in _records(places, span, None, damage) if pattern is None or _matches(each[1], pattern))
     while rows := list(islice(found, 65_536)):

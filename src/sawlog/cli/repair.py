@@ -28,7 +28,7 @@ from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Column, Format, note
 from .output import Output as Printer
 from .overlay import Overlay
-from .places import chosen, open_store
+from .places import check_place, chosen, open_store
 
 _COLUMNS = [
     Column("topic"),
@@ -72,7 +72,7 @@ def repair(
     for name, number, path, config in _wanted(data, log, topic, partition):
         found = _plan(path, config)
         if apply and found.changes:  # where nothing can be done, nothing is copied or touched
-            found = _apply(path, config, (backup or _beside(data, log, stamp)) / _relative(path, data))
+            found = _apply(path, config, (backup or _beside(data, log, stamp)) / _relative(path, data, log))
         rows += _rows(name, number, found)
         left += len(found.recovery.corruption) + len(found.checked.problems)
     verb = "was done" if apply else "would be done"
@@ -88,8 +88,7 @@ def _wanted(
     data: Path | None, log: Path | None, topic: str | None, partitions: list[int] | None
 ) -> list[tuple[str, int, Path, LogConfig]]:
     """(topic, partition, directory, settings) of each log that is meant. Nothing stays open."""
-    if (data is None) == (log is None):
-        raise typer.BadParameter("give the store with -d DIR, or one partition's directory with --log DIR")
+    check_place(data, log, topic)
     if log is not None:
         with Log.open(log, mode="r") as found:
             return [(log.resolve().name, 0, Path(found.path), found.config)]
@@ -106,12 +105,15 @@ def _wanted(
 
 def _beside(data: Path | None, log: Path | None, stamp: str) -> Path:
     """Where copies go if nobody said: next to the store or log, under a name that says what it is."""
-    of = (data or log or Path()).resolve()
+    of = (log or data or Path()).resolve()
     return of.parent / f"{of.name}.before-repair-{stamp}"
 
 
-def _relative(path: Path, data: Path | None) -> Path:
-    return path.resolve().relative_to(data.resolve()) if data is not None else Path(path.resolve().name)
+def _relative(path: Path, data: Path | None, log: Path | None) -> Path:
+    """Where a copy lies below that."""
+    if log is not None or data is None:
+        return Path(path.resolve().name)
+    return path.resolve().relative_to(data.resolve())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +122,12 @@ class Repaired:
 
     recovery: RecoveryReport
     checked: VerifyReport
-    #: The last segment was damaged and is closed now: a reader, for whom damage there is the end, gets past it.
-    sealed: str | None
 
     @property
     def changes(self) -> bool:
         """Whether anything is put right."""
         passive = (Action.IGNORE, Action.REPORT)
-        return self.sealed is not None or any(each.action not in passive for each in self.recovery.findings)
+        return any(each.action not in passive for each in self.recovery.findings)
 
 
 def _plan(path: Path, config: LogConfig) -> Repaired:
@@ -149,11 +149,7 @@ def _apply(path: Path, config: LogConfig, target: Path) -> Repaired:
 
 def _recover(place: Path | Overlay, config: LogConfig) -> Repaired:
     with Log.open(place, config) as log:
-        checked, last = log.verify(), log.segments[-1]
-        damaged = any(problem.path == last.path for problem in checked.problems)
-        if damaged:
-            log.seal()
-        return Repaired(log.recovery, checked, last.path if damaged else None)
+        return Repaired(log.recovery, log.verify())
 
 
 def _rows(topic: str, partition: int, found: Repaired) -> Iterator[dict[str, Any]]:
@@ -165,13 +161,6 @@ def _rows(topic: str, partition: int, found: Repaired) -> Iterator[dict[str, Any
     for problem in found.checked.problems:
         if f"{problem.path} at byte {problem.position}" not in reported:
             yield {**place, **_problem_row(problem)}
-    if found.sealed is not None:
-        yield {
-            **place,
-            "what": "damage in the last segment",
-            "action": "close it, go on in a new one",
-            "detail": f"{found.sealed}: so that readers get past the damage",
-        }
 
 
 def _finding_row(finding: Finding) -> dict[str, Any]:

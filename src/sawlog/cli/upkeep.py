@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import typer
+
+from ..log.upkeep import UpkeepReport
+from . import CORRUPT
 from .options import Data, MaybeTopic, Output
-from .output import Column, Format
+from .output import Column, Format, note
 from .output import Output as Printer
 from .places import open_store
 
+_ACTIONS = ("retention", "compaction", "merge", "recompression", "scrub")
+
 
 def upkeep(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) -> None:
-    """Do now what the topics' settings ask for: retention, compaction, merging, scrubbing.
+    """Do now what the topics' settings ask for: retention, compaction, merging, recompression, scrubbing.
 
-    A writer does this by itself from time to time. It needs the partitions' locks, so it says who has them if somebody
-    else is writing.
+    A writer does this by itself from time to time. A partition that another process is writing to is left to it. Exits
+    with 4 if scrubbing finds damage.
 
     \b
     Examples:
       sawlog upkeep -d data
       sawlog upkeep orders -d data --output json
     """
+    rows: list[dict[str, Any]] = []
+    damage: list[str] = []
     with open_store(data, "w") as store:
-        reports = store.topic(topic).upkeep() if topic is not None else store.upkeep()
-        rows = [_row(report) for report in reports]
-    columns = [Column("what"), Column("detail", shown=_detail)]
+        for one in [store.topic(topic)] if topic is not None else list(store):
+            reports = one.upkeep()
+            if len(reports) < one.partitions:
+                left = one.partitions - len(reports)
+                note(f"{one.name}: {left} of {one.partitions} partitions are left to the process that writes to them")
+            rows += [_row(one.name, report) for report in reports if report or output is not Format.TABLE]
+            damage += [str(each) for report in reports if report.scrub for each in report.scrub.problems]
+    columns = [Column("topic"), Column("path", cut=False), *map(Column, _ACTIONS), Column("duration_ms")]
+    if output is Format.TABLE:
+        columns = [Column("topic"), Column("done", cut=False)]
     Printer(output).rows(rows, columns, empty="nothing was to be done")
+    for each in damage:
+        note(f"!! {each}")
+    if damage:
+        raise typer.Exit(CORRUPT)
 
 
-def _row(report: Any) -> dict[str, Any]:
-    what = type(report).__name__.removesuffix("Report").lower()
-    detail = (
-        dataclasses.asdict(report) if dataclasses.is_dataclass(report) and not isinstance(report, type) else str(report)
-    )
-    return {"what": what, "detail": detail}
-
-
-def _detail(detail: Any) -> str:
-    if not isinstance(detail, dict):
-        return str(detail)
-    return ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in detail.items())
-
-
-def _value(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def _row(topic: str, report: UpkeepReport) -> dict[str, Any]:
+    actions = {name: getattr(report, name) for name in _ACTIONS}
+    return {"topic": topic, "path": report.path, "done": str(report), **actions, "duration_ms": report.duration_ms}

@@ -12,7 +12,7 @@ from . import CORRUPT
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Column, Format, note
 from .output import Output as Printer
-from .places import Place, hidden_damage, reading
+from .places import Place, reading
 from .progress import Progress
 from .units import shown_count, shown_size
 
@@ -61,11 +61,7 @@ def verify(
 def _checked(places: list[Place], problems: list[Problem], progress: Progress) -> Iterator[dict[str, Any]]:
     for place in places:
         report = place.log.verify()
-        found = list(report.problems)
-        hidden = hidden_damage(place.log)
-        if hidden is not None and (hidden.path, hidden.position) not in {(each.path, each.position) for each in found}:
-            found.append(hidden)
-        problems += found
+        problems += report.problems
         progress.advance(report.size_bytes)
         yield {
             "topic": place.topic,
@@ -74,7 +70,7 @@ def _checked(places: list[Place], problems: list[Problem], progress: Progress) -
             "batches": report.batches,
             "records": report.records,
             "size_bytes": report.size_bytes,
-            "problems": found,
+            "problems": report.problems,
         }
 
 

@@ -88,10 +88,11 @@ def compact(
     began = time.perf_counter()
     report = CompactionReport()
     with log.upkeep_lock:
+        cuts = log.cuts
         state = load_state(log.directory)
         if state.damaged:
             state.cleaned = []
-        while _round(log, state, report, delete_retention_ms, min_lag_ms, key_bytes):
+        while _round(log, state, report, cuts, delete_retention_ms, min_lag_ms, key_bytes):
             pass
         report.clean_offset = state.clean_offset
         report.duration_ms = (time.perf_counter() - began) * 1000
@@ -110,10 +111,15 @@ def _eligible(segments: SegmentSet, min_lag_ms: int) -> list[Segment]:
 
 
 def _round(
-    log: Appender, state: UpkeepState, report: CompactionReport, retention_ms: int, min_lag_ms: int, key_bytes: int
+    log: Appender,
+    state: UpkeepState,
+    report: CompactionReport,
+    cuts: int,
+    retention_ms: int,
+    min_lag_ms: int,
+    key_bytes: int,
 ) -> bool:
-    """One round; whether there is more to do."""
-    cuts = log.cuts
+    """One round; whether there is more to do. `cuts` as in `swap`: the state is from then."""
     segments = _eligible(log.segments, min_lag_ms)
     clean = min(state.clean_offset, segments[-1].next_offset) if segments else state.clean_offset
     forget = _tombstones_due(state, retention_ms)
@@ -128,7 +134,7 @@ def _round(
         forget_below=0 if damaged else forget,
         remembered=log.producers.remembers,
     )
-    state.tombstones = _rewrite_all(log, taken, wanted, report, damaged)
+    state.tombstones = _rewrite_all(log, taken, wanted, report, damaged, cuts)
     state.damaged = bool(damaged)
     if end <= clean and dirty:
         return False  # nothing but damage, or a batch with more keys than the table has room for
@@ -151,7 +157,9 @@ def _note_keys(
     for segment in dirty:
         try:
             for chunk in rewrite.chunks_of(segment):
-                for body, rows, error in unpack(chunk.view, chunk.rows, log.config.max_decompressed_bytes):
+                # Keys below `start` are there once already. Noted again they would fill the table in each round.
+                dirty_rows = chunk.rows[chunk.rows[:, LAST] >= start]
+                for body, rows, error in unpack(chunk.view, dirty_rows, log.config.max_decompressed_bytes):
                     if error is not None:
                         raise error
                     taken, bad = keys.note(body, memoryview(rows))
@@ -181,6 +189,7 @@ def _rewrite_all(
     wanted: Wanted,
     report: CompactionReport,
     damaged: dict[Segment, CorruptBatch],
+    cuts: int,
 ) -> int:
     """Replace neighbouring segments by as few as they fit into; how many tombstones are left."""
     report.segments_before += len(segments)
@@ -192,7 +201,7 @@ def _rewrite_all(
                 report.damaged.append(segment.path)
         at += taken
         tombstones += made.counts.tombstones_kept if made is not None else 1  # unknown is not none
-        if made is not None and _is_worth_it(made) and rewrite.swap(log, made):
+        if made is not None and _is_worth_it(made) and rewrite.swap(log, made, cuts):
             _add(report, made.counts)
             report.segments_after += 1
         else:

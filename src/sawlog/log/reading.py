@@ -108,10 +108,20 @@ class Reader:
     def _missing(self, segment: Segment, offset: int, following: int) -> Exception:
         """No record has that offset although the log reaches over it: a hole that compaction left, or damage."""
         if not segment.dense or segment.has_hole_at(offset):
-            return RecordRemoved(offset, self.segments.lowest_offset, self.segments.next_offset, following)
+            lowest, end = self.segments.lowest_offset, self.segments.next_offset
+            return RecordRemoved(offset, lowest, end, self._first_from(following))
         return CorruptBatch(
             f"offset {offset} is missing", path=segment.path, position=segment.size, next_offset=following
         )
+
+    def _first_from(self, offset: int) -> int:
+        """The offset of the first record from `offset` on; the end if there is none."""
+        end = self.segments.next_offset
+        try:
+            found = next(chain.from_iterable(self._cursors(offset, end)), None)
+        except CorruptBatch:
+            return offset
+        return end if found is None else found.offset
 
     def _changed_since(self, version: int) -> bool:
         """Whether the segments were changed under a reader: then what it met may be no damage at all."""

@@ -25,6 +25,12 @@ class RetentionReport:
     removed_bytes: int
     lowest_offset: int
 
+    def __str__(self) -> str:
+        return (
+            f"retention removed {self.removed_records:,} records and {self.removed_bytes:,} bytes; "
+            f"the log starts at {self.lowest_offset:,}"
+        )
+
 
 def milliseconds(age: timedelta | float) -> float:
     """A duration as milliseconds: a timedelta, or a number of milliseconds."""

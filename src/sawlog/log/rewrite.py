@@ -133,15 +133,17 @@ def replace_run(log: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewrit
         undo.callback(storage.close)
         out = _Output(storage, base, log.config.index_interval_bytes, _limit(log, run))
         work = _Rebatch(out, base, wanted, log.config.max_decompressed_bytes)
-        for number, segment in enumerate(run):
-            try:
+        fitted = 0
+        try:
+            for fitted, segment in enumerate(run):  # noqa: B007 - how far it came is told below
                 for chunk in chunks_of(segment):
                     log.check_upkeep()
                     work.take(chunk, segment)
-            except TooLarge as full:
-                full.fitted = number
-                raise
-        work.finish(end)
+                out.check_room(work.open_bytes)
+            work.finish(end)
+        except TooLarge as full:
+            full.fitted = fitted
+            raise
         out.flush()
         storage.sync()
         undo.pop_all()
@@ -230,7 +232,13 @@ class _Output:
         self.position += end - begin
 
     def _check(self, size: int, last_offset: int) -> None:
-        if self.position + size > self._limit or last_offset - self._base >= _MAX_SPAN:
+        self.check_room(size)
+        if last_offset - self._base >= _MAX_SPAN:
+            raise TooLarge
+
+    def check_room(self, size: int) -> None:
+        """Raise unless so much more fits."""
+        if self.position + size > self._limit:
             raise TooLarge
 
     def flush(self) -> None:
@@ -260,6 +268,11 @@ class _Rebatch:
         self._end = HEADER_BYTES
         self._count = 0
         self._base_time = self._max_time = -1
+
+    @property
+    def open_bytes(self) -> int:
+        """What the open batch will add to the file, before compression."""
+        return self._end if self._count else 0
 
     def take(self, chunk: Chunk, segment: Segment) -> None:
         """All batches of a chunk, in order."""
@@ -328,7 +341,7 @@ class _Rebatch:
                 wanted.keys,
                 wanted.floor,
                 wanted.forget_below,
-                self._buffer,
+                memoryview(self._buffer),
                 self._end,
                 BATCH_BYTES,
                 self._covered,
@@ -378,7 +391,7 @@ class _Rebatch:
             wanted.keys,
             wanted.floor,
             wanted.forget_below,
-            self._buffer,
+            memoryview(self._buffer),
             HEADER_BYTES,
             2**62,
             base,
@@ -489,21 +502,26 @@ class _Rebatch:
 # --- making it count
 
 
-def swap(log: Appender, made: Rewritten) -> bool:
-    """Let the replacement take the place of its run; False, and it is given up, if the run is not there any more."""
+def swap(log: Appender, made: Rewritten, cuts: int | None = None) -> bool:
+    """Let the replacement take the place of its run; False, and it is given up, if the run is not there any more.
+
+    `cuts` is how often the log had been truncated when it was decided which records are superseded: if it was again
+    since then, those that superseded them may be gone.
+    """
     try:
-        return _swap(log, made)
+        return _swap(log, made, cuts)
     except LogClosed:
         discard(log, made)
         raise
 
 
-def _swap(log: Appender, made: Rewritten) -> bool:
+def _swap(log: Appender, made: Rewritten, cuts: int | None) -> bool:
     directory, run = log.directory, made.run
     with log.exclusive():
         listed = log.segments.all
         at = listed.index(run[0]) if run[0] in listed else -1
-        if at < 0 or listed[at : at + len(run)] != run or run[-1] is listed[-1]:
+        cut = cuts is not None and log.cuts != cuts
+        if cut or at < 0 or listed[at : at + len(run)] != run or run[-1] is listed[-1]:
             discard(log, made)  # trimmed or truncated meanwhile
             return False
         try:

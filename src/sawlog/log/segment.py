@@ -17,6 +17,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..batch import kernel
 from ..batch.checksum import crc32c
 from ..batch.compression import decompress
@@ -510,8 +512,19 @@ class Segment:
             return self._read_behind(opened, start + at, offset, max_bytes)
         found = self._record_in(start + at, batch, header, offset, max_bytes)
         if found is None and start + at + len(batch) < self.size:
-            return self.read(header[0] + header[6] + 1, max_bytes)
+            return self._first_from(header[0] + header[6] + 1, max_bytes)
         return found
+
+    def _first_from(self, offset: int, max_bytes: int) -> Record | None:
+        """The first record of the batches from `offset` on, however many of them compaction has emptied."""
+        for chunk in self.chunks(offset, self.next_offset):
+            for number in np.flatnonzero(chunk.rows[:, COUNT]).tolist():
+                found: list[Record] = []
+                row = chunk.rows[number : number + 1]
+                if records(chunk.view, row, offset, 2**63 - 1, found, max_bytes) >= 0:
+                    raise self._unreadable(chunk.origin + int(row[0, POSITION]), int(row[0, LAST]), MALFORMED)
+                return found[0]
+        return None
 
     def _read_behind(self, opened: _Open, position: int, offset: int, max_bytes: int) -> Record | None:
         """As `read`, batch by batch from behind a damaged one."""
@@ -587,7 +600,8 @@ class Segment:
         offset = max(start, self._entry_before(timestamp))
         for chunk in self.chunks(offset, self.next_offset, check=False):
             for row in chunk.rows[chunk.rows[:, MAX_TIME] >= timestamp]:
-                if row[ATTRIBUTES] & TIMESTAMP_TYPE_BIT:
+                stamped = bool(row[ATTRIBUTES] & TIMESTAMP_TYPE_BIT)
+                if stamped and row[COUNT] == row[LAST] - row[BASE] + 1:
                     if row[LAST] >= start:
                         return max(int(row[BASE]), start)
                     continue
@@ -599,8 +613,9 @@ class Segment:
                 if row[ATTRIBUTES] & COMPRESSION_MASK:
                     body = self._unpack(position, batch, int(row[ATTRIBUTES]), max_bytes)
                     first, end = 0, len(body)
+                least = -(2**63) if stamped else timestamp  # all records of a stamped batch have its time
                 found: int = kernel.record_after(
-                    body, first, end, int(row[COUNT]), int(row[BASE]), int(row[BASE_TIME]), start, timestamp
+                    body, first, end, int(row[COUNT]), int(row[BASE]), int(row[BASE_TIME]), start, least
                 )
                 if found == -2:
                     raise self._unreadable(position, int(row[LAST]), MALFORMED)

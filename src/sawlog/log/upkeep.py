@@ -206,6 +206,7 @@ def recompress(
     report = RecompressionReport()
     newest = time.time_ns() // 1_000_000 - older_than_ms
     with log.upkeep_lock:
+        cuts = log.cuts
         state = load_state(log.directory)
         for segment in log.segments.all[:-1]:
             if segment.next_offset <= state.recompressed_offset or not segment.size:
@@ -213,8 +214,11 @@ def recompress(
             if older_than_ms and segment.timestamps()[1] > newest:
                 break
             _recompress_one(log, segment, Wanted(codec=codec, level=level, remembered=log.producers.remembers), report)
-            state.recompressed_offset = segment.next_offset
-            store_state(log.directory, state)
+            with log.lock:  # a truncation either has happened, or will see what is noted here
+                if log.cuts != cuts:
+                    break
+                state.recompressed_offset = segment.next_offset
+                store_state(log.directory, state)
     return report
 
 
@@ -240,6 +244,7 @@ def scrub(log: Appender, *, not_since_ms: int = 0) -> ScrubReport:
     report = ScrubReport()
     now = time.time_ns() // 1_000_000
     with log.upkeep_lock:
+        cuts = log.cuts
         state = load_state(log.directory)
         listed = log.segments.all[:-1]
         known = {segment.base_offset: state.scrubbed.get(segment.base_offset, -1) for segment in listed}
@@ -256,8 +261,8 @@ def scrub(log: Appender, *, not_since_ms: int = 0) -> ScrubReport:
             report.problems.extend(found.problems)
             if found.ok:
                 known[segment.base_offset] = now
-        if report.segments:
-            state = load_state(log.directory)
-            state.scrubbed = {base: when for base, when in known.items() if when >= 0}
-            store_state(log.directory, state)
+        with log.lock:  # as in `recompress`
+            if report.segments and log.cuts == cuts:
+                state.scrubbed = {base: when for base, when in known.items() if when >= 0}
+                store_state(log.directory, state)
     return report

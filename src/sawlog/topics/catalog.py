@@ -21,9 +21,10 @@ open may be the deleted one.
 from __future__ import annotations
 
 import errno
+import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
@@ -64,6 +65,8 @@ MAX_PARTITIONS = 100_000
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 #: What may lie in a directory that is to become a store: left by a crash while it was made, or by the file system.
 _NOTHING = frozenset({LOCK, f"{STORE}{TMP}", "lost+found"})
+
+_logger = logging.getLogger("sawlog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ class Catalog:
         names, children = self.root.names(), self.root.children()
         if not {*names, *children} - _NOTHING:
             return
-        if any(log_names.segment_base(name) is not None for name in names):
+        if _is_log(names):
             raise InvalidConfig(
                 f"{self.root.path} holds one log, not a store of topics: use Log.open for it, or another directory"
             )
@@ -127,7 +130,7 @@ class Catalog:
     def _load_id(self) -> str:
         path = f"{self.root.path}/{STORE}"
         if not self.root.exists(STORE):
-            hint = ": it holds one log, use Log.open" if any(map(log_names.segment_base, self.root.names())) else ""
+            hint = ": it holds one log, use Log.open" if _is_log(self.root.names()) else ""
             raise StoreNotFound(errno.ENOENT, f"there is no store in {self.root.path}{hint}")
         fields = documents.load(self.root, STORE)
         if (found := documents.field(fields, "format", int, path)) != FORMAT:
@@ -287,11 +290,11 @@ class Catalog:
             made.close()
 
     def _discard(self, temporary: str) -> None:
-        """Take back what a failed change left; what cannot be removed now is removed at the next open."""
+        """Remove what does not count; what cannot be removed now is removed at the next open."""
         try:
             self.topics.remove_child(temporary)
-        except (OSError, StorageError):
-            pass
+        except StorageError as error:
+            _logger.warning("left to be removed when the store is next opened: %s", error)
 
     def alter(self, name: str, partitions: int | None, changes: Mapping[str, object]) -> Entry:
         """More partitions, other settings; all of it or nothing."""
@@ -334,8 +337,7 @@ class Catalog:
             gone = f"{entry.id}{DELETED}"
             self.topics.rename(name, gone)
             self.topics.sync()
-            held.close()
-            self.topics.remove_child(gone)
+        self._discard(gone)  # takes its time, so nobody waits for it
         return entry
 
     # --- after a crash
@@ -380,6 +382,10 @@ class Catalog:
     def _sweep_topic(directory: Directory, entry: Entry) -> None:
         for name in _extra(directory, entry):
             directory.remove_child(name)
+
+
+def _is_log(names: Iterable[str]) -> bool:
+    return any(log_names.segment_base(name) is not None for name in names)
 
 
 def _extra(directory: Directory, entry: Entry) -> list[str]:

@@ -1,6 +1,7 @@
 """Batches for several partitions, placed all or not at all: what `Store.transaction` and Spark's commit are made of.
 
-Finished batches are collected in `staging/`, by one process or by many. To commit them, a process
+Finished batches are collected in `staging/`, by one process or by many; a few kilobytes go into the intent itself, which
+saves the fsyncs of a file. To commit them, a process
 
 1. takes the locks of all partitions that they go to, and holds the logs still;
 2. makes durable what is staged, and what is in the logs already;
@@ -46,9 +47,11 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,7 +93,7 @@ _logger = logging.getLogger("sawlog")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Whole batches in a staged file."""
+    """Whole batches in a staged file; without a name, in the intent."""
 
     file: str
     position: int
@@ -127,6 +130,8 @@ class Intent:
     parts: tuple[Part, ...]
     name: str | None = None
     sequence: int | None = None
+    #: Batches that are in no file.
+    data: bytes = b""
 
     @property
     def file(self) -> str:
@@ -150,6 +155,7 @@ class Intent:
                 }
                 for part in self.parts
             ],
+            "data": b64encode(self.data).decode(),
         }
 
     @classmethod
@@ -167,7 +173,7 @@ class Intent:
                 )
                 for each in fields["parts"]
             )
-            return cls(str(fields["id"]), parts, fields["name"], fields["sequence"])
+            return cls(str(fields["id"]), parts, fields["name"], fields["sequence"], b64decode(fields["data"]))
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile(f"{path} is no intent: {error}") from error
 
@@ -193,11 +199,17 @@ class StagedFile:
 
 
 class Stage:
-    """A transaction's place in `staging/`, safe from being swept for as long as this object is not ended."""
+    """A transaction's place in `staging/`, safe from being swept for as long as this object is not ended.
 
-    def __init__(self, staging: Directory) -> None:
+    Without `files` it is a name and nothing else, for a transaction that is all in its intent.
+    """
+
+    def __init__(self, staging: Directory, *, files: bool = True) -> None:
         self._staging = staging
-        self.id, self._owner = self._claim()
+        self._owner: Lock | None = None
+        self.id = uuid.uuid4().hex
+        if files:
+            self.id, self._owner = self._claim()
 
     def _claim(self) -> tuple[str, Lock]:
         while True:
@@ -211,21 +223,23 @@ class Stage:
             owner.release()
 
     def file(self, label: str = "0") -> StagedFile:
-        """A new staged file; another process that was told the id may make its own with another label."""
-        return StagedFile(self._staging, f"{self.id}.{label}{_BATCHES}")
+        """A new staged file. Another process that was told the id makes its own: see `Intents.file`."""
+        assert self._owner is not None
+        return StagedFile(self._staging, _file_name(self.id, label))
 
     @property
     def held(self) -> bool:
         """Whether it is ours: not after its end, and not in a forked child."""
-        return self._owner.held
+        return self._owner is None or self._owner.held
 
     def leave(self) -> None:
         """Let go of it and let it be: there is an intent that needs it."""
-        self._owner.release()
+        if self._owner is not None:
+            self._owner.release()
 
     def end(self) -> None:
         """Remove what belongs to it. What cannot be removed now is swept later."""
-        if not self.held:
+        if self._owner is None or not self._owner.held:
             return
         try:
             _remove_all(self._staging, self.id)
@@ -240,6 +254,7 @@ class Intents:
 
     def __init__(self, root: Directory) -> None:
         self._root = root
+        self._opening = threading.Lock()
         self._staging: Directory | None = None
 
     def close(self) -> None:
@@ -252,15 +267,21 @@ class Intents:
     def staging(self) -> Directory:
         """The directory, made when it is first needed."""
         if self._staging is None:
-            self._staging = self._root.child(STAGING, create=True)
+            with self._opening:
+                if self._staging is None:
+                    self._staging = self._root.child(STAGING, create=True)
         return self._staging
 
     def _exists(self) -> bool:
         return self._staging is not None or STAGING in self._root.children()
 
-    def begin(self) -> Stage:
+    def begin(self, *, files: bool = True) -> Stage:
         """A place to collect batches in."""
-        return Stage(self.staging)
+        return Stage(self.staging, files=files)
+
+    def file(self, id_: str, label: str) -> StagedFile:
+        """A new staged file for a stage that another process began and holds; each label once."""
+        return StagedFile(self.staging, _file_name(id_, label))
 
     # --- what is there
 
@@ -276,6 +297,10 @@ class Intents:
         path = f"{self.staging.path}/{name}"
         try:
             return Intent.from_fields(documents.load(self.staging, name), path)
+        except CorruptFile as error:
+            raise CorruptFile(
+                f"{error}. Until then nothing is written to this store; if the transaction is to be given up, remove it"
+            ) from error
         except StorageError as error:
             if error.errno == errno.ENOENT:
                 return None  # completed by somebody else since we looked
@@ -295,16 +320,17 @@ class Intents:
     def commit(
         self,
         stage: Stage,
-        parts: Sequence[Part],
+        parts: Iterable[Part],
         log_of: Callable[[Part], Log],
         *,
+        data: bytes = b"",
         name: str | None = None,
         sequence: int | None = None,
         lock_timeout_s: float = 5.0,
     ) -> Intent:
         """Place what is staged, all or nothing; the intent, with the offsets. A replay gives the one that counts.
 
-        The staged files are synced already. `DirectoryLocked` if a partition is locked by somebody else for too long.
+        The staged files are synced already; `data` is for pieces without a file. `DirectoryLocked` if a partition is locked by somebody else for too long.
         """
         if not stage.held:
             raise LogClosed("what was staged belongs to the process that this one was forked from")
@@ -315,13 +341,13 @@ class Intents:
                 last = self.last(name)
                 if last is not None and _sequence(last) >= (sequence or 0):
                     return last
-            ordered = sorted(parts, key=lambda part: part.order)
+            ordered = _one_each(parts)
             logs = [log_of(part) for part in ordered]
             for log in logs:
                 _enter(held, log, deadline)
                 log.sync()  # what precedes the part must not be lost when the part is found again
             placed = [replace(part, offset=log.next_offset) for part, log in zip(ordered, logs, strict=True)]
-            intent = Intent(stage.id, tuple(placed), name, sequence)
+            intent = Intent(stage.id, tuple(placed), name, sequence, data)
             self._place_all(intent, logs)
         return intent
 
@@ -330,7 +356,7 @@ class Intents:
         try:
             documents.store(self.staging, intent.file, intent.fields())
             for part, log in zip(intent.parts, logs, strict=True):
-                self._place(part, log)
+                self._place(intent, part, log)
         except BaseException as error:
             self._take_back(intent, logs, error)
             if not isinstance(error, Exception):
@@ -365,32 +391,39 @@ class Intents:
             )
         return TransactionPending(f"committed, and completed when the store is next opened ({path}): {why}")
 
-    def _place(self, part: Part, log: Log, skip: int = 0) -> None:
+    def _place(self, intent: Intent, part: Part, log: Log, skip: int = 0) -> None:
         """Append the batches of a part, without its first `skip` records."""
-        for batches in self._batches(part, skip):
+        for batches in self._groups(intent, part, skip):
             log.append_batches(batches)
         log.sync()
 
-    def _batches(self, part: Part, skip: int) -> Iterator[bytes]:
+    def _groups(self, intent: Intent, part: Part, skip: int) -> Iterator[bytes]:
         """The batches of a part, in order, some megabytes at a time."""
         group = bytearray()
         passed = 0
-        for piece in part.pieces:
-            storage = self.staging.open_shared(piece.file)
-            try:
-                for raw, count in _batches_in(storage, piece):
-                    passed += count
-                    if passed > skip:  # a batch that is not wholly there is not there at all
-                        group += raw
-                    if len(group) >= _PLACE_BYTES:
-                        yield bytes(group)
-                        group.clear()
-            finally:
-                storage.close()
+        for raw, count in self._batches(intent, part):
+            passed += count
+            if passed > skip:  # a batch that is not wholly there is not there at all
+                group += raw
+            if len(group) >= _PLACE_BYTES:
+                yield bytes(group)
+                group.clear()
         if passed != part.count:
             raise CorruptFile(f"{self.staging.path}: {passed} records are staged, and {part.count} were committed")
         if group:
             yield bytes(group)
+
+    def _batches(self, intent: Intent, part: Part) -> Iterator[tuple[bytes, int]]:
+        """Each batch of a part, and how many offsets it takes."""
+        for piece in part.pieces:
+            if not piece.file:
+                yield from _batches_in(lambda position, size: intent.data[position : position + size], piece)
+                continue
+            storage = self.staging.open_shared(piece.file)
+            try:
+                yield from _batches_in(storage.read, piece)
+            finally:
+                storage.close()
 
     # --- after a crash
 
@@ -399,15 +432,15 @@ class Intents:
         for intent in self.pending():
             for number, part in enumerate(intent.parts):
                 if (part.topic_id, part.partition) == (topic_id, partition) and not self._is_marked(intent, number):
-                    self._apply(part, log)
+                    self._apply(intent, part, log)
                     self.mark(intent, number)
 
-    def _apply(self, part: Part, log: Log) -> None:
+    def _apply(self, intent: Intent, part: Part, log: Log) -> None:
         there = log.next_offset - part.offset
         if there < 0:
             _logger.warning("%s ends before offset %s, which was its end once", log.path, part.offset)
         if there < part.count:
-            self._place(part, log, max(there, 0))
+            self._place(intent, part, log, max(there, 0))
         else:
             log.sync()
 
@@ -492,6 +525,12 @@ def check_name(name: str | None, sequence: int | None) -> None:
         raise InvalidConfig(f"a transaction's sequence is a whole number from 0 on, not {sequence!r}")
 
 
+def _file_name(id_: str, label: str) -> str:
+    if not label or quoted(label) != label:
+        raise InvalidConfig(f"a label has letters, digits, - and _, not {label!r}")
+    return f"{id_}.{label}{_BATCHES}"
+
+
 def _sequence(intent: Intent) -> int:
     return -1 if intent.sequence is None else intent.sequence
 
@@ -513,6 +552,17 @@ def _remove_all(staging: Directory, id_: str) -> None:
         staging.remove(name)
 
 
+def _one_each(parts: Iterable[Part]) -> list[Part]:
+    """One part a partition, in the order of the locks; pieces for the same partition stay in the order given."""
+    merged: dict[tuple[str, int], Part] = {}
+    for part in parts:
+        before = merged.get(part.order)
+        if before is not None:
+            part = replace(before, count=before.count + part.count, pieces=before.pieces + part.pieces)  # noqa: PLW2901
+        merged[part.order] = part
+    return [merged[order] for order in sorted(merged)]
+
+
 def _enter(held: ExitStack, log: Log, deadline: float) -> None:
     """Hold a log still, waiting for its lock if another process has it."""
     while True:
@@ -525,13 +575,13 @@ def _enter(held: ExitStack, log: Log, deadline: float) -> None:
         time.sleep(_POLL_S)
 
 
-def _batches_in(storage: Storage, piece: Piece) -> Iterator[tuple[bytes, int]]:
+def _batches_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tuple[bytes, int]]:
     """Each batch of a piece, and how many offsets it takes. What is in it, the log checks when it is appended."""
     position, end = piece.position, piece.position + piece.size_bytes
     while position < end:
-        head = storage.read(position, HEADER_BYTES)
+        head = read(position, HEADER_BYTES)
         size_bytes = 12 + int.from_bytes(head[8:12], "big", signed=True)
         if not HEADER_BYTES <= size_bytes <= end - position:
-            raise CorruptFile(f"{piece.file}: there is no whole batch at byte {position}")
-        yield storage.read(position, size_bytes), int.from_bytes(head[23:27], "big", signed=True) + 1
+            raise CorruptFile(f"{piece.file or 'an intent'}: there is no whole batch at byte {position}")
+        yield read(position, size_bytes), int.from_bytes(head[23:27], "big", signed=True) + 1
         position += size_bytes

@@ -127,14 +127,20 @@ class Store:
         What cannot be completed now does not keep anybody from opening the store: whoever writes to a partition that is
         concerned tries again, and is told.
         """
-        try:
-            for intent in self._intents.pending():
+        for step in (self._complete_all, self._intents.sweep):
+            try:
+                step()
+            except SawlogError as error:
+                _logger.warning("%s: left to whoever opens or writes next: %s", self.path, error)
+
+    def _complete_all(self) -> None:
+        for intent in self._intents.pending():
+            try:
                 for number, part in self._intents.unmarked(intent):
                     self._complete(intent, number, part)
                 self._intents.complete_if_done(intent)
-            self._intents.sweep()
-        except SawlogError as error:
-            _logger.warning("%s: a transaction is left to be completed: %s", self.path, error)
+            except SawlogError as error:
+                _logger.warning("%s: a transaction is left to be completed: %s", self.path, error)
 
     def _complete(self, intent: Intent, number: int, part: Part) -> None:
         try:

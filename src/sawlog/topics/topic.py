@@ -254,7 +254,7 @@ class Topic:
             return partition
         if key is not None:
             return partition_for(key, self.partitions)
-        return self._sticky.take(0 if value is None else len(value))
+        return self._sticky.take(len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0)
 
     def _refuse_keyless(self) -> None:
         """Raise if a record without a key cannot be taken."""

@@ -21,14 +21,15 @@ Threads: one transaction may be filled by several.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal
 
 from ..batch import kernel
 from ..batch.build import Encoded, Encoder, Recipe, refuse, seal
-from ..errors import LogClosed, RecordTooLarge, TransactionAborted, TransactionError
+from ..errors import LogClosed, RecordTooLarge, StorageError, TransactionAborted, TransactionError
 from ..log.append import recipe_of
 from ..log.log import Log
 from ..log.writer import BATCH_BYTES
@@ -37,6 +38,8 @@ from .topic import Topic
 
 #: So much is kept in memory; more goes to the staged file.
 SPILL_BYTES = 1 << 20
+#: So much goes into the intent itself: a file of its own would cost three more fsyncs.
+INLINE_BYTES = 64 << 10
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -99,11 +102,9 @@ class Transaction:
         with self._lock:
             self._check_open()
             topic = self._topic(topic) if isinstance(topic, str) else topic
-            number = topic.place_for(value, key, partition)
-            draft = self._draft(topic, number)
-            draft.builder.add(value, key, headers, _milliseconds(timestamp))
-            if draft.builder.position >= draft.limit:
-                self._seal(draft)
+            draft = self._draft(topic, topic.place_for(value, key, partition))
+            with self._ending_if_full():
+                draft.builder.add(value, key, headers, _milliseconds(timestamp))
 
     def append_many(self, topic: str | Topic, records: Iterable[Any], partition: int | None = None) -> None:
         """Take many records, all or none of them; a record is what `Log.append_many` takes."""
@@ -115,9 +116,19 @@ class Transaction:
             for number, of_one in parts.items():
                 draft = self._draft(topic, number)
                 encoded.append((draft, draft.checked(Encoder(draft.recipe).many(of_one))))
-            for draft, batch in encoded:
-                self._seal(draft)
-                self._keep(draft, batch)
+            with self._ending_if_full():
+                for draft, batch in encoded:
+                    self._seal(draft)
+                    self._keep(draft, batch)
+
+    @contextmanager
+    def _ending_if_full(self) -> Iterator[None]:
+        """If what was collected cannot be written, the transaction is over: nobody could say what is in it."""
+        try:
+            yield
+        except StorageError:
+            self._end("aborted")
+            raise
 
     def _topic(self, name: str) -> Topic:
         """Looked up once: the catalogue is read from disk."""
@@ -132,7 +143,7 @@ class Transaction:
     def _draft(self, topic: Topic, number: int) -> _Draft:
         draft = self._drafts.get((topic.name, number))
         if draft is None or draft.topic.id != topic.id:
-            draft = self._drafts[topic.name, number] = _Draft(topic, number)
+            draft = self._drafts[topic.name, number] = _Draft(topic, number, self._seal)
         return draft
 
     def _seal(self, draft: _Draft) -> None:
@@ -148,6 +159,16 @@ class Transaction:
         self._held_bytes += len(batch.data)
         if self._held_bytes > SPILL_BYTES:
             self._spill()
+
+    def _inline(self) -> bytes:
+        """What is in memory, for the intent; empty if there is nothing."""
+        self._stage = self._intents.begin(files=False)
+        data = bytearray()
+        for draft in self._drafts.values():
+            held = b"".join(draft.held)
+            draft.pieces.append(Piece("", len(data), len(held)))
+            data += held
+        return bytes(data)
 
     def _spill(self) -> None:
         """Write what is in memory to the staged file."""
@@ -188,14 +209,19 @@ class Transaction:
         parts = {key: draft for key, draft in self._drafts.items() if draft.count}
         if not parts and self.name is None:
             return
-        self._spill()
+        data = b""
+        if self._file is None and self._held_bytes <= INLINE_BYTES:
+            data = self._inline()
+        else:
+            self._spill()
         assert self._stage is not None
-        assert self._file is not None
-        self._file.sync()
+        if self._file is not None:
+            self._file.sync()
         intent = self._intents.commit(
             self._stage,
             [draft.part() for draft in parts.values()],
             lambda part: parts[part.order].log(),
+            data=data,
             name=self.name,
             sequence=self.sequence,
             lock_timeout_s=self._lock_timeout_s,
@@ -235,14 +261,18 @@ class Transaction:
 class _Draft:
     """What a transaction has for one partition."""
 
-    def __init__(self, topic: Topic, number: int) -> None:
+    def __init__(self, topic: Topic, number: int, seal: Callable[[_Draft], None]) -> None:
         self.topic, self.number = topic, number
         config = topic.config
         self.recipe: Recipe = recipe_of(config)
         self.segment_bytes = config.segment_bytes
-        self.limit = min(BATCH_BYTES, self.recipe.max_batch_bytes)
         self.builder = kernel.BatchBuilder(
-            refuse, max_record=self.recipe.max_record_bytes, max_total=self.recipe.max_batch_bytes, capacity=4096
+            refuse,
+            limit=min(BATCH_BYTES, self.recipe.max_batch_bytes),
+            on_full=lambda: seal(self),
+            max_record=self.recipe.max_record_bytes,
+            max_total=self.recipe.max_batch_bytes,
+            capacity=4096,
         )
         self.held: list[bytes] = []
         self.pieces: list[Piece] = []

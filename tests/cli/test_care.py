@@ -1,0 +1,346 @@
+"""Looking after a store: verify, repair, inspect, upkeep, doctor, bench."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sawlog import Log, LogConfig
+from sawlog.cli import doctor
+from sawlog.topics.store import Store
+
+from .conftest import Cli, Program
+from .damage import flip_bit, segment_of
+
+# --- verify
+
+
+def test_verify_counts_what_is_well(sawlog: Cli, orders: Path) -> None:
+    rows = sawlog("verify", "--output", "json").ok().json
+    assert [(row["topic"], row["partition"], row["records"], row["problems"]) for row in rows] == [
+        ("orders", 0, 10, []),
+        ("orders", 1, 5, []),
+    ]
+    assert sawlog("verify", "orders", "-p", 1).ok().lines[1].split()[-1] == "none"
+
+
+def test_verify_finds_a_flipped_bit_wherever_it_is(sawlog: Cli, orders: Path) -> None:
+    file = segment_of(orders)
+    content = file.read_bytes()
+    for position in range(17, len(content), 101):
+        flip_bit(file, position)
+        result = sawlog("verify", "orders", "--output", "json")
+        assert result.code == 4, position
+        [problem] = result.json[0]["problems"][:1]
+        assert problem["path"] == str(file)
+        assert problem["position"] <= position
+        assert "sawlog inspect" in result.err
+        file.write_bytes(content)
+
+
+def test_verify_of_one_directory(sawlog: Cli, orders: Path) -> None:
+    [row] = sawlog("verify", "--log", orders / "topics/orders/partition-1", "--output", "json").ok().json
+    assert (row["topic"], row["records"]) == ("partition-1", 5)
+
+
+def test_verify_beside_a_writer(sawlog: Cli, orders: Path) -> None:
+    with Store.open(orders) as store:
+        for number in range(50):
+            store.topic("orders").append(b"more", partition=0)
+            if number % 10 == 0:
+                sawlog("verify").ok()
+
+
+# --- inspect
+
+
+def test_inspect_shows_every_batch(sawlog: Cli, orders: Path) -> None:
+    result = sawlog("inspect", segment_of(orders)).ok()
+    assert len(result.lines) == 11
+    assert result.lines[0].split()[:5] == ["POSITION", "BYTES", "FIRST", "LAST", "RECORDS"]
+    assert "10 records in 10 batches" in result.err
+    found = sawlog("inspect", segment_of(orders), "--output", "json").ok().json
+    assert [(each["kind"], each["base_offset"], each["crc"]) for each in found] == [
+        ("batch", n, "ok") for n in range(10)
+    ]
+
+
+def test_inspect_marks_the_first_bad_byte_and_goes_on(sawlog: Cli, orders: Path) -> None:
+    file = segment_of(orders)
+    bad = file.read_bytes().index(b"a4")
+    flip_bit(file, bad, 0x20)
+    result = sawlog("inspect", file)
+    assert result.code == 4
+    assert f"the first bad byte is {bad}" in result.out
+    assert "41 should be 61" in result.out
+    dump = [line for line in result.lines if line.startswith(f"   {bad // 16 * 16:08x}")]
+    marker = result.lines[result.lines.index(dump[0]) + 1]
+    assert dump[0][marker.index("^^") : marker.index("^^") + 2] == "41"
+    assert len(result.lines) > 15
+    [damage] = [each for each in sawlog("inspect", file, "--output", "json").json if each["kind"] == "damage"]
+    assert damage["bad_position"] == bad
+    assert bytes.fromhex(damage["dump"]["hex"])[bad - damage["dump"]["position"]] == 0x41
+
+
+def test_inspect_of_a_torn_tail_marks_the_end(sawlog: Cli, orders: Path) -> None:
+    file = segment_of(orders)
+    content = file.read_bytes()[:-5]
+    file.write_bytes(content)
+    result = sawlog("inspect", file)
+    assert result.code == 4
+    assert f"the first bad byte is {len(content)}" in result.out
+    assert "5 bytes of a batch of" in result.out
+    assert "nothing good follows" in result.out
+
+
+def test_inspect_shows_records(sawlog: Cli, orders: Path) -> None:
+    assert "value=b'a3'" in sawlog("inspect", segment_of(orders), "--records").ok().out
+    found = sawlog("inspect", segment_of(orders), "--records", "--output", "json").json
+    assert found[3]["record_values"] == [{"offset": 3, "key": "k3", "value": "a3"}]
+
+
+@pytest.fixture
+def indexed(tmp_path: Path) -> Path:
+    """A log whose segment has index entries."""
+    with Log.open(tmp_path / "log", LogConfig(index_interval_bytes=0, durability="os")) as log:
+        for number in range(5):
+            log.append(b"v", timestamp=1000 + number)
+    return tmp_path / "log"
+
+
+def test_inspect_knows_the_indexes(sawlog: Cli, indexed: Path) -> None:
+    entries = sawlog("inspect", indexed / f"{0:020d}.index", "--output", "json").ok().json
+    assert entries
+    assert all(entry["remark"] == "" for entry in entries)
+    times = sawlog("inspect", indexed / f"{0:020d}.timeindex", "--output", "json").ok().json
+    assert times[-1]["timestamp"] == 1004
+    assert times[-1]["offset"] == 4
+
+
+def test_inspect_finds_an_index_entry_that_lies(sawlog: Cli, indexed: Path) -> None:
+    file = indexed / f"{0:020d}.index"
+    flip_bit(file, 15)
+    result = sawlog("inspect", file, "--output", "json")
+    assert result.code == 4
+    assert "no batch that ends at offset" in next(entry["remark"] for entry in result.json if entry["remark"])
+    file.write_bytes(file.read_bytes() + b"xyz")
+    assert "3 bytes at the end" in sawlog("inspect", file).err
+
+
+def test_inspect_knows_the_checkpoint(sawlog: Cli, orders: Path) -> None:
+    file = segment_of(orders).parent / "checkpoint"
+    found = sawlog("inspect", file, "--output", "json").ok().json
+    assert (found["clean"], found["durable_offset"]) == (True, 10)
+    flip_bit(file, 30)
+    result = sawlog("inspect", file)
+    assert result.code == 4
+    assert "checksum" in result.err
+
+
+def test_inspect_of_something_else_is_said(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+    assert "is a directory" in sawlog("inspect", orders).failed(2)
+    sawlog("inspect", tmp_path / "nowhere.log").failed(3)
+    (tmp_path / "empty.log").write_bytes(b"")
+    sawlog("inspect", tmp_path / "empty.log").ok()
+    (tmp_path / "text.log").write_bytes(b"hello world " * 50)
+    assert sawlog("inspect", tmp_path / "text.log").code == 4
+
+
+# --- repair
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def torn(orders: Path) -> Path:
+    """The last write to partition 0 of `orders` was interrupted."""
+    file = segment_of(orders)
+    (file.parent / "checkpoint").unlink()
+    file.write_bytes(file.read_bytes() + file.read_bytes()[:40])
+    return orders
+
+
+def test_nothing_to_repair_is_said(sawlog: Cli, orders: Path) -> None:
+    result = sawlog("repair").ok()
+    assert result.raw == b""
+    assert "nothing would be done" in result.err
+    before = contents(orders)
+    assert "nothing was done" in sawlog("repair", "--apply").ok().err
+    assert contents(orders) == before
+    assert [path.name for path in orders.parent.iterdir()] == ["data"]
+
+
+def test_plan_says_what_would_be_done_and_does_nothing(sawlog: Cli, torn: Path) -> None:
+    before = contents(torn)
+    rows = sawlog("repair", "--plan", "--output", "json").ok().json
+    assert any(row["action"] == "copy aside, then cut" and row["partition"] == 0 for row in rows)
+    assert contents(torn) == before
+
+
+def test_apply_copies_first_and_repairs(sawlog: Cli, torn: Path) -> None:
+    before = contents(torn)
+    result = sawlog("repair", "orders", "--apply").ok()
+    [copy] = torn.parent.glob("data.before-repair-*")
+    assert str(copy) in result.err
+    kept = contents(copy)
+    assert kept == {name: content for name, content in before.items() if name.startswith("topics/orders/partition-0/")}
+    assert list(segment_of(torn).parent.glob("*.torn"))
+    assert sawlog("read", "orders", "-p", 0).ok().lines == [f"a{number}" for number in range(10)]
+    assert sawlog("inspect", segment_of(torn)).ok()
+    assert "nothing would be done" in sawlog("repair").ok().err
+
+
+def test_copies_go_where_one_says(sawlog: Cli, torn: Path, tmp_path: Path) -> None:
+    sawlog("repair", "orders", "--apply", "--backup", tmp_path / "spare").ok()
+    assert (tmp_path / "spare/topics/orders/partition-0" / f"{0:020d}.log").exists()
+    partition = torn / "topics/orders/partition-0"
+    (partition / "checkpoint").unlink()
+    sawlog("repair", "--log", partition, "--apply", "--backup", tmp_path / "again").ok()
+    assert (tmp_path / "again/partition-0" / f"{0:020d}.log").exists()
+
+
+def test_damaged_data_is_kept_told_and_read_around(sawlog: Cli, orders: Path) -> None:
+    file = segment_of(orders)
+    flip_bit(file, file.read_bytes().index(b"a4"))
+    damaged = file.read_bytes()
+    rows = sawlog("repair", "--output", "json")
+    assert rows.code == 4
+    assert any("reading goes on at 5" in row["detail"] for row in rows.json)
+    assert sawlog("repair", "--apply").code == 4
+    assert file.read_bytes() == damaged
+    assert [path.name for path in orders.parent.iterdir()] == ["data"]  # nothing was done, so nothing was copied
+    result = sawlog("read", "orders", "-p", 0, "--skip-damage")
+    assert result.lines == ["a0", "a1", "a2", "a3", "a5", "a6", "a7", "a8", "a9"]
+    with Store.open(orders) as store:
+        assert store.topic("orders").append(b"new", partition=0).offset == 10
+
+
+def test_partition_that_is_being_written_is_not_repaired(sawlog: Cli, torn: Path) -> None:
+    with Log.open(segment_of(torn).parent) as _:
+        (segment_of(torn).parent / "checkpoint").unlink()
+        before = sorted(path.name for path in torn.parent.iterdir())
+        sawlog("repair", "--apply").failed(5)
+        assert sorted(path.name for path in torn.parent.iterdir()) == before
+
+
+# --- upkeep
+
+
+def test_upkeep_drops_what_is_old(sawlog: Cli, data: Path) -> None:
+    sawlog("topic", "create", "old", "--set", "retention.ms=1h", "--set", "segment.bytes=200").ok()
+    with Store.open(data) as store:
+        for number in range(10):
+            store.topic("old").append(b"x" * 100, timestamp=1000 + number)
+    rows = sawlog("upkeep", "--output", "json").ok().json
+    assert rows[0]["retention"]["removed_records"] > 0
+    assert sawlog("topic", "describe", "old", "--output", "json").json["records"] < 10
+    assert "nothing was to be done" in sawlog("upkeep", "old").ok().err
+    sawlog("upkeep", "nope").failed(3)
+
+
+def test_upkeep_leaves_alone_what_another_process_writes(program: Program, data: Path) -> None:
+    with Store.open(data) as store:
+        store.create_topic("old", retention_ms=1000).append(b"x", timestamp=1)
+        result = program("upkeep").ok()
+    assert "1 of 1 partitions are left to the process" in result.err
+
+
+def test_scrubbing_that_finds_damage_is_told(sawlog: Cli, data: Path) -> None:
+    with Store.open(data) as store:
+        topic = store.create_topic("old", scrub_interval_ms=1)
+        topic.append(b"value")
+        topic.partition(0).seal()
+    flip_bit(segment_of(data, "old"), 68)
+    result = sawlog("upkeep")
+    assert result.code == 4
+    assert "scrubbed" in result.out
+    assert "!! " in result.err
+
+
+# --- doctor
+
+
+def test_doctor_looks_at_everything(sawlog: Cli, orders: Path) -> None:
+    before = contents(orders)
+    result = sawlog("doctor", "--output", "json")
+    assert result.code in (0, 1)
+    checks = {each["check"]: each for each in result.json}
+    expected = {
+        "versions",
+        "kernel",
+        "file system",
+        "free space",
+        "locks",
+        "fsync",
+        "open files",
+        "file size",
+        "mappings",
+    }
+    assert expected | {"store", "clock"} == set(checks)
+    assert checks["store"]["detail"] == "1 topics, 2 partitions"
+    assert checks["locks"]["state"] == "ok"
+    assert "median" in checks["fsync"]["detail"]
+    assert contents(orders) == before
+
+
+def test_doctor_of_a_directory_without_a_store(sawlog: Cli, tmp_path: Path) -> None:
+    checks = [each["check"] for each in sawlog("doctor", "--dir", tmp_path, "--output", "json").json]
+    assert "fsync" in checks
+    assert "store" not in checks
+    sawlog("doctor", "--dir", tmp_path / "nowhere").failed(3)
+
+
+def test_doctor_calls_a_broken_store_bad(sawlog: Cli, orders: Path) -> None:
+    (orders / "topics/orders/topic.json").write_text("{", encoding="utf-8")
+    result = sawlog("doctor", "--output", "json")
+    assert result.code == 1
+    assert {each["check"]: each["state"] for each in result.json}["store"] == "bad"
+
+
+def test_doctor_notices_records_from_the_future(sawlog: Cli, orders: Path) -> None:
+    with Store.open(orders) as store:
+        store.topic("orders").append(b"x", timestamp=9_999_999_999_999, partition=0)
+    states = {each["check"]: each["state"] for each in sawlog("doctor", "--output", "json").json}
+    assert states["clock"] == "warning"
+
+
+def test_doctor_warns_of_a_sync_that_is_too_quick_to_be_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for times_ms, state in (([0.001] * 5, "warning"), ([1.0] * 5, "ok"), ([200.0] * 5, "warning")):
+        monkeypatch.setattr(doctor, "measure_sync", lambda file, times_ms=times_ms: times_ms)
+        assert {each.check: each.state for each in doctor.examine(tmp_path, None)}["fsync"] == state
+
+
+def test_advice_for_people_is_not_among_the_data(sawlog: Cli, orders: Path) -> None:
+    (orders / "topics/orders/topic.json").write_text("{", encoding="utf-8")
+    result = sawlog("doctor")
+    assert "sawlog verify" in result.err
+    assert "sawlog verify" not in result.out
+
+
+# --- bench
+
+
+def test_bench_measures_and_leaves_nothing(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    result = sawlog(
+        "bench", "--seconds", 0.05, "--durability", "os", "-z", "lz4", "--size", "1KiB", "--output", "ndjson"
+    )
+    rows = [json.loads(line) for line in result.ok().lines]
+    assert len(rows) == 6
+    assert all(row["records_per_second"] > 0 and row["bytes_per_second"] > 0 for row in rows)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_bench_says_what_it_ran_on(sawlog: Cli, orders: Path) -> None:
+    result = sawlog("bench", "--seconds", 0.05).ok()
+    assert "durability always" in result.err
+    assert result.lines[0].split()[0] == "STEP"
+
+
+@pytest.mark.parametrize("arguments", [["--size", "big"], ["--durability", "maybe"], ["--seconds", "0"]])
+def test_bench_refuses_what_cannot_be(sawlog: Cli, arguments: list[str]) -> None:
+    sawlog("bench", *arguments).failed(2)

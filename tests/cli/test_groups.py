@@ -1,0 +1,122 @@
+"""`sawlog groups`: how far groups are, and moving them when nobody is reading."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from sawlog.topics.store import Store
+
+from .conftest import Cli
+
+
+@pytest.fixture
+def billing(sawlog: Cli, orders: Path) -> Cli:
+    """A group that has committed offset 4 in partition 0 of `orders` and 1 in partition 1."""
+    with Store.open(orders) as store:
+        store.groups.commit("billing", {("orders", 0): 4, ("orders", 1): 1})
+    return sawlog
+
+
+def committed(data: Path, group: str = "billing") -> dict[tuple[str, int], int | None]:
+    with Store.open(data, mode="r") as store:
+        return {(row.topic, row.partition): row.committed for row in store.groups.describe(group).rows}
+
+
+def test_list_shows_the_lag(billing: Cli) -> None:
+    assert billing("groups", "list", "--output", "json").ok().json == [
+        {"group": "billing", "members": 0, "partitions": 2, "lag": 10}
+    ]
+    assert billing("groups", "list").ok().lines[1].split() == ["billing", "0", "2", "10"]
+
+
+def test_list_of_nothing_is_empty_and_says_why(sawlog: Cli, orders: Path) -> None:
+    result = sawlog("groups", "list").ok()
+    assert result.raw == b""
+    assert "no groups yet" in result.err
+
+
+def test_describe_shows_every_partition(billing: Cli) -> None:
+    found = billing("groups", "describe", "billing", "--output", "json").ok().json
+    assert [(row["partition"], row["committed"], row["end"], row["lag"]) for row in found["rows"]] == [
+        (0, 4, 10, 6),
+        (1, 1, 5, 4),
+    ]
+    rows = list(csv.DictReader(billing("groups", "describe", "billing", "--output", "csv").ok().lines))
+    assert [row["lag"] for row in rows] == ["6", "4"]
+    result = billing("groups", "describe", "billing").ok()
+    assert result.lines[0].split()[:3] == ["TOPIC", "PARTITION", "COMMITTED"]
+    assert "10 records behind" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--to", "start"], (0, 0)),
+        (["--to", "end"], (10, 5)),
+        (["--to", "3"], (3, 3)),
+        (["--to", "-2"], (8, 3)),
+        (["--to", "@1700000005000"], (5, 0)),
+        (["--by", "-3"], (1, 0)),
+        (["--by", "100"], (10, 5)),
+        (["--to", "end", "-p", "1"], (4, 5)),
+    ],
+)
+def test_seek_moves_to_a_place(billing: Cli, data: Path, arguments: list[str], expected: tuple[int, int]) -> None:
+    billing("groups", "seek", "billing", *arguments).ok()
+    assert committed(data) == {("orders", 0): expected[0], ("orders", 1): expected[1]}
+
+
+def test_dry_run_moves_nothing(billing: Cli, data: Path) -> None:
+    rows = billing("groups", "seek", "billing", "--to", "start", "--dry-run", "--output", "json").ok().json
+    assert [(row["committed"], row["to"]) for row in rows] == [(4, 0), (1, 0)]
+    assert committed(data) == {("orders", 0): 4, ("orders", 1): 1}
+
+
+def test_seek_can_make_a_group_for_a_topic_that_is_named(sawlog: Cli, orders: Path) -> None:
+    sawlog("groups", "seek", "fresh", "--to", "-1", "--topic", "orders").ok()
+    assert committed(orders, "fresh") == {("orders", 0): 9, ("orders", 1): 4}
+
+
+def test_group_with_members_is_not_moved_or_deleted(billing: Cli, orders: Path) -> None:
+    with Store.open(orders) as store, store.consumer("billing", ["orders"]) as consumer:
+        consumer.poll(5.0, 1)
+        billing("groups", "seek", "billing", "--to", "start").failed(5)
+        billing("groups", "delete", "billing", "--yes").failed(5)
+        found = billing("groups", "describe", "billing", "--output", "json").ok().json
+        assert len(found["members"]) == 1
+        assert {row["owner"] for row in found["rows"]} == {found["members"][0]["id"]}
+
+
+def test_delete_asks_first(billing: Cli) -> None:
+    assert "--yes" in billing("groups", "delete", "billing").failed(2)
+    billing("groups", "delete", "billing", "--yes").ok()
+    assert billing("groups", "list", "--output", "json").json == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["describe", "nobody"],
+        ["seek", "nobody", "--to", "end"],
+        ["delete", "nobody", "--yes"],
+        ["seek", "billing", "--to", "end", "-t", "nope"],
+    ],
+)
+def test_missing_group_or_topic_is_not_found(billing: Cli, arguments: list[str]) -> None:
+    billing("groups", *arguments).failed(3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "--to OFFSET, or --by N"),
+        (["--to", "end", "--by", "1"], "--to OFFSET"),
+        (["--to", "1:2"], "one place"),
+        (["--to", "end", "-p", "5"], "0 to 1"),
+    ],
+)
+def test_seek_to_nowhere_is_a_usage_error(billing: Cli, arguments: list[str], complaint: str) -> None:
+    assert complaint in billing("groups", "seek", "billing", *arguments).failed(2)

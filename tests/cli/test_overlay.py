@@ -1,0 +1,63 @@
+"""Planning on top of an overlay keeps a storage's promises and leaves the files alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sawlog import Log, LogConfig
+from sawlog.cli.overlay import Overlay
+from sawlog.testing import StorageSuite
+
+
+class TestScratchStorage(StorageSuite):
+    """What is read from disk and written to memory is a storage like any other."""
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Overlay:
+        return Overlay(str(tmp_path))
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_nothing_that_is_written_reaches_the_disk(tmp_path: Path) -> None:
+    with Log.open(tmp_path, LogConfig(segment_bytes=300)) as log:
+        for number in range(20):
+            log.append(b"value %d" % number)
+    before = contents(tmp_path)
+    with Log.open(Overlay(str(tmp_path))) as log:
+        assert [record.value for record in log] == [b"value %d" % number for number in range(20)]
+        log.append_many([b"more"] * 100)
+        log.seal()
+        log.trim(5)
+        log.truncate(50)
+        assert (log.lowest_offset, log.next_offset) == (5, 50)
+        assert log.read(49).value == b"more"
+    assert contents(tmp_path) == before
+
+
+def test_a_running_writer_is_no_hindrance(tmp_path: Path) -> None:
+    with Log.open(tmp_path) as writer:
+        writer.append(b"one")
+        with Log.open(Overlay(str(tmp_path))) as log:
+            assert [record.value for record in log] == [b"one"]
+        writer.append(b"two")
+        assert len(writer) == 2
+
+
+def test_recovery_on_an_overlay_decides_as_it_would_on_disk(tmp_path: Path) -> None:
+    with Log.open(tmp_path) as log:
+        log.append_many([b"x" * 50] * 5)
+    (tmp_path / "checkpoint").unlink()
+    segment = tmp_path / f"{0:020d}.log"
+    segment.write_bytes(segment.read_bytes() + b"torn")
+    before = contents(tmp_path)
+    with Log.open(Overlay(str(tmp_path))) as log:
+        planned = [(each.where, each.action) for each in log.recovery.findings]
+        assert log.recovery.truncated_bytes == 4
+    assert contents(tmp_path) == before
+    with Log.open(tmp_path) as log:
+        assert [(each.where, each.action) for each in log.recovery.findings] == planned

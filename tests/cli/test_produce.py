@@ -1,0 +1,258 @@
+"""`sawlog produce`: what goes in is what is stored, and bad input loses nothing that was good."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sawlog import Record
+from sawlog.topics.partitioner import partition_for
+from sawlog.topics.store import Store
+
+from .conftest import Cli
+
+
+@pytest.fixture
+def topic(sawlog: Cli) -> Cli:
+    """A store with an empty topic `t` of one partition."""
+    sawlog("topic", "create", "t", "--set", "durability=os").ok()
+    return sawlog
+
+
+def stored(data: Path, topic: str = "t") -> list[Record]:
+    with Store.open(data, mode="r") as store:
+        return list(store.topic(topic).scan())
+
+
+def values(data: Path, topic: str = "t") -> list[bytes | None]:
+    return [record.value for record in stored(data, topic)]
+
+
+def test_each_line_is_a_record(topic: Cli, data: Path) -> None:
+    result = topic("produce", "t", stdin=b"one\n\ntwo \xff\nlast").ok()
+    assert values(data) == [b"one", b"", b"two \xff", b"last"]
+    assert result.raw == b""
+    assert "4 records to t" in result.err
+
+
+def test_summary_for_programs_goes_to_stdout(topic: Cli) -> None:
+    found = topic("produce", "t", "--output", "json", stdin=b"a\nb\n").ok().json
+    assert (found["topic"], found["records"], found["size_bytes"], found["skipped"]) == ("t", 2, 2, 0)
+
+
+def test_key_of_lines_is_before_the_delimiter(topic: Cli, data: Path) -> None:
+    topic("produce", "t", "--key-delimiter", ":", stdin=b"a:1\nb:2:3\n:4\n").ok()
+    assert [(each.key, each.value) for each in stored(data)] == [(b"a", b"1"), (b"b", b"2:3"), (b"", b"4")]
+
+
+def test_line_without_the_delimiter_stops_with_its_number(topic: Cli, data: Path) -> None:
+    complaint = topic("produce", "t", "--key-delimiter", ":", stdin=b"a:1\nwrong\nb:2\n").failed(1)
+    assert "stdin, line 2" in complaint
+    assert values(data) == [b"1"]
+
+
+def test_constant_key_and_headers(topic: Cli, data: Path) -> None:
+    topic("produce", "t", "--key", "k", "--header", "a=1", "-H", "b=x=y", stdin=b"v\n").ok()
+    [record] = stored(data)
+    assert (record.key, record.headers) == (b"k", (("a", b"1"), ("b", b"x=y")))
+
+
+def test_ndjson_keeps_the_line_and_takes_fields(topic: Cli, data: Path) -> None:
+    one = b'{"id": 7,  "who": {"name": "ann"}, "at": 1700000000123}'
+    two = b'{"id": 8, "who": {"name": null}, "at": "2026-11-01T00:00:00Z"}'
+    topic("produce", "t", "--input", "ndjson", "--key", "who.name", "--timestamp", "at", stdin=one + b"\n\n" + two).ok()
+    first, second = stored(data)
+    assert first.value == one
+    assert (first.key, first.timestamp) == (b"ann", 1_700_000_000_123)
+    assert (second.key, second.timestamp) == (None, 1_793_491_200_000)
+
+
+@pytest.mark.parametrize(
+    ("value", "stored_as"),
+    [('"text"', b"text"), ("5", b"5"), ("null", None), ('{"b": 1}', b'{"b": 1}'), ("true", b"true")],
+)
+def test_field_becomes_bytes(topic: Cli, data: Path, value: str, stored_as: bytes | None) -> None:
+    topic("produce", "t", "-i", "ndjson", "--value", "a", stdin=f'{{"a": {value}}}'.encode()).ok()
+    assert values(data) == [stored_as]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [("{", "not JSON"), ("[1]", "object is wanted"), ('{"b": 1}', "no field 'a'"), ("\udcff", "not JSON")],
+)
+def test_bad_json_stops_with_its_number_and_nothing_before_is_lost(
+    topic: Cli, data: Path, line: str, complaint: str
+) -> None:
+    stdin = b'{"a": 1}\n{"a": 2}\n' + line.encode("utf-8", "surrogateescape") + b'\n{"a": 4}\n'
+    said = topic("produce", "t", "-i", "ndjson", "--key", "a", stdin=stdin).failed(1)
+    assert "line 3" in said
+    assert complaint in said
+    assert [each.key for each in stored(data)] == [b"1", b"2"]
+
+
+def test_bad_json_can_be_skipped(topic: Cli, data: Path) -> None:
+    result = topic("produce", "t", "-i", "ndjson", "--on-error", "skip", stdin=b'{"a": 1}\nnope\n{"a": 3}\n').ok()
+    assert values(data) == [b'{"a": 1}', b'{"a": 3}']
+    assert "skipped stdin, line 2" in result.err
+    assert "1 skipped" in result.err
+
+
+def test_csv_rows_are_objects_or_fields(topic: Cli, data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text('symbol,price\nX,"1,5"\n"Y\nZ",2\n', encoding="utf-8")
+    topic("produce", "t", file, "--key", "symbol", "--value", "price").ok()
+    topic("produce", "t", file).ok()
+    first, second, third, _ = stored(data)
+    assert (first.key, first.value) == (b"X", b"1,5")
+    assert second.key == b"Y\nZ"
+    assert json.loads(third.value or b"") == {"symbol": "X", "price": "1,5"}
+
+
+def test_csv_row_with_too_many_fields_stops_with_its_line(topic: Cli, data: Path) -> None:
+    said = topic("produce", "t", "-i", "csv", stdin=b"a,b\n1,2\n1,2,3\n").failed(1)
+    assert "line 3: 3 fields, but the head names 2" in said
+    assert len(values(data)) == 1
+
+
+def test_csv_that_is_not_text_stops_with_its_line(topic: Cli, data: Path) -> None:
+    assert "not UTF-8" in topic("produce", "t", "-i", "csv", stdin=b"a,b\n1,2\n\xff,4\n").failed(1)
+
+
+def test_parquet_of_any_columns_becomes_objects(topic: Cli, data: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2], "name": ["a", None]}), tmp_path / "t.parquet")
+    topic("produce", "t", tmp_path / "t.parquet").ok()
+    topic("produce", "t", tmp_path / "t.parquet", "--key", "id", "--value", "name").ok()
+    found = stored(data)
+    assert [json.loads(each.value or b"") for each in found[:2]] == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+    assert [(each.key, each.value) for each in found[2:]] == [(b"1", b"a"), (b"2", None)]
+
+
+def test_parquet_with_a_value_column_is_taken_as_records(topic: Cli, data: Path, tmp_path: Path) -> None:
+    table = pa.table(
+        {"value": [b"v", None], "key": ["k", None], "timestamp": pa.array([5, 6], pa.timestamp("ms", "UTC"))}
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    topic("produce", "t", tmp_path / "t.parquet").ok()
+    topic("produce", "t", tmp_path / "t.parquet", "--header", "a=1").ok()
+    found = [(each.value, each.key, each.timestamp, len(each.headers)) for each in stored(data)]
+    assert found == [(b"v", b"k", 5, 0), (None, None, 6, 0), (b"v", b"k", 5, 1), (None, None, 6, 1)]
+
+
+def test_parquet_from_a_pipe(topic: Cli, data: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"value": [b"v"]}), tmp_path / "t.parquet")
+    topic("produce", "t", "-i", "parquet", stdin=(tmp_path / "t.parquet").read_bytes()).ok()
+    assert values(data) == [b"v"]
+
+
+def test_what_is_no_parquet_file_is_said(topic: Cli) -> None:
+    assert "no Parquet file" in topic("produce", "t", "-i", "parquet", stdin=b"hello").failed(1)
+
+
+def test_file_is_one_record(topic: Cli, data: Path, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 10_000
+    (tmp_path / "cat.jpg").write_bytes(content)
+    topic("produce", "t", tmp_path / "cat.jpg", "--input", "file", "--key", "cat", "--header", "type=jpeg").ok()
+    [record] = stored(data)
+    assert (record.key, record.value, record.headers) == (b"cat", content, (("type", b"jpeg"),))
+
+
+def test_several_files_and_stdin_between_them(topic: Cli, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2\n")
+    (tmp_path / "b").write_bytes(b"4\n")
+    topic("produce", "t", tmp_path / "a", "-", tmp_path / "b", stdin=b"3\n").ok()
+    assert values(data) == [b"1", b"2", b"3", b"4"]
+
+
+def test_missing_file_is_not_found(topic: Cli, tmp_path: Path) -> None:
+    assert "nowhere" in topic("produce", "t", tmp_path / "nowhere").failed(3)
+
+
+def test_what_read_writes_comes_back_as_it_was(sawlog: Cli, orders: Path) -> None:
+    with Store.open(orders) as store:
+        store.topic("orders").append(b"\xff\x00", b"base64:", [("h", None), ("i", b"\xfe")], 1, partition=0)
+    sawlog("topic", "create", "copy").ok()
+    written = sawlog("read", "orders", "--output", "ndjson").ok().raw
+    sawlog("produce", "copy", "--input", "records", stdin=written).ok()
+    fields = [[(r.key, r.value, r.headers, r.timestamp) for r in stored(orders, name)] for name in ("orders", "copy")]
+    assert fields[0] == fields[1]
+
+
+def test_key_decides_the_partition_as_in_kafka(sawlog: Cli, data: Path) -> None:
+    sawlog("topic", "create", "many", "--partitions", 5).ok()
+    lines = b"".join(b"k%d:v\n" % number for number in range(40))
+    for more in ([], ["--compression", "zstd"]):
+        sawlog("produce", "many", "--key-delimiter", ":", *more, stdin=lines).ok()
+    with Store.open(data, mode="r") as store:
+        for number in range(5):
+            keys = [record.key for record in store.topic("many").partition(number).scan()]
+            assert keys
+            assert {partition_for(key, 5) for key in keys if key is not None} == {number}
+
+
+@pytest.mark.parametrize("more", [[], ["-z", "lz4"]])
+def test_partition_can_be_chosen(sawlog: Cli, orders: Path, more: list[str]) -> None:
+    sawlog("produce", "orders", "--partition", 1, *more, stdin=b"x\ny\n").ok()
+    with Store.open(orders, mode="r") as store:
+        assert [record.value for record in store.topic("orders").partition(1).scan(5)] == [b"x", b"y"]
+
+
+def test_partition_that_is_not_there_is_a_usage_error(sawlog: Cli, orders: Path) -> None:
+    assert "0 to 1" in sawlog("produce", "orders", "-p", 2, stdin=b"x\n").failed(2)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compression_of_the_callers_choice_is_what_is_stored(topic: Cli, data: Path, codec: str) -> None:
+    topic("produce", "t", "-z", codec, stdin=b"the same again and again\n" * 500).ok()
+    assert values(data) == [b"the same again and again"] * 500
+    [row] = topic("stats", "t", "--output", "json").json["partitions"]
+    assert row["codecs"] == codec
+
+
+def test_empty_value_can_mean_null(topic: Cli, data: Path) -> None:
+    topic("produce", "t", "-K", ":", "--empty-is-null", stdin=b"a:1\na:\n").ok()
+    assert values(data) == [b"1", None]
+
+
+@pytest.mark.parametrize("more", [[], ["-z", "zstd"]])
+def test_compacted_topic_wants_keys_and_says_so_with_the_line(sawlog: Cli, data: Path, more: list[str]) -> None:
+    sawlog("topic", "create", "state", "--set", "cleanup.policy=compact").ok()
+    said = sawlog("produce", "state", *more, stdin=b"no key\n").failed(1)
+    assert "line 1" in said
+    assert "key" in said
+    sawlog("produce", "state", "--key", "k", *more, stdin=b"v\n").ok()
+    assert values(data, "state") == [b"v"]
+
+
+def test_rate_holds_back(topic: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("sawlog.cli.produce.time.sleep", slept.append)
+    topic("produce", "t", "--rate", 10, stdin=b"a\nb\nc\n").ok()
+    assert len(slept) == 3
+    assert slept[-1] > 0.1  # the third record is due 0.3 s after the start, and no time passed in sleep
+
+
+def test_missing_topic_or_store_is_not_found_and_not_made(
+    sawlog: Cli, data: Path, orders: Path, tmp_path: Path
+) -> None:
+    assert "nope" in sawlog("produce", "nope", stdin=b"x\n").failed(3)
+    assert "there is no store" in sawlog("produce", "orders", "-d", tmp_path / "other", stdin=b"x\n").failed(3)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--header", "novalue"], "KEY=VALUE"),
+        (["--key", "a", "--key-delimiter", ":"], "not both"),
+        (["--input", "xml"], "--input"),
+        (["--rate", "0"], "--rate"),
+        (["--compression", "rar"], "--compression"),
+        (["--partition", "-1"], "--partition"),
+    ],
+)
+def test_wrong_option_is_a_usage_error(topic: Cli, arguments: list[str], complaint: str) -> None:
+    assert complaint in topic("produce", "t", *arguments, stdin=b"x\n").failed(2)

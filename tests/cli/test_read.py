@@ -1,0 +1,231 @@
+"""`sawlog read`: which records, in which form, and what is said when some cannot be read."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from sawlog import Log, LogConfig
+from sawlog.topics.store import Store
+
+from .conftest import Cli
+from .damage import flip_bit, segment_of
+
+
+def test_values_come_one_a_line_partition_after_partition(sawlog: Cli, orders: Path) -> None:
+    assert sawlog("read", "orders").ok().lines == [*(f"a{n}" for n in range(10)), *(f"b{n}" for n in range(5))]
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        ("start", "a0 a1 a2 a3 a4 a5 a6 a7 a8 a9"),
+        ("end", ""),
+        ("-3", "a7 a8 a9"),
+        ("8", "a8 a9"),
+        ("+8", "a8 a9"),
+        ("2:5", "a2 a3 a4"),
+        (":2", "a0 a1"),
+        ("@1700000007000", "a7 a8 a9"),
+        ("@1700000002000:1700000004000", "a2 a3"),
+        ("@2023-11-14T22:13:28Z:", "a8 a9"),
+        ("-4:-2", "a6 a7"),
+    ],
+)
+def test_offset_language_picks_records(sawlog: Cli, orders: Path, offset: str, expected: str) -> None:
+    assert sawlog("read", "orders", "-p", 0, "-o", offset).ok().lines == expected.split()
+
+
+def test_last_ones_are_of_each_partition(sawlog: Cli, orders: Path) -> None:
+    assert sawlog("read", "orders", "-o", "-1").ok().lines == ["a9", "b4"]
+
+
+def test_count_is_all_in_all(sawlog: Cli, orders: Path) -> None:
+    assert len(sawlog("read", "orders", "-n", 12).ok().lines) == 12
+    assert sawlog("read", "orders", "-n", 0).ok().raw == b""
+
+
+def test_format_prints_what_it_says(sawlog: Cli, orders: Path) -> None:
+    lines = sawlog("read", "orders", "-o", "-1", "-f", r"%t/%p@%o %k=%v %h %T\n").ok().lines
+    assert lines == ["orders/0@9 k9=a9 n=9 1700000009000", "orders/1@4 =b4  1700000104000"]
+
+
+def test_raw_has_nothing_between(sawlog: Cli, orders: Path) -> None:
+    assert sawlog("read", "orders", "-p", 1, "--raw").ok().raw == b"b0b1b2b3b4"
+
+
+def test_whole_records_in_every_form(sawlog: Cli, orders: Path) -> None:
+    expected = {
+        "topic": "orders",
+        "partition": 0,
+        "offset": 9,
+        "timestamp": 1_700_000_009_000,
+        "key": "k9",
+        "value": "a9",
+        "headers": [{"key": "n", "value": "9"}],
+    }
+    assert sawlog("read", "orders", "-p", 0, "-o", "-1", "--output", "json").ok().json == [expected]
+    assert [json.loads(line) for line in sawlog("read", "orders", "-p", 0, "-o", "-1", "--output", "ndjson").lines] == [
+        expected
+    ]
+    [row] = csv.DictReader(sawlog("read", "orders", "-p", 0, "-o", "-1", "--output", "csv").ok().lines)
+    assert (row["offset"], row["value"], json.loads(row["headers"])) == ("9", "a9", expected["headers"])
+    head, line = sawlog("read", "orders", "-p", 0, "-o", "-1", "--output", "table").ok().lines
+    assert head.split() == ["TOPIC", "PARTITION", "OFFSET", "TIME", "KEY", "VALUE", "HEADERS"]
+    assert line.split()[-3:] == ["k9", "a9", "n=9"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [("a[3-4]", ["a3", "a4"]), ("^k7$", ["a7"]), ("^5$", ["a5"]), ("(?i)A1", ["a1"]), ("nothing", [])],
+)
+def test_grep_looks_at_value_key_and_headers(sawlog: Cli, orders: Path, pattern: str, expected: list[str]) -> None:
+    assert sawlog("read", "orders", "--grep", pattern).ok().lines == expected
+
+
+def test_grep_counts_what_it_finds(sawlog: Cli, orders: Path) -> None:
+    assert sawlog("read", "orders", "--grep", "[ab]4", "-n", 2).ok().lines == ["a4", "b4"]
+
+
+def test_parquet_has_every_column(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+    result = sawlog("read", "orders", "--out", tmp_path / "o.parquet").ok()
+    assert result.raw == b""
+    table = pq.read_table(tmp_path / "o.parquet")
+    assert table.column_names == ["partition", "offset", "timestamp", "key", "value", "headers"]
+    assert table.num_rows == 15
+    assert table.column("value").to_pylist()[-1] == b"b4"
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_parquet_of_a_search_and_of_a_count(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+    sawlog("read", "orders", "--out", tmp_path / "g.parquet", "--grep", "a[12]").ok()
+    found = pq.read_table(tmp_path / "g.parquet").to_pylist()
+    assert [(each["offset"], each["key"], each["headers"]) for each in found] == [
+        (1, b"k1", [{"key": "n", "value": b"1"}]),
+        (2, b"k2", []),
+    ]
+    sawlog("read", "orders", "--out", tmp_path / "n.parquet", "-n", 12).ok()
+    assert pq.read_table(tmp_path / "n.parquet").num_rows == 12
+
+
+def test_parquet_goes_back_in_as_it_came_out(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+    sawlog("read", "orders", "--out", tmp_path / "o.parquet").ok()
+    sawlog("topic", "create", "copy").ok()
+    sawlog("produce", "copy", tmp_path / "o.parquet").ok()
+    form = r"%k %v %h %T\n"
+    assert sawlog("read", "copy", "-f", form).raw == sawlog("read", "orders", "-f", form).raw
+
+
+def test_output_can_go_to_a_file(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+    assert sawlog("read", "orders", "-p", 1, "--out", tmp_path / "o.txt").ok().raw == b""
+    assert (tmp_path / "o.txt").read_text() == "b0\nb1\nb2\nb3\nb4\n"
+
+
+def test_one_partitions_directory_needs_no_store(sawlog: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SAWLOG_DATA")
+    with Log.open(tmp_path / "plain") as log:
+        log.append_many([b"one", b"two"])
+    assert sawlog("read", "--log", tmp_path / "plain", "-f", r"%t %o %v\n").ok().lines == ["plain 0 one", "plain 1 two"]
+    assert "no log" in sawlog("read", "--log", tmp_path / "nowhere").failed(3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["orders", "-o", "soon"], "the last 100"),
+        (["orders", "-f", "%q"], "%q is not known"),
+        (["orders", "--grep", "("], "not a regular expression"),
+        (["orders", "-p", "9"], "0 to 1"),
+        (["orders", "-n", "-1"], "--count"),
+        (["orders", "--raw", "-f", "%v"], "exclude each other"),
+        (["orders", "--output", "xml"], "--output"),
+        (["orders", "--out", "x.parquet", "--follow"], "leave out --follow"),
+        (["orders", "--out", "x.parquet", "--raw"], "has its own form"),
+        ([], "say which topic"),
+        (["orders", "--bogus"], "--bogus"),
+    ],
+)
+def test_wrong_option_is_a_usage_error_on_one_line(
+    sawlog: Cli, orders: Path, arguments: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = sawlog("read", *arguments)
+    assert complaint in result.failed(2)
+    assert len(result.err.splitlines()) == 1
+    assert result.raw == b""
+
+
+def test_log_that_is_named_wins_over_the_environment(sawlog: Cli, orders: Path) -> None:
+    partition = orders / "topics/orders/partition-0"
+    assert sawlog("read", "--log", partition).ok().lines == [f"a{number}" for number in range(10)]
+    assert "a topic is in a store" in sawlog("read", "orders", "--log", partition).failed(2)
+
+
+def test_missing_topic_names_the_ones_there_are(sawlog: Cli, orders: Path) -> None:
+    assert "orders" in sawlog("read", "nope").failed(3)
+
+
+# --- damage
+
+
+@pytest.fixture
+def damaged(sawlog: Cli, data: Path) -> Cli:
+    """A topic with thirty records in small segments; the batch with offset 12 is bad."""
+    with Store.open(data) as store:
+        topic = store.create_topic("orders", durability="os", segment_bytes=2000)
+        for number in range(30):
+            topic.append(b"value %02d " % number + b"x" * 100)
+    file = next(f for f in sorted(segment_of(data).parent.glob("*.log"), reverse=True) if int(f.stem) <= 12)
+    position = file.read_bytes().index(b"value 12")
+    flip_bit(file, position)
+    return sawlog
+
+
+def test_damage_ends_reading_and_says_where_to_go_on(damaged: Cli) -> None:
+    result = damaged("read", "orders", "-f", r"%o\n")
+    assert "the next readable offset is 13" in result.failed(4)
+    assert result.lines == [str(number) for number in range(12)]
+    assert damaged("read", "orders", "-o", "13", "-f", r"%o\n").ok().lines == [str(number) for number in range(13, 30)]
+
+
+def test_damage_can_be_passed_over_and_is_still_told(damaged: Cli) -> None:
+    result = damaged("read", "orders", "-f", r"%o\n", "--skip-damage")
+    assert result.code == 4
+    assert result.lines == [str(number) for number in range(30) if number != 12]
+    assert "orders/0" in result.err
+
+
+def test_parquet_with_damage_leaves_no_file_unless_it_is_passed_over(damaged: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "o.parquet"
+    damaged("read", "orders", "--out", out).failed(4)
+    assert not list(tmp_path.glob("o.parquet*"))
+    assert damaged("read", "orders", "--out", out, "--skip-damage").code == 4
+    assert pq.read_table(out).num_rows == 29
+
+
+def test_damage_at_the_end_of_the_last_segment_is_not_taken_for_the_end(sawlog: Cli, orders: Path) -> None:
+    file = segment_of(orders)
+    flip_bit(file, file.stat().st_size - 3)
+    result = sawlog("read", "orders", "-p", 0)
+    assert str(file) in result.failed(4)
+    assert result.lines == [f"a{number}" for number in range(9)]
+
+
+def test_reading_changes_nothing_on_disk(sawlog: Cli, orders: Path) -> None:
+    def look() -> dict[str, tuple[int, bytes]]:
+        return {str(f): (f.stat().st_mtime_ns, f.read_bytes()) for f in orders.rglob("*") if f.is_file()}
+
+    before = look()
+    for command in (["read", "orders"], ["topic", "list"], ["verify"], ["stats"], ["repair"], ["groups", "list"]):
+        sawlog(*command).ok()
+    assert look() == before
+
+
+def test_large_values_are_printed_whole(sawlog: Cli, tmp_path: Path) -> None:
+    with Log.open(tmp_path / "log", LogConfig(durability="os")) as log:
+        log.append(b"x" * 3_000_000)
+    assert sawlog("read", "--log", tmp_path / "log", "--raw").ok().raw == b"x" * 3_000_000

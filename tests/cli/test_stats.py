@@ -1,0 +1,141 @@
+"""`sawlog stats`: right numbers, and pictures that say what they show."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from sawlog.cli.plot import BarChart, TimeChart, round_steps, svg, text_lines, time_steps
+from sawlog.topics.store import Store
+
+from .conftest import Cli
+from .damage import flip_bit, segment_of
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_rows_are_what_is_there(sawlog: Cli, orders: Path) -> None:
+    found = sawlog("stats", "--output", "json").ok().json["partitions"]
+    assert [(row["partition"], row["records"], row["batches"], row["oldest"], row["newest"]) for row in found] == [
+        (0, 10, 10, 1_700_000_000_000, 1_700_000_009_000),
+        (1, 5, 5, 1_700_000_100_000, 1_700_000_104_000),
+    ]
+    assert [row["size_bytes"] for row in found] == [segment_of(orders, partition=n).stat().st_size for n in (0, 1)]
+    assert [row["records"] for row in csv.DictReader(sawlog("stats", "--output", "csv").lines)] == ["10", "5"]
+
+
+def test_rate_adds_up_to_the_records(sawlog: Cli, orders: Path) -> None:
+    rate = sawlog("stats", "--output", "json").json["rate"]
+    assert sum(each["records_per_second"] * each["step_ms"] / 1000 for each in rate) == pytest.approx(15, abs=0.05)
+    assert rate[0]["time"] == 1_700_000_000_000
+
+
+def test_part_of_the_log_can_be_looked_at(sawlog: Cli, orders: Path) -> None:
+    [row] = sawlog("stats", "orders", "-p", 0, "-o", "2:5", "--output", "json").json["partitions"]
+    assert (row["records"], row["newest"]) == (3, 1_700_000_004_000)
+
+
+def test_terminal_shows_charts_below_the_table(sawlog: Cli, orders: Path) -> None:
+    text = sawlog("stats", "orders").ok().out
+    assert "Records of orders over time, records a second" in text
+    assert "Size by partition" in text
+    assert "█" in text
+    assert max(len(line) for line in text.splitlines() if "│" in line) <= 100
+    assert "█" not in sawlog("stats", "orders", "--no-plot").ok().out
+
+
+def test_svg_is_well_formed_and_labelled(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+    result = sawlog("stats", "orders", "--plot", tmp_path / "o.svg").ok()
+    assert "2 charts" in result.err
+    root = ElementTree.parse(tmp_path / "o.svg").getroot()
+    texts = [each.text or "" for each in root.iter(f"{SVG}text")]
+    assert "Records of orders over time" in texts
+    assert {"partition 0", "partition 1"} <= set(texts)
+    assert any("records a second" in each for each in texts)
+    assert len(list(root.iter(f"{SVG}path"))) == 1
+
+
+def test_png_without_matplotlib_says_to_ask_for_svg(
+    sawlog: Cli, orders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "o.svg" in sawlog("stats", "orders", "--plot", tmp_path / "o.png").failed(1)
+    assert not (tmp_path / "o.png").exists()
+
+
+def test_png_with_matplotlib(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    sawlog("stats", "orders", "--plot", tmp_path / "o.png").ok()
+    assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_other_kinds_of_picture_are_a_usage_error(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+    assert "neither .svg nor .png" in sawlog("stats", "--plot", tmp_path / "o.gif").failed(2)
+
+
+def test_empty_topics_have_a_row_and_no_rate(sawlog: Cli, data: Path) -> None:
+    Store.open(data).close()
+    assert "nothing to count" in sawlog("stats").ok().err
+    sawlog("topic", "create", "empty").ok()
+    found = sawlog("stats", "--output", "json").ok().json
+    assert found["partitions"][0]["records"] == 0
+    assert found["rate"] == []
+    sawlog("stats").ok()
+
+
+def test_damage_is_told_and_counted_around(sawlog: Cli, data: Path) -> None:
+    with Store.open(data) as store:
+        topic = store.create_topic("orders", segment_bytes=2000, durability="os")
+        for number in range(30):
+            topic.append(b"value %02d " % number + b"x" * 100)
+    file = next(f for f in sorted(segment_of(data).parent.glob("*.log"), reverse=True) if int(f.stem) <= 12)
+    flip_bit(file, file.read_bytes().index(b"value 12"))
+    result = sawlog("stats", "--output", "json").ok()
+    assert result.json["partitions"][0]["records"] == 29
+    assert "checksum" in result.err
+
+
+# --- drawing
+
+
+@given(some.floats(0, 1e15), some.integers(1, 10))
+def test_axis_is_round_and_covers_everything(most: float, count: int) -> None:
+    steps = round_steps(most, count)
+    assert steps[0] == 0
+    assert steps[-1] >= most
+    assert 2 <= len(steps) <= 2 * count + 3
+
+
+@given(some.integers(0, 4 * 10**12), some.integers(1, 10**11))
+def test_time_axis_lies_inside_and_is_not_crowded(start: int, span: int) -> None:
+    steps = time_steps(start, start + span)
+    assert len(steps) <= 12
+    assert all(start <= at <= start + span for at, _ in steps)
+
+
+@given(some.lists(some.floats(0, 1e9), max_size=60), some.integers(40, 120))
+def test_any_values_can_be_drawn(values: list[float], width: int) -> None:
+    charts = [
+        TimeChart("over <time>", "a & b", 1_700_000_000_000, 60_000, values),
+        BarChart("sizes", "bytes", [f"<{number}>" for number in range(len(values))], values, binary=True),
+    ]
+    ElementTree.fromstring(svg(charts))
+    for chart in charts:
+        assert all(len(line) <= max(width, 60) for line in text_lines(chart, width))
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    _, first, second = text_lines(BarChart("sizes", "bytes", ["a", "b"], [50.0, 100.0]), 80)
+    assert second.count("█") == pytest.approx(2 * first.count("█"), abs=1)
+
+
+def test_columns_are_as_high_as_their_values() -> None:
+    lines = list(text_lines(TimeChart("t", "u", 0, 1000, [0.0, 50.0, 100.0]), 80))
+    drawn = [line[11:14].ljust(3) for line in lines[1:9]]
+    assert [sum(row[column] == "█" for row in drawn) for column in range(3)] == [0, 4, 8]

@@ -1,0 +1,141 @@
+"""What another process can do to a store that is open here.
+
+python -m tests.processes.storing hold DIRECTORY TOPIC          writes to all partitions of the topic, waits to be told
+python -m tests.processes.storing append DIRECTORY TOPIC        tries to; says the offset, or "locked by <holder>"
+python -m tests.processes.storing read DIRECTORY TOPIC          opens it to read; says how many records, whenever asked
+python -m tests.processes.storing delete DIRECTORY TOPIC        tries to; says "deleted", or "locked by <holder>"
+python -m tests.processes.storing create DIRECTORY PREFIX COUNT makes topics; says how many it had to itself
+python -m tests.processes.storing commit DIRECTORY CALL         a transaction that stands still before its CALL-th
+                                                                call to the disk; 0: says how many there are
+python -m tests.processes.storing fork DIRECTORY                opens, forks, and checks what the child may do
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from sawlog import DirectoryLocked, LogClosed
+from sawlog.errors import TopicExists
+from sawlog.storage import FileDirectory
+from sawlog.testing.faulty import Call, FaultyDirectory
+from sawlog.topics.store import Store
+
+from .launch import say
+from .locking import in_child, refused
+
+
+def hold(directory: str, topic: str) -> None:
+    store = Store.open(directory)
+    for number in range(store[topic].partitions):
+        store[topic].append(b"held", partition=number)
+    say("ready")
+    sys.stdin.readline()
+    store.close()
+
+
+def append(directory: str, topic: str) -> None:
+    with Store.open(directory) as store:
+        try:
+            say(store[topic].append(b"appended", partition=0).offset)
+        except DirectoryLocked as error:
+            say(f"locked by {error.holder}")
+
+
+def read(directory: str, topic: str) -> None:
+    with Store.open(directory, "r") as store:
+        say("ready")
+        while sys.stdin.readline():
+            say(sum(1 for _ in store[topic].scan()))
+
+
+def delete(directory: str, topic: str) -> None:
+    with Store.open(directory) as store:
+        try:
+            store.delete_topic(topic)
+            say("deleted")
+        except DirectoryLocked as error:
+            say(f"locked by {error.holder}")
+
+
+def create(directory: str, prefix: str, count: str) -> None:
+    store = Store.open(directory)
+    say("ready")
+    sys.stdin.readline()
+    alone = 0
+    for number in range(int(count)):
+        try:
+            store.create_topic(f"{prefix}{number}").append(prefix.encode())
+            store.create_topic(f"shared-{number}", partitions=2)
+            alone += 1
+        except TopicExists:
+            pass
+    say(alone)
+    store.close()
+
+
+def commit(directory: str, call: str) -> None:
+    faulty = FaultyDirectory(FileDirectory(directory))
+    store = Store.open(faulty)
+    with store.transaction("query", 1) as tx:
+        for number in range(3):
+            tx.append("orders", b"new", partition=number)
+        tx.append("stock", b"new")
+        faulty.calls.clear()
+
+        def before(_: Call) -> None:
+            if len(faulty.calls) + 1 == int(call):
+                say("ready")
+                time.sleep(600)
+
+        faulty.before = before
+    say(len(faulty.calls))
+
+
+def fork(directory: str) -> None:
+    """The child can neither write nor commit nor sweep what its parent collects; it opens its own store."""
+    store = Store.open(directory)
+    topic = store.create_topic("orders")
+    topic.append(b"parent")
+    other = store.create_topic("stock")
+    other.partition(0).read  # noqa: B018 - opened by the parent, not locked yet
+    tx = store.transaction()
+    tx.append("orders", b"x" * (2 << 20))
+
+    def child() -> None:
+        refused(lambda: topic.append(b"child"))
+        refused(tx.commit)
+        tx.abort()
+        with Store.open(directory) as own:
+            assert len(list(own["orders"].scan())) == 1
+            try:
+                own["orders"].append(b"child")
+            except DirectoryLocked:
+                pass
+            else:
+                raise AssertionError("the child wrote to a partition that its parent has locked")
+            own["stock"].append(b"child")
+        store.close()
+
+    in_child(child)
+    tx.commit()
+    assert len(list(store["orders"].scan())) == 2
+    assert topic.append(b"parent").offset == 2
+    assert other.append(b"parent").offset == 1
+    store.close()
+    try:
+        topic.append(b"late")
+    except LogClosed:
+        say("good")
+
+
+if __name__ == "__main__":
+    {
+        "hold": hold,
+        "append": append,
+        "read": read,
+        "delete": delete,
+        "create": create,
+        "commit": commit,
+        "fork": fork,
+    }[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,96 @@
+"""Where the stores of these tests live: in files or in memory, with the same handles for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sawlog import Record
+from sawlog.storage import Directory, FileDirectory, MemoryDirectory
+from sawlog.topics.store import Store
+
+
+class StorePlace:
+    """A directory for one store."""
+
+    def __init__(self) -> None:
+        self.stores: list[Store] = []
+
+    def directory(self) -> Any:
+        """What `Store.open` takes."""
+        raise NotImplementedError
+
+    def raw(self) -> Directory:
+        """The directory itself, made if it is missing: to look at files and to damage them."""
+        raise NotImplementedError
+
+    def open(self, mode: Any = "w") -> Store:
+        """Open the store; closed at the end of the test if it is still open then."""
+        store = Store.open(self.directory(), mode, upkeep_interval_s=None)
+        self.stores.append(store)
+        return store
+
+    def close(self) -> None:
+        """Close all stores, whatever state they are in."""
+        for store in self.stores:
+            store.close()
+        self.stores.clear()
+
+
+class FilePlace(StorePlace):
+    """In files."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def directory(self) -> Path:
+        return self.path
+
+    def raw(self) -> Directory:
+        return FileDirectory(self.path)
+
+
+class MemoryPlace(StorePlace):
+    """In memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = MemoryDirectory()
+
+    def directory(self) -> MemoryDirectory:
+        return self.memory
+
+    def raw(self) -> Directory:
+        return self.memory
+
+
+def copied(directory: MemoryDirectory) -> MemoryDirectory:
+    """The same files elsewhere, without anybody's locks: what a process that died leaves behind."""
+    made = MemoryDirectory(directory.path)
+    _copy(directory, made)
+    return made
+
+
+def _copy(source: Directory, target: Directory) -> None:
+    for name in source.names():
+        target.replace(name, source.read(name))
+    for name in source.children():
+        _copy(source.child(name), target.child(name, create=True))
+
+
+def tree(directory: Directory, prefix: str = "") -> dict[str, bytes]:
+    """All files below a directory by path; a directory itself ends with a slash."""
+    found = {prefix + name: directory.read(name) for name in directory.names()}
+    for name in directory.children():
+        found[f"{prefix}{name}/"] = b""
+        child = directory.child(name)
+        found |= tree(child, f"{prefix}{name}/")
+        child.close()
+    return found
+
+
+def values(records: Iterable[Record]) -> list[bytes | None]:
+    """Their values."""
+    return [record.value for record in records]

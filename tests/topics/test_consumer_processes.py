@@ -1,0 +1,264 @@
+"""One group in several processes: shared work, deaths, takeovers, stopped members. Nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sawlog.topics.store import Store
+
+from ..processes.launch import PATIENCE_S, ready, start
+
+PARTITIONS = 4
+
+
+class Worker:
+    """A process that consumes; what it has said so far, read by a thread."""
+
+    def __init__(self, path: Path, group: str = "billing", **options: Any) -> None:
+        self.process: subprocess.Popen[str] = ready(start("consuming", "consume", path, group, json.dumps(options)))
+        #: (partition, offset) in the order in which they were processed.
+        self.got: list[tuple[int, int]] = []
+        #: The last positions that it knows to be committed.
+        self.committed: dict[int, int] = {}
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if not line.endswith("\n"):
+                return  # killed in the middle of a word
+            what, _, rest = line.strip().partition(" ")
+            if what == "got":
+                _, partition, offset = rest.split()
+                self.got.append((int(partition), int(offset)))
+            elif what == "committed":
+                self.committed.update((int(n), offset) for n, offset in json.loads(rest).items())
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self._end()
+        assert self.process.returncode == -signal.SIGKILL
+
+    def finish(self) -> None:
+        """Let it close its consumer."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self._end()
+        assert self.process.stderr is not None
+        assert self.process.returncode == 0, self.process.stderr.read()
+
+    def _end(self) -> None:
+        self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+
+    def close(self) -> None:
+        """Whatever happened: leave nothing behind."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self._end()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def by_partition(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for partition, offset in list(self.got):
+            found[partition].append(offset)
+        return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store") as made:
+        made.create_topic("orders", partitions=PARTITIONS)
+        yield made
+
+
+@pytest.fixture
+def workers() -> Iterator[list[Worker]]:
+    made: list[Worker] = []
+    yield made
+    for worker in made:
+        worker.close()
+
+
+def fill(store: Store, count: int) -> None:
+    for partition in range(PARTITIONS):
+        store.topic("orders").partition(partition).append_many([b"x"] * count)
+
+
+def wait(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"in vain: {what}"
+        time.sleep(0.01)
+
+
+def everything(store: Store) -> set[tuple[int, int]]:
+    topic = store.topic("orders")
+    return {(n, offset) for n in range(PARTITIONS) for offset in range(topic.partition(n).next_offset)}
+
+
+def processed(workers: list[Worker]) -> set[tuple[int, int]]:
+    return {each for worker in workers for each in list(worker.got)}
+
+
+def committed(store: Store) -> dict[int, int | None]:
+    return {row.partition: row.committed for row in store.groups.describe("billing").rows}
+
+
+def owners(store: Store) -> list[str | None]:
+    return [row.owner for row in store.groups.describe("billing").rows]
+
+
+@contextmanager
+def appending(store: Store) -> Iterator[None]:
+    """Records come all the time."""
+    stop = threading.Event()
+
+    def append() -> None:
+        while not stop.wait(0.02):
+            fill(store, 3)
+
+    writer = threading.Thread(target=append)
+    writer.start()
+    yield
+    stop.set()
+    writer.join()
+
+
+def test_after_kill_9_the_other_takes_over_from_the_committed_offset(store: Store, workers: list[Worker]) -> None:
+    path = Path(store.path)
+    one, two = Worker(path, every=7), Worker(path, every=7)
+    workers += [one, two]
+    wait(lambda: len(set(owners(store)) - {None}) == 2, "both own partitions")
+    with appending(store):
+        wait(lambda: min(len(one.by_partition()), len(two.by_partition())) == PARTITIONS // 2, "both have processed")
+        moved = set(one.by_partition()) - set(two.by_partition())
+        assert len(moved) == PARTITIONS // 2
+        one.kill()
+        wait(lambda: len(two.by_partition()) == PARTITIONS, "the other has taken over")
+    wait(lambda: processed(workers) == everything(store), "everything is processed")
+    for partition in moved:
+        before, after = one.by_partition()[partition], two.by_partition()[partition]
+        assert after[0] >= one.committed[partition], "what was committed is processed again"
+        assert after[0] <= before[-1] + 1, "something was passed over"
+        assert after == list(range(after[0], after[-1] + 1)), "not in order"
+    two.finish()
+    ends = {n: store.topic("orders").partition(n).next_offset for n in range(PARTITIONS)}
+    assert committed(store) == ends
+
+
+def test_work_is_shared_and_nothing_is_done_twice_while_nobody_dies(store: Store, workers: list[Worker]) -> None:
+    """Also while members come and go in order."""
+    path = Path(store.path)
+    workers.append(Worker(path, every=5))
+    with appending(store):
+        for _ in range(2):
+            workers.append(Worker(path, every=5))
+            wait(lambda: bool(workers[-1].got), "the new one has work")
+        workers[0].finish()
+        done = len(workers[1].got), len(workers[2].got)
+        wait(lambda: len(workers[1].got) > done[0] and len(workers[2].got) > done[1], "the others go on")
+    wait(lambda: processed(workers) == everything(store), "everything is processed")
+    for worker in workers[1:]:
+        worker.finish()
+    assert sum(len(worker.got) for worker in workers) == len(everything(store)), "something was processed twice"
+
+
+def test_a_stopped_member_loses_its_partitions_and_cannot_commit(store: Store) -> None:
+    fill(store, 10)
+    path = Path(store.path)
+    options = json.dumps({"session_timeout_ms": 600, "auto_commit_ms": None})
+    stopped = ready(start("consuming", "poll", path, "billing", options))
+    assert ask(stopped, "poll") == str(10 * PARTITIONS)
+    assert ask(stopped, "commit") == "committed"
+    fill(store, 10)
+    assert ask(stopped, "poll") == str(10 * PARTITIONS)
+    stopped.send_signal(signal.SIGSTOP)
+    with store.consumer("billing", ["orders"], auto_commit_ms=None) as other:
+        deadline = time.monotonic() + PATIENCE_S
+        found = []
+        while len(found) < 10 * PARTITIONS:
+            assert time.monotonic() < deadline, "nobody took over from the stopped one"
+            found += other.poll(0.05)
+        assert {record.offset for record in found} == set(range(10, 20)), "not from the committed offset"
+        other.commit({("orders", 0): 15})
+        stopped.send_signal(signal.SIGCONT)
+        assert ask(stopped, "commit") == "fenced"
+        assert other.committed("orders", 0) == 15
+        assert other.committed("orders", 1) == 10
+        assert len(other.assignment) == PARTITIONS
+    # It has joined again by its next call, and gets everything once the other has gone.
+    wait(lambda: ask(stopped, "poll") != "0", "the stopped one works again")
+    assert ask(stopped, "assignment") == str(list(range(PARTITIONS)))
+    stopped.communicate()
+    assert stopped.returncode == 0
+
+
+def ask(process: subprocess.Popen[str], command: str) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{command}\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def test_a_member_that_was_stopped_for_a_moment_keeps_its_partitions(store: Store) -> None:
+    options = json.dumps({"session_timeout_ms": 60_000, "auto_commit_ms": None})
+    stopped = ready(start("consuming", "poll", store.path, "billing", options))
+    fill(store, 1)
+    assert ask(stopped, "poll") == str(PARTITIONS)
+    stopped.send_signal(signal.SIGSTOP)
+    with store.consumer("billing", ["orders"]) as other:
+        for _ in range(10):
+            assert other.poll(0.05) == []
+        assert other.assignment == set()
+        stopped.send_signal(signal.SIGCONT)
+        assert ask(stopped, "commit") == "committed"
+    stopped.communicate()
+    assert stopped.returncode == 0
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_every_record_is_processed_whoever_joins_leaves_and_dies(
+    store: Store, workers: list[Worker], seed: int
+) -> None:
+    chance = random.Random(seed)
+    path = Path(store.path)
+    alive: list[Worker] = []
+    with appending(store):
+        for _ in range(10):
+            what = chance.choice(["join", "join", "kill", "kill", "leave"]) if alive else "join"
+            if what == "join" and len(alive) < 3:
+                alive.append(Worker(path, every=chance.choice([1, 5, 20])))
+                workers.append(alive[-1])
+            elif what == "leave":
+                alive.pop(chance.randrange(len(alive))).finish()
+            elif what == "kill":
+                alive.pop(chance.randrange(len(alive))).kill()
+            time.sleep(chance.random() * 0.4)
+    if not alive:
+        alive.append(Worker(path))
+        workers.append(alive[-1])
+    wait(lambda: processed(workers) == everything(store), f"everything is processed (seed {seed})")
+    for worker in alive:
+        worker.finish()
+    for worker in workers:
+        for partition, offsets in worker.by_partition().items():
+            assert max(offsets) < store.topic("orders").partition(partition).next_offset
+    assert committed(store) == {n: store.topic("orders").partition(n).next_offset for n in range(PARTITIONS)}

@@ -1,0 +1,269 @@
+"""A process dies at any call to the disk, while topics are made, changed and deleted and while transactions commit.
+
+For each operation the process dies at its first call, at its second, its third... until it gets through. It dies before
+the call took effect, after it, or in the middle of a write. Then another process opens what is left:
+
+- it finds what was there before the operation, or what is there after it, never anything else;
+- if the operation had returned, it finds what is there after it;
+- nothing half-done is left, every log verifies, and the operation can be done (again).
+
+The process that opens it may die as well: whoever comes after that finds the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from sawlog import SawlogError
+from sawlog.storage import MemoryDirectory
+from sawlog.testing.faulty import Fault, FaultyDirectory
+from sawlog.topics.store import Store
+
+from .stores import copied
+
+State = dict[str, Any]
+Effect = Literal["nothing", "part", "all"]
+EFFECTS: list[Effect] = ["nothing", "part", "all"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something that is done to a store which has the topics `orders`, with three partitions, and `stock`."""
+
+    name: str
+    act: Callable[[Store], object]
+    #: Before the process that dies begins to count: what it has done already.
+    prepare: Callable[[Store], object] = lambda store: None
+
+
+def transact(store: Store, *name: Any) -> None:
+    with store.transaction(*name) as tx:
+        for number in range(3):
+            tx.append("orders", b"new %d" % number, partition=number)
+            tx.append_many("orders", [b"more"] * 2, partition=number)
+        tx.append("stock", b"new")
+
+
+def write_everywhere(store: Store) -> None:
+    for topic in store:
+        for number in range(topic.partitions):
+            topic.append(b"mine", partition=number)
+
+
+OPERATIONS = [
+    Operation("create", lambda store: store.create_topic("more", partitions=2, segment_bytes=1000)),
+    Operation("more partitions", lambda store: store.alter_topic("orders", partitions=5)),
+    Operation("other settings", lambda store: store.alter_topic("orders", retention_ms=5)),
+    Operation("both", lambda store: store.alter_topic("orders", partitions=4, retention_ms=5)),
+    Operation("delete", lambda store: store.delete_topic("orders")),
+    Operation("delete what was written to", lambda store: store.delete_topic("orders"), write_everywhere),
+    Operation("transaction", transact),
+    Operation("transaction of a writer", transact, write_everywhere),
+    Operation(
+        "named transaction", lambda store: transact(store, "query", 2), lambda store: transact(store, "query", 1)
+    ),
+]
+TRANSACTIONS = [operation for operation in OPERATIONS if "transaction" in operation.name]
+
+
+def state(store: Store) -> State:
+    """Everything that is promised about a store."""
+    return {
+        topic.name: (topic.partitions, topic.settings, [(r.partition, r.offset, r.value) for r in topic.scan()])
+        for topic in store
+    }
+
+
+def made() -> MemoryDirectory:
+    """A store as it lies on disk before the operation."""
+    directory = MemoryDirectory()
+    with Store.open(directory, upkeep_interval_s=None) as store:
+        store.create_topic("orders", partitions=3)
+        store.create_topic("stock")
+        store["orders"].append(b"old", partition=1)
+        store["orders"].append_many([b"old"] * 2, partition=2)
+    return directory
+
+
+def opened(directory: Any) -> Store:
+    return Store.open(directory, upkeep_interval_s=None)
+
+
+@dataclass(frozen=True)
+class Death:
+    """What a process left that died in the middle of an operation."""
+
+    left: MemoryDirectory
+    before: State
+    after: State
+    returned: bool
+
+
+def deaths(operation: Operation, effect: Effect) -> Iterator[Death]:
+    """One for every call that the operation makes."""
+    start = made()
+    after = undisturbed(operation, start)
+    number = 0
+    while True:
+        number += 1
+        inner = copied(start)
+        directory = FaultyDirectory(inner)
+        store = opened(directory)
+        operation.prepare(store)
+        before = state(store)
+        directory.arm(Fault(number, forever=True, effect=effect, undo=False))
+        try:
+            operation.act(store)
+            returned = True
+        except SawlogError:
+            returned = False
+        left = copied(inner)
+        survived = not directory.failed
+        directory.disarm()
+        yield Death(left, before, after, returned)
+        if survived:
+            store.close()
+            return
+
+
+def undisturbed(operation: Operation, start: MemoryDirectory) -> State:
+    """What is there when the operation is done."""
+    with opened(copied(start)) as store:
+        operation.prepare(store)
+        before = state(store)
+        operation.act(store)
+        assert state(store) != before
+        return state(store)
+
+
+def check(death: Death, found: Store) -> None:
+    """What another process finds when it has opened what was left."""
+    allowed = [death.after] if death.returned else [death.before, death.after]
+    assert state(found) in allowed
+    topics = found.directory.child("topics")
+    assert topics.children() == found.topics()
+    for topic in found:
+        assert len(topics.child(topic.name).children()) == topic.partitions
+        for number in range(topic.partitions):
+            assert topic.partition(number).verify()
+    if "staging" in found.directory.children():
+        left = found.directory.child("staging").names()
+        assert [name for name in left if not name.startswith("=")] == []
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_one(operation: Operation, effect: Effect) -> None:
+    seen = []
+    for death in deaths(operation, effect):
+        with opened(death.left) as store:
+            check(death, store)
+            seen.append(state(store) == death.after)
+            if not seen[-1]:
+                operation.act(store)
+                assert state(store) == death.after
+    assert set(seen) == {False, True}
+
+
+# --- what is promised and not there yet
+
+
+def staged(directory: MemoryDirectory) -> list[str]:
+    return directory.child("staging").names() if "staging" in directory.children() else []
+
+
+def pending(operation: Operation, effect: Effect) -> list[Death]:
+    """The deaths that left an intent."""
+    found = [death for death in deaths(operation, effect) if any(n.endswith(".intent") for n in staged(death.left))]
+    assert len(found) > 7
+    return found
+
+
+def opened_before(death: Death) -> Store:
+    """A store that was open already when the other process died: opening it has completed nothing."""
+    staging = death.left.child("staging")
+    hidden = {name: staging.read(name) for name in staging.names()}
+    for name in hidden:
+        staging.remove(name)
+    store = opened(death.left)
+    for name, data in hidden.items():
+        staging.replace(name, data)
+    return store
+
+
+def values(found: State, topic: str) -> list[bytes]:
+    return [value for *_, value in found[topic][2]]
+
+
+@pytest.mark.parametrize("operation", TRANSACTIONS, ids=lambda operation: operation.name)
+def test_whoever_writes_first_places_what_was_promised_before_anything_else(operation: Operation) -> None:
+    for death in pending(operation, "all"):
+        with opened_before(death) as store:
+            for partition in (2, 0, 1):
+                store["orders"].append(b"last", partition=partition)
+            store["stock"].append(b"last")
+            found = state(store)
+            assert [value for value in values(found, "orders") if value != b"last"] == values(death.after, "orders")
+            assert values(found, "stock") == [*values(death.after, "stock"), b"last"]
+            assert [n for n in staged(death.left) if not n.startswith("=")] == []
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_whoever_rolls_forward_may_die_as_well(effect: Effect) -> None:
+    """A death at every call of the one who opens what was left: by a death while placing, and by one at the end."""
+    left = pending(TRANSACTIONS[1], effect)
+    for death in (left[len(left) // 2], left[-1]):
+        number = 0
+        while True:
+            number += 1
+            inner = copied(death.left)
+            directory = FaultyDirectory(inner)
+            directory.arm(Fault(number, forever=True, effect=effect, undo=False))
+            with suppress(SawlogError):
+                opened(directory)
+            if not directory.failed:
+                break
+            with opened(copied(inner)) as store:
+                check(death, store)
+                assert state(store) == death.after
+
+
+def test_a_promise_to_a_topic_that_is_gone_is_forgotten() -> None:
+    for death in pending(TRANSACTIONS[1], "nothing"):
+        death.left.child("topics").remove_child("orders")
+        with opened(death.left) as store:
+            assert store.topics() == ["stock"]
+            assert values(state(store), "stock") == [b"mine", b"new"]
+            assert staged(death.left) == []
+
+
+def test_a_promise_is_kept_once_even_if_what_was_placed_is_truncated() -> None:
+    for death in pending(TRANSACTIONS[1], "nothing"):
+        with opened_before(death) as store:
+            store["orders"].partition(0).truncate(0)
+            assert any(
+                name.endswith(".intent") for name in staged(death.left)
+            )  # the other partitions have not got theirs
+        with opened(death.left) as store:
+            assert store["orders"].partition(0).next_offset == 0
+            assert values(state(store), "stock") == values(death.after, "stock")
+            assert staged(death.left) == []
+
+
+def test_a_sequence_that_is_completed_late_does_not_hide_a_later_one() -> None:
+    for death in pending(TRANSACTIONS[2], "nothing"):
+        with opened_before(death) as store:
+            assert store.transaction("query", 2).replayed  # committed, though not completed
+            with store.transaction("query", 3) as tx:
+                tx.append("stock", b"three")
+            assert not tx.replayed
+        with opened(death.left) as store:
+            assert store.transaction("query", 3).replayed
+            assert not store.transaction("query", 4).replayed
+            assert values(state(store), "stock") == [*values(death.after, "stock"), b"three"]
+            assert staged(death.left) == ["=query.committed", "=query.name"]
