@@ -77,6 +77,26 @@ a gap: refused
 the predecessor wakes up: refused
 stored: ['order 1', 'order 2', 'order 3', 'order 4', 'order 5']
 """,
+    "topics_and_groups.py": """\
+a key has its partition: {2}
+first member: took 103 and committed 50
+second member: took the other 53
+members now: 0 lag: 0
+after rewinding: 103
+""",
+    "transactions.py": """\
+committed: {'orders': 1, 'stock': 1}
+aborted: not that many {'orders': 1, 'stock': 1}
+attempt 1 replayed: False {'orders': 2, 'stock': 1}
+attempt 2 replayed: True {'orders': 2, 'stock': 1}
+""",
+    "compaction.py": """\
+298 records removed; 1 segment left
+297 b'apples' b'199 cents'
+298 b'pears' b'199 cents'
+300 b'plums' None
+the record at offset 0 was removed by compaction; the next is at 297
+""",
 }
 
 #: Settings of whoever runs the tests that would change what a program prints.

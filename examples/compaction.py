@@ -1,0 +1,23 @@
+"""A topic as a table: the last value of every key, and keys that are deleted."""
+
+from tempfile import TemporaryDirectory
+
+import sawlog
+
+with TemporaryDirectory() as directory, sawlog.open(directory) as store:
+    prices = store.create_topic("prices", cleanup_policy="compact", segment_bytes=4096, min_cleanable_dirty_ratio=0.1)
+    for day in range(100):
+        for item in (b"apples", b"pears", b"plums"):
+            prices.append(b"%d cents" % (100 + day), key=item)
+    prices.append(None, key=b"plums")  # a tombstone: plums are not sold any more
+    log = prices.partition(0)
+    log.seal()  # what is still being written is left alone
+
+    [report] = store.upkeep()  # runs in the background, too
+    print(report.compaction.records_removed, "records removed;", report.compaction.segments_after, "segment left")
+    for record in prices.scan():
+        print(record.offset, record.key, record.value)
+    try:
+        log.read(0)
+    except sawlog.RecordRemoved as error:
+        print(error)

@@ -1,0 +1,35 @@
+"""A store of topics, and a group that shares the work: two members, one of which leaves without a word."""
+
+import subprocess
+import sys
+from tempfile import TemporaryDirectory
+
+import sawlog
+
+#: A member in a process of its own, which takes what is there, commits the half of it and is killed.
+MEMBER = """
+import os, signal, sys, sawlog
+with sawlog.open(sys.argv[1]) as store, store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
+    for number, record in enumerate(consumer.drain(), 1):
+        if number == 50:
+            consumer.commit()
+    print("first member: took", number, "and committed 50", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+with TemporaryDirectory() as directory, sawlog.open(directory) as store:
+    orders = store.create_topic("orders", partitions=4, retention_ms=7 * 86_400_000)
+    for number in range(100):
+        orders.append(b"order %d" % number, key=b"customer %d" % (number % 10))
+    print("a key has its partition:", {orders.append(b"one more", key=b"customer 7").partition for _ in range(3)})
+
+    subprocess.run([sys.executable, "-c", MEMBER, directory], check=False)
+
+    with store.consumer("billing", ["orders"]) as consumer:
+        print("second member: took the other", sum(1 for _ in consumer.drain()))
+    group = store.groups.describe("billing")
+    print("members now:", len(group.members), "lag:", sum(row.lag for row in group.rows))
+
+    store.groups.seek("billing", {("orders", row.partition): "earliest" for row in group.rows})
+    with store.consumer("billing", ["orders"]) as consumer:
+        print("after rewinding:", sum(1 for _ in consumer.drain()))
