@@ -92,7 +92,7 @@ def test_group_with_members_is_not_moved_or_deleted(billing: Cli, orders: Path) 
 
 def test_delete_asks_first(billing: Cli) -> None:
     assert "--yes" in billing("groups", "delete", "billing").failed(2)
-    billing("groups", "delete", "billing", "--yes").ok()
+    assert billing("groups", "delete", "billing", "--yes", "--output", "json").ok().json["deleted"] is True
     assert billing("groups", "list", "--output", "json").json == []
 
 

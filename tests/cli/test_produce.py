@@ -217,12 +217,13 @@ def test_empty_value_can_mean_null(topic: Cli, data: Path) -> None:
     assert values(data) == [b"1", None]
 
 
-@pytest.mark.parametrize("more", [[], ["-z", "zstd"]])
+@pytest.mark.parametrize("more", [[], ["-z", "zstd"], ["-p", "0"], ["-p", "0", "-z", "zstd"]])
 def test_compacted_topic_wants_keys_and_says_so_with_the_line(sawlog: Cli, data: Path, more: list[str]) -> None:
     sawlog("topic", "create", "state", "--set", "cleanup.policy=compact").ok()
     said = sawlog("produce", "state", *more, stdin=b"no key\n").failed(1)
     assert "line 1" in said
     assert "key" in said
+    assert "needs a key" in sawlog("produce", "state", "--input", "file", stdin=b"no key").failed(1)
     sawlog("produce", "state", "--key", "k", *more, stdin=b"v\n").ok()
     assert values(data, "state") == [b"v"]
 

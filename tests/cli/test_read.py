@@ -225,6 +225,20 @@ def test_reading_changes_nothing_on_disk(sawlog: Cli, orders: Path) -> None:
     assert look() == before
 
 
+def test_records_that_are_trimmed_while_they_are_read_are_told(
+    sawlog: Cli, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(data) as store:
+        log = store.create_topic("orders", durability="os", segment_bytes=300).partition(0)
+        for number in range(20):
+            log.append(b"%d" % number + b" " * 100)
+        monkeypatch.setattr("sawlog.cli.read.resolve", lambda span, log: (0, 20))  # as it was before the trim
+        log.trim(15)
+        result = sawlog("read", "orders", "-f", r"%o\n").ok()
+    assert result.lines == ["15", "16", "17", "18", "19"]
+    assert "offsets 0 to 14 were removed" in result.err
+
+
 def test_large_values_are_printed_whole(sawlog: Cli, tmp_path: Path) -> None:
     with Log.open(tmp_path / "log", LogConfig(durability="os")) as log:
         log.append(b"x" * 3_000_000)

@@ -127,7 +127,7 @@ def test_fewer_partitions_are_refused(sawlog: Cli, orders: Path) -> None:
 def test_delete_asks_and_nobody_answers_means_no(sawlog: Cli, orders: Path) -> None:
     assert "--yes" in sawlog("topic", "delete", "orders").failed(2)
     assert sawlog("topic", "list", "--output", "json").json[0]["name"] == "orders"
-    sawlog("topic", "delete", "orders", "--yes").ok()
+    assert sawlog("topic", "delete", "orders", "--yes", "--output", "json").ok().json["records"] == 15
     assert sawlog("topic", "list", "--output", "json").json == []
 
 

@@ -21,6 +21,8 @@ from sawlog.log.recovery import DECISIONS, Action, Where
 
 from .places import INDEX, TIME_INDEX, Place, fill, named, values
 
+#: What replaces the segments with offsets from 0 to 9.
+SWAPPED = f"{0:020d}-{10:020d}.log"
 RECORDS = [b"%d" % i + b"." * (10 - len(b"%d" % i)) for i in range(13)]
 
 
@@ -100,6 +102,23 @@ def producers(place: Place, closed: bool) -> set[int]:
     return set()
 
 
+def swap(place: Place, closed: bool) -> set[int]:
+    """The first two segments were being replaced by one; the second is gone already, and the index of the first."""
+    files = place.files()
+    place.write(SWAPPED + ".swap", files[named(0)] + files[named(5)])
+    for name in (named(5), named(5, INDEX), named(5, TIME_INDEX), named(0, INDEX)):
+        place.remove(name)
+    return set()
+
+
+def damaged_swap(place: Place, closed: bool) -> set[int]:
+    files = place.files()
+    data = bytearray(files[named(0)] + files[named(5)])
+    data[len(data) // 2] ^= 1
+    place.write(SWAPPED + ".swap", bytes(data))
+    return set()
+
+
 def leftover(place: Place, closed: bool) -> set[int]:
     for name in (named(10) + ".tmp", named(20) + ".deleted", "checkpoint.tmp", named(0, INDEX) + ".tmp"):
         place.write(name, b"left over")
@@ -120,6 +139,8 @@ DAMAGE: dict[Where, Callable[[Place, bool], set[int]]] = {
     Where.INDEX: index,
     Where.CHECKPOINT: checkpoint,
     Where.PRODUCERS: producers,
+    Where.SWAP: swap,
+    Where.DAMAGED_SWAP: damaged_swap,
     Where.LEFTOVER: leftover,
     Where.STRANGER: stranger,
 }
@@ -158,7 +179,7 @@ def test_row(place: Place, where: Where, closed: bool) -> None:
         assert where not in {each for each, _ in found}
     else:
         assert (where, action) in found
-        assert bool(log.recovery) == (action is not Action.REPORT)
+        assert bool(log.recovery) == (action not in (Action.REPORT, Action.SET_ASIDE))
         assert str(where.value) in str(log.recovery)
 
     serves_the_rest(log, unreadable)
@@ -222,9 +243,21 @@ def report(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> No
 
 def finish(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> None:
     after = place.files()
+    if where is Where.SWAP:
+        assert place.bases() == [0, 10]
+        assert after[named(0)] == before[SWAPPED + ".swap"]
+        assert {SWAPPED + ".swap", named(5, INDEX), named(5, TIME_INDEX)}.isdisjoint(after)
+        return
     assert before[named(5)].startswith(after[named(5)])
     assert len(place.batches(5)) == 5
     assert after[named(10)] == before[named(10)]
+
+
+def set_aside(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> None:
+    after = place.files()
+    assert after[SWAPPED + ".quarantined"] == before[SWAPPED + ".swap"]
+    assert SWAPPED + ".swap" not in after
+    assert [after[named(base)] for base in (0, 5, 10)] == [before[named(base)] for base in (0, 5, 10)]
 
 
 def rebuild(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> None:
@@ -254,6 +287,7 @@ CHECKS: dict[Action, Callable[[Place, Log, Where, dict[str, bytes]], None]] = {
     Action.REPORT: report,
     Action.FINISH: finish,
     Action.REBUILD: rebuild,
+    Action.SET_ASIDE: set_aside,
     Action.REMOVE: remove,
     Action.IGNORE: ignore,
 }

@@ -79,8 +79,8 @@ def in_child(work: Callable[[], None]) -> bool:
 
 def die_in_turns(directory: str) -> None:
     """A child dies at its first call, the next at its second and so on, until one gets through its turns alive: the
-    first of a new log, others behind it, a rotation. After each death, another process finds everything that was
-    acknowledged, and goes on."""
+    first of a new log, others behind it, rotations, a compaction. After each death, another process finds everything
+    that was acknowledged, and goes on."""
     number = 0
     alive = False
     while not alive:
@@ -94,8 +94,11 @@ def die_in_turns(directory: str) -> None:
             with acknowledged.open("ab", buffering=0) as file:
                 for step in range(4):
                     with shared.turn() as log:
-                        log.append(b"%d" % step * 400)
+                        log.append(b"%d" % step * 400, key=b"%d" % step)
                     file.write(b"%d\n" % step)
+                with shared.turn() as log:
+                    assert len(log.segments) > 1
+                    log.compact()
 
         def check(place: Path = place, acknowledged: Path = acknowledged) -> None:
             told = [line * 400 for line in acknowledged.read_bytes().splitlines()]

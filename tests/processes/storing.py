@@ -20,6 +20,7 @@ from sawlog.errors import TopicExists
 from sawlog.storage import FileDirectory
 from sawlog.testing.faulty import Call, FaultyDirectory
 from sawlog.topics.store import Store
+from sawlog.topics.transaction import INLINE_BYTES
 
 from .launch import say
 from .locking import in_child, refused
@@ -75,12 +76,13 @@ def create(directory: str, prefix: str, count: str) -> None:
 
 
 def commit(directory: str, call: str) -> None:
+    value = b"x" * (INLINE_BYTES // 4)  # four of them do not go into an intent
     faulty = FaultyDirectory(FileDirectory(directory))
     store = Store.open(faulty)
     with store.transaction("query", 1) as tx:
         for number in range(3):
-            tx.append("orders", b"new", partition=number)
-        tx.append("stock", b"new")
+            tx.append("orders", value, partition=number)
+        tx.append("stock", value)
         faulty.calls.clear()
 
         def before(_: Call) -> None:
@@ -99,12 +101,14 @@ def fork(directory: str) -> None:
     topic.append(b"parent")
     other = store.create_topic("stock")
     other.partition(0).read  # noqa: B018 - opened by the parent, not locked yet
-    tx = store.transaction()
+    tx, second = store.transaction(), store.transaction()
     tx.append("orders", b"x" * (2 << 20))
+    second.append("stock", b"x" * (2 << 20))
 
     def child() -> None:
         refused(lambda: topic.append(b"child"))
         refused(tx.commit)
+        refused(second.commit)
         tx.abort()
         with Store.open(directory) as own:
             assert len(list(own["orders"].scan())) == 1
@@ -119,9 +123,10 @@ def fork(directory: str) -> None:
 
     in_child(child)
     tx.commit()
+    second.commit()
     assert len(list(store["orders"].scan())) == 2
     assert topic.append(b"parent").offset == 2
-    assert other.append(b"parent").offset == 1
+    assert other.append(b"parent").offset == 2
     store.close()
     try:
         topic.append(b"late")

@@ -16,6 +16,8 @@ import pytest
 from sawlog import CorruptBatch, InvalidConfig, LogClosed, ReadOnlyLog
 from sawlog.errors import GroupError, GroupFenced, PositionLost, TopicNotFound
 from sawlog.storage import MemoryDirectory
+from sawlog.testing import FaultyDirectory
+from sawlog.testing.faulty import Call
 from sawlog.topics.consumer import Consumer
 from sawlog.topics.store import Store
 
@@ -299,11 +301,11 @@ def test_an_automatic_commit_in_the_middle_of_a_chunk_is_without_the_record_in_h
     """All records come from one cursor; the background interrupts it when a commit is due."""
     fill(store, 1000)
     with store.consumer("billing", ["orders"], auto_commit_ms=50, session_timeout_ms=500) as consumer:
-        for record in consumer:
+        for record in consumer.drain():
             time.sleep(0.002)
             found = consumer.committed("orders", 0)
-            if found is not None:
-                assert 0 < found <= record.offset
+            if found:  # not the position that it began with
+                assert found <= record.offset
                 break
         else:
             raise AssertionError("nothing was committed before the end")
@@ -378,6 +380,15 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(store: Store, monk
         wanted = fill(store, 3, partition=2)
         assert values(consumer.poll(PATIENCE_S)) == wanted
         assert consumer.assignment == {("orders", 0), ("orders", 1), ("orders", 2)}
+
+
+def test_a_topic_made_anew_is_read_from_its_beginning_even_by_a_group_that_started_late(store: Store) -> None:
+    store.consumer("billing", ["orders"], start="latest").close()
+    store.delete_topic("orders")
+    store.create_topic("orders")
+    wanted = fill(store, 3)
+    with store.consumer("billing", ["orders"], start="latest") as consumer:
+        assert values(consumer.drain()) == wanted
 
 
 def test_a_start_counts_only_for_a_group_without_offsets(store: Store) -> None:
@@ -579,12 +590,12 @@ def test_a_topic_made_anew_is_read_from_its_beginning(store: Store, monkeypatch:
         consumer.commit()
         store.delete_topic("orders")
         store.create_topic("orders", partitions=1)
-        wanted = fill(store, 3)
+        wanted = fill(store, 8)
         found: list[bytes] = []
-        until(lambda: found.extend(values(consumer.poll(0.01))) or len(found) >= 3, consumer)
+        until(lambda: found.extend(values(consumer.poll(0.01))) or found[-1:] == wanted[-1:])
         assert found == wanted
         assert consumer.assignment == {("orders", 0)}
-    assert committed(store) == 3
+    assert committed(store) == 8
 
 
 # --- without a group
@@ -634,10 +645,12 @@ def test_what_a_member_gives_up_is_committed_before(store: Store) -> None:
     with store.consumer("billing", ["orders"], auto_commit_ms=3_600_000) as one:
         assert len(list(one.drain())) == 20
         with store.consumer("billing", ["orders"], auto_commit_ms=3_600_000) as two:
-            until(lambda: len(two.assignment) == 1, one, two)
+            again: list[bytes] = []
+            until(lambda: again.extend(values(two.poll(0.01))) or len(two.assignment) == 1, one)
             ((_, moved),) = two.assignment
-            assert two.position("orders", moved) == 10
+            assert two.committed("orders", moved) == 10
             assert two.committed("orders", 1 - moved) is None, "what stays is not committed"
+            assert again + values(two.poll(0)) == [], "what was processed comes again"
 
 
 def test_when_a_member_leaves_the_other_takes_over(store: Store) -> None:
@@ -662,12 +675,13 @@ def test_a_consumer_in_a_long_loop_gives_up_in_the_middle_of_a_chunk(store: Stor
     fill(store, 3000)
     with store.consumer("billing", ["orders"]) as one:
         two = None
-        for record in one:
+        for record in one.drain():
+            last = record.offset
             time.sleep(0.002)
             two = two or store.consumer("billing", ["orders"])
             if len(one.assignment) == 1:
                 break
-        assert record.offset < 2999
+        assert last < 2999
         assert two is not None
         two.close()
 
@@ -688,22 +702,35 @@ def test_a_member_that_does_not_ask_for_records_loses_its_partitions(store: Stor
         idle.close()
 
 
-def test_a_slow_member_that_goes_on_asking_keeps_its_partitions(store: Store) -> None:
-    """Each record takes a while; that many come from one cursor must not look like silence."""
+def test_a_slow_member_that_goes_on_asking_counts_as_well(store: Store) -> None:
+    """Many records come from one cursor: asking it for the next one is asking, too."""
     fill(store, 1000)
-    with store.consumer("billing", ["orders"], session_timeout_ms=1000, max_poll_interval_ms=200) as slow:
-        other = store.consumer("billing", ["orders"])
-        helper = threading.Thread(target=lambda: list(other))
-        helper.start()
-        deadline = time.monotonic() + 2.0
-        for _ in slow:
-            time.sleep(0.005)
-            if time.monotonic() > deadline:
-                break
-        slow.commit()
-        assert slow.assignment == {("orders", 0)}
-        other.close()
-        helper.join(PATIENCE_S)
+    with store.consumer("billing", ["orders"], max_poll_interval_ms=60_000) as consumer:
+        records = iter(consumer)
+        for _ in range(3):
+            next(records)
+            consumer._asked_s -= 3600
+            before = beats(store)
+            consumer._tick()
+            assert beats(store) > before
+        consumer._asked_s -= 3600
+        before = beats(store)
+        consumer._tick()
+        assert beats(store) == before, "it has not asked since"
+
+
+def beats(store: Store) -> int:
+    (member,) = store.groups.describe("billing").members
+    return member.beat
+
+
+def test_a_fenced_member_is_told_even_if_it_has_nothing_to_commit(store: Store) -> None:
+    with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
+        consumer.commit()
+        (name,) = [each for each in names(store, "billing") if each.startswith("member-")]
+        remove(store, "billing", name)
+        with pytest.raises(GroupFenced):
+            consumer.commit()
 
 
 def test_a_fenced_loop_is_told_and_can_go_on(store: Store) -> None:
@@ -726,6 +753,38 @@ def remove(store: Store, group: str, name: str) -> None:
     store.directory.child("members").child(group).remove(name)
 
 
+def test_a_member_fenced_while_it_waits_for_its_turn_commits_nothing() -> None:
+    inner = MemoryDirectory()
+    with Store.open(inner) as other:
+        other.create_topic("orders")
+        fill(other, 5)
+        watched = FaultyDirectory(inner)
+        with Store.open(watched) as store, store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
+            consumer.poll(1)
+            waiting = threading.Event()
+            errors: list[Exception] = []
+
+            def commit() -> None:
+                try:
+                    consumer.commit()
+                except GroupFenced as error:
+                    errors.append(error)
+
+            def notice(call: Call) -> None:
+                if call == Call("lock", "groups/LOCK"):
+                    waiting.set()
+
+            committing = threading.Thread(target=commit)
+            with other.groups.offsets.turn():
+                watched.before = notice
+                committing.start()
+                assert waiting.wait(PATIENCE_S)
+                remove(other, "billing", "owner-orders-0")
+            committing.join(PATIENCE_S)
+            assert len(errors) == 1
+            assert other.groups.offsets.of("billing") == {}
+
+
 def test_a_partition_whose_lock_was_taken_away_is_not_committed(store: Store) -> None:
     """Half a fencing: whoever did it died before it was done."""
     fill(store, 5)
@@ -735,6 +794,56 @@ def test_a_partition_whose_lock_was_taken_away_is_not_committed(store: Store) ->
         with pytest.raises(GroupFenced):
             consumer.commit()
         assert consumer.committed("orders", 0) is None
+
+
+def test_threads_that_join_and_leave_all_the_time_lose_nothing(store: Store) -> None:
+    wanted: list[bytes] = []
+    found: list[bytes] = []
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                with store.consumer("billing", ["orders"]) as consumer:
+                    for _ in range(3):
+                        found.extend(values(consumer.poll(0.01, max_records=7)))
+        except BaseException as error:
+            errors.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for _ in range(40):
+        wanted += fill(store, 5) + fill(store, 5, partition=1)
+        time.sleep(0.01)
+    stop.set()
+    for worker in workers:
+        worker.join(PATIENCE_S)
+    assert errors == []
+    with store.consumer("billing", ["orders"]) as consumer:
+        found.extend(values(consumer.drain()))
+    assert set(found) == set(wanted)
+    assert len(found) == len(wanted), "they left in order: nothing comes twice"
+
+
+def test_closing_from_elsewhere_at_any_moment_harms_nothing(store: Store) -> None:
+    wanted = fill(store, 3000) + fill(store, 3000, partition=1)
+    found: list[bytes] = []
+    for number in range(20):
+        consumer = store.consumer("billing", ["orders"])
+        closer = threading.Timer(number * 0.0005, consumer.close)
+        closer.start()
+        records = iter(consumer)
+        try:
+            found.extend(record.value for record in records)
+        except LogClosed:
+            pass  # it was closed before it was asked
+        closer.join()
+        assert consumer.assignment == set()
+    with store.consumer("billing", ["orders"]) as consumer:
+        found.extend(values(consumer.drain()))
+    assert set(found) == set(wanted)
 
 
 # --- what is refused

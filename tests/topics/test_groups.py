@@ -239,17 +239,34 @@ def test_records_of_another_kind_are_left_alone(store: Store) -> None:
 def test_many_commits_take_little_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is compacted as it grows, and keeps the last offset of every group."""
     monkeypatch.setattr(module, "_CONFIG", module._CONFIG.with_(segment_bytes=4096))
-    offsets = OffsetStore(store.directory, writable=True)
+    one, two = (OffsetStore(store.directory, writable=True) for _ in range(2))
     for number in range(600):
-        with offsets.turn() as turn:
+        with (one, two)[number // 3 % 2].turn() as turn:
             turn.write(f"group {number % 5}", {("orders", 0): Committed(number, "id", "", 0, "")})
             size = turn._log.size_bytes
             count = len(turn._log.segments)
+        if number % 40 == 0:  # one reads now and then, over what was compacted meanwhile
+            assert one.of(f"group {number % 5}")["orders", 0].offset == number
     assert size < 10 * 4096
     assert count <= 10
-    for reader in (offsets, OffsetStore(store.directory, writable=False)):
+    for reader in (one, two, OffsetStore(store.directory, writable=False)):
         assert {reader.of(f"group {n}")["orders", 0].offset for n in range(5)} == set(range(595, 600))
         reader.close()
+
+
+def test_a_commit_that_is_durable_does_not_fail_because_compaction_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_CONFIG", module._CONFIG.with_(segment_bytes=1024))
+    watched = FaultyDirectory(MemoryDirectory())
+    offsets = OffsetStore(watched, writable=True)
+    watched.arm(Fault(operations={"create"}, names="*.tmp*", forever=True))
+    for number in range(60):
+        with offsets.turn() as turn:
+            turn.write("billing", {("orders", 0): Committed(number, "id", "", 0, "")})
+        assert offsets.of("billing")["orders", 0].offset == number
+    assert "could not be compacted" in caplog.text
+    offsets.close()
 
 
 def test_what_was_read_long_ago_is_read_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

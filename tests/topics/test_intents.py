@@ -11,7 +11,7 @@ from sawlog import InvalidConfig
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptData, CorruptFile, TransactionAborted
 from sawlog.log.log import Log
-from sawlog.storage import MemoryDirectory
+from sawlog.storage import Lock, MemoryDirectory
 from sawlog.topics import documents
 from sawlog.topics.intents import Intent, Intents, Part, Piece, Stage
 from sawlog.topics.store import Store
@@ -118,6 +118,24 @@ def test_what_an_intent_needs_is_not_swept(driver: Driver) -> None:
     with Store.open(left, upkeep_interval_s=None) as store:
         assert values(store["orders"].scan()) == [b"v"]
         assert left.child("staging").names() == []
+
+
+def test_a_stage_whose_lock_was_swept_while_it_was_taken_takes_another() -> None:
+    class Swept(MemoryDirectory):
+        """The first lock's file is deleted by a sweeper that was quicker."""
+
+        times = 1
+
+        def lock(self, name: str, *, alone: bool = True) -> Lock:
+            held = super().lock(name, alone=alone)
+            if self.times:
+                self.times -= 1
+                self.remove(name)
+            return held
+
+    directory = Swept()
+    stage = Stage(directory)
+    assert directory.names() == [f"{stage.id}.owner"]
 
 
 def test_a_stage_that_is_ended_leaves_nothing(driver: Driver) -> None:

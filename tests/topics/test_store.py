@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from sawlog import DirectoryLocked, InvalidConfig, Log, LogClosed, ReadOnlyLog
 from sawlog.errors import CorruptFile, InvalidTopicName, SawlogError, StoreNotFound, TopicExists, TopicNotFound
 from sawlog.storage import Directory, MemoryDirectory
+from sawlog.testing.faulty import FaultyDirectory
 from sawlog.topics import documents
 from sawlog.topics.store import Store
 
@@ -353,6 +355,42 @@ def test_somebody_who_knew_an_earlier_topic_does_not_write_to_the_new_one_by_mis
     assert other["orders"].append(b"right").offset == 0
     with pytest.raises(DirectoryLocked):
         store["orders"].append(b"not now")
+
+
+# --- what survives a power cut
+
+
+def calls_of(change: Callable[[Store], object]) -> list[tuple[str, str]]:
+    """The calls of a change that decide about its survival, in the order they were made."""
+    directory = FaultyDirectory(MemoryDirectory())
+    with Store.open(directory, upkeep_interval_s=None) as store:
+        store.create_topic("orders")
+        directory.calls.clear()
+        change(store)
+        made = [(call.operation, call.name) for call in directory.calls]
+    return [call for call in made if call[0] in ("rename", "replace", "sync", "remove_child")]
+
+
+def test_a_new_topic_is_durable_when_it_is_given_out() -> None:
+    calls = calls_of(lambda store: store.create_topic("stock", partitions=2))
+    assert [operation for operation, _ in calls] == ["replace", "replace", "replace", "rename", "sync"]
+    assert calls[2][1].endswith(".tmp/topic.json")
+    assert calls[-1] == ("sync", "topics/")
+
+
+def test_new_partitions_are_durable_before_they_count() -> None:
+    calls = calls_of(lambda store: store.alter_topic("orders", partitions=2))
+    assert calls[1:] == [
+        ("rename", "topics/orders/partition-1.tmp"),
+        ("sync", "topics/orders/"),
+        ("replace", "topics/orders/topic.json"),
+    ]
+
+
+def test_a_topic_is_gone_durably_before_its_files_go() -> None:
+    calls = calls_of(lambda store: store.delete_topic("orders"))
+    assert calls[:2] == [("rename", "topics/orders"), ("sync", "topics/")]
+    assert [operation for operation, _ in calls[2:]] == ["remove_child"]
 
 
 # --- others in the same directory

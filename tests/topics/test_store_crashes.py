@@ -14,15 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pytest
 
 from sawlog import SawlogError
+from sawlog.errors import TransactionAborted, TransactionError, TransactionPending
 from sawlog.storage import MemoryDirectory
 from sawlog.testing.faulty import Fault, FaultyDirectory
 from sawlog.topics.store import Store
+from sawlog.topics.transaction import INLINE_BYTES
 
 from .stores import copied
 
@@ -41,12 +43,16 @@ class Operation:
     prepare: Callable[[Store], object] = lambda store: None
 
 
-def transact(store: Store, *name: Any) -> None:
+def transact(store: Store, *name: Any, value: bytes = b"new") -> None:
     with store.transaction(*name) as tx:
         for number in range(3):
-            tx.append("orders", b"new %d" % number, partition=number)
+            tx.append("orders", value, partition=number)
             tx.append_many("orders", [b"more"] * 2, partition=number)
-        tx.append("stock", b"new")
+        tx.append("stock", value)
+
+
+#: Four of these do not go into an intent.
+LARGE = b"x" * (INLINE_BYTES // 4)
 
 
 def write_everywhere(store: Store) -> None:
@@ -64,11 +70,14 @@ OPERATIONS = [
     Operation("delete what was written to", lambda store: store.delete_topic("orders"), write_everywhere),
     Operation("transaction", transact),
     Operation("transaction of a writer", transact, write_everywhere),
+    Operation("large transaction", lambda store: transact(store, value=LARGE), write_everywhere),
     Operation(
         "named transaction", lambda store: transact(store, "query", 2), lambda store: transact(store, "query", 1)
     ),
 ]
 TRANSACTIONS = [operation for operation in OPERATIONS if "transaction" in operation.name]
+CHANGES = [operation for operation in OPERATIONS if operation not in TRANSACTIONS]
+SMALL, LARGE_ONE, NAMED = TRANSACTIONS[1:]
 
 
 def state(store: Store) -> State:
@@ -170,6 +179,72 @@ def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_one(operation: Oper
     assert set(seen) == {False, True}
 
 
+# --- errors that pass
+
+
+def mishaps(operation: Operation, effect: Effect) -> Iterator[tuple[Death, Store, SawlogError | None]]:
+    """One for every call that the operation makes: the call fails, and the device works again."""
+    start = made()
+    after = undisturbed(operation, start)
+    number = 0
+    while True:
+        number += 1
+        inner = copied(start)
+        directory = FaultyDirectory(inner)
+        store = opened(directory)
+        operation.prepare(store)
+        before = state(store)
+        directory.arm(Fault(number, effect=effect, undo=True))
+        raised: SawlogError | None = None
+        try:
+            operation.act(store)
+        except SawlogError as error:
+            raised = error
+        survived = not directory.failed
+        directory.disarm()
+        yield Death(copied(inner), before, after, raised is None), store, raised
+        with suppress(SawlogError):  # a log that has failed says so again when it is closed
+            store.close()
+        if survived:
+            return
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("operation", CHANGES, ids=lambda operation: operation.name)
+def test_a_change_that_failed_can_be_tried_again_at_once(operation: Operation, effect: Effect) -> None:
+    for death, store, raised in mishaps(operation, effect):
+        if state(store) != death.after:
+            assert raised is not None
+            assert state(store) == death.before
+            operation.act(store)
+        assert state(store) == death.after
+        store.close()
+        with opened(store.directory) as again:
+            check(replace(death, returned=True), again)
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_topic_that_could_not_be_made_leaves_nothing_behind(effect: Effect) -> None:
+    [create] = [operation for operation in CHANGES if operation.name == "create"]
+    for _, store, _ in mishaps(create, effect):
+        assert store.directory.child("topics").children() == store.topics()
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("operation", TRANSACTIONS, ids=lambda operation: operation.name)
+def test_what_a_transaction_says_of_itself_is_true(operation: Operation, effect: Effect) -> None:
+    said = set()
+    for death, _, raised in mishaps(operation, effect):
+        said.add(type(raised))
+        with opened(death.left) as store:
+            check(death, store)
+            if isinstance(raised, TransactionPending):
+                assert state(store) == death.after
+            elif raised is not None and type(raised) is not TransactionError:  # which says that nobody knows
+                assert state(store) == death.before
+    assert {TransactionAborted, TransactionPending, type(None)} <= said
+
+
 # --- what is promised and not there yet
 
 
@@ -216,7 +291,7 @@ def test_whoever_writes_first_places_what_was_promised_before_anything_else(oper
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_whoever_rolls_forward_may_die_as_well(effect: Effect) -> None:
     """A death at every call of the one who opens what was left: by a death while placing, and by one at the end."""
-    left = pending(TRANSACTIONS[1], effect)
+    left = pending(LARGE_ONE, effect)
     for death in (left[len(left) // 2], left[-1]):
         number = 0
         while True:
@@ -234,7 +309,7 @@ def test_whoever_rolls_forward_may_die_as_well(effect: Effect) -> None:
 
 
 def test_a_promise_to_a_topic_that_is_gone_is_forgotten() -> None:
-    for death in pending(TRANSACTIONS[1], "nothing"):
+    for death in pending(SMALL, "nothing"):
         death.left.child("topics").remove_child("orders")
         with opened(death.left) as store:
             assert store.topics() == ["stock"]
@@ -243,7 +318,7 @@ def test_a_promise_to_a_topic_that_is_gone_is_forgotten() -> None:
 
 
 def test_a_promise_is_kept_once_even_if_what_was_placed_is_truncated() -> None:
-    for death in pending(TRANSACTIONS[1], "nothing"):
+    for death in pending(SMALL, "nothing"):
         with opened_before(death) as store:
             store["orders"].partition(0).truncate(0)
             assert any(
@@ -256,7 +331,7 @@ def test_a_promise_is_kept_once_even_if_what_was_placed_is_truncated() -> None:
 
 
 def test_a_sequence_that_is_completed_late_does_not_hide_a_later_one() -> None:
-    for death in pending(TRANSACTIONS[2], "nothing"):
+    for death in pending(NAMED, "nothing"):
         with opened_before(death) as store:
             assert store.transaction("query", 2).replayed  # committed, though not completed
             with store.transaction("query", 3) as tx:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -18,9 +20,10 @@ from sawlog.errors import (
 )
 from sawlog.storage import MemoryDirectory
 from sawlog.testing.faulty import Fault, FaultyDirectory
+from sawlog.topics.intents import Stage
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.store import Store
-from sawlog.topics.transaction import SPILL_BYTES
+from sawlog.topics.transaction import INLINE_BYTES, SPILL_BYTES, Transaction
 
 from .stores import StorePlace, copied, values
 
@@ -145,6 +148,14 @@ def test_large_transactions_wait_in_one_file(store: Store) -> None:
     assert staged(store) == []
 
 
+def test_small_transactions_need_no_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stage, "file", None)
+    with store.transaction() as tx:
+        tx.append("orders", b"x" * (INLINE_BYTES // 2))
+        tx.append("stock", b"y")
+    assert contents(store) == {"orders": [b"x" * (INLINE_BYTES // 2)], "stock": [b"y"]}
+
+
 @pytest.mark.parametrize(
     "settings", [{"compression_type": "zstd"}, {"message_timestamp_type": "LogAppendTime"}, {"segment_bytes": 3000}]
 )
@@ -233,6 +244,27 @@ def test_a_topic_that_was_deleted_meanwhile_refuses_the_whole(store: Store) -> N
     with pytest.raises(TopicNotFound):
         tx.commit()
     assert contents(store) == EMPTY
+
+
+def test_a_topic_that_is_made_anew_meanwhile_is_another_one(store: Store) -> None:
+    tx = store.transaction()
+    tx.append(store["stock"], b"v")
+    store.delete_topic("stock")
+    with pytest.raises(TopicNotFound):
+        tx.append(store.create_topic("stock"), b"w")
+    with pytest.raises(TopicNotFound):
+        tx.commit()
+    assert contents(store) == EMPTY
+
+
+def test_what_does_not_shrink_still_fits_into_small_segments(place: StorePlace) -> None:
+    store = place.open()
+    topic = store.create_topic("orders", segment_bytes=4000, compression_type="zstd")
+    noise = [random.Random(number).randbytes(700) for number in range(40)]
+    with store.transaction() as tx:
+        for value in noise:
+            tx.append("orders", value)
+    assert values(topic.scan()) == noise
 
 
 def test_closing_the_store_aborts_what_is_open(place: StorePlace, store: Store) -> None:
@@ -362,12 +394,12 @@ class Broken:
             self.store["orders"].append(b"before", partition=number)
         self.store["stock"].append(b"before")
 
-    def filled(self, *name: object) -> object:
+    def filled(self, *name: Any, value: bytes = b"new") -> Transaction:
         """A transaction that goes everywhere."""
-        tx = self.store.transaction(*name)  # type: ignore[arg-type]
+        tx = self.store.transaction(*name)
         for number in range(3):
-            tx.append("orders", b"new", partition=number)
-        tx.append("stock", b"new")
+            tx.append("orders", value, partition=number)
+        tx.append("stock", value)
         return tx
 
     def reopened(self) -> Store:
@@ -375,6 +407,8 @@ class Broken:
         return Store.open(copied(self.inner), upkeep_interval_s=None)
 
 
+#: Four of these do not go into an intent.
+LARGE = b"x" * (INLINE_BYTES // 4)
 BEFORE = {"orders": [b"before"] * 3, "stock": [b"before"]}
 AFTER = {"orders": [b"before", b"new"] * 3, "stock": [b"before", b"new"]}
 
@@ -387,24 +421,24 @@ def test_a_full_disk_while_placing_takes_everything_back_and_the_store_goes_on(n
     tx = broken.filled("query", 1)
     broken.directory.arm(Fault(number, errno.ENOSPC, operations={"append"}, names="*.log"))
     with pytest.raises(TransactionAborted) as caught:
-        tx.commit()  # type: ignore[attr-defined]
+        tx.commit()
     broken.directory.disarm()
     assert isinstance(caught.value.__cause__, StorageFull)
     assert contents(broken.store) == BEFORE
     assert staged(broken.store) == []
     assert contents(broken.reopened()) == BEFORE
     again = broken.filled("query", 1)
-    again.commit()  # type: ignore[attr-defined]
+    again.commit()
     assert contents(broken.store) == AFTER
     assert contents(broken.reopened()) == AFTER
 
 
 def test_a_full_disk_while_staging_stores_nothing() -> None:
     broken = Broken()
-    tx = broken.filled()
+    tx = broken.filled(value=LARGE)
     broken.directory.arm(Fault(operations={"append"}, names="*.batches"))
     with pytest.raises(OSError, match="injected"):
-        tx.commit()  # type: ignore[attr-defined]
+        tx.commit()
     assert contents(broken.store) == BEFORE
     assert staged(broken.store) == []
 
@@ -433,7 +467,7 @@ def test_a_failed_fsync_while_placing_leaves_it_to_the_next_open(number: int) ->
     tx = broken.filled("query", 1)
     broken.directory.arm(Fault(number, operations={"sync"}, names="*.log"))
     with pytest.raises(TransactionPending):
-        tx.commit()  # type: ignore[attr-defined]
+        tx.commit()
     broken.directory.disarm()
     for partition in range(3):  # nobody may write at offsets that are promised
         with pytest.raises(LogFailed):
@@ -453,7 +487,7 @@ def test_an_intent_that_cannot_be_written_stores_nothing() -> None:
         tx = broken.filled()
         broken.directory.arm(Fault(operations={"replace"}, names="*.intent", effect=effect))  # type: ignore[arg-type]
         with pytest.raises(TransactionAborted):
-            tx.commit()  # type: ignore[attr-defined]
+            tx.commit()
         assert contents(broken.store) == BEFORE
         assert contents(broken.reopened()) == BEFORE
 
@@ -463,7 +497,7 @@ def test_an_intent_that_can_neither_be_completed_nor_removed_is_pending() -> Non
     tx = broken.filled()
     broken.directory.arm(Fault(operations={"remove"}, names="staging/*.intent"))
     with pytest.raises(TransactionPending):
-        tx.commit()  # type: ignore[attr-defined]
+        tx.commit()
     broken.directory.disarm()
     with pytest.raises(LogFailed):
         broken.store["stock"].append(b"no")
@@ -475,7 +509,7 @@ def test_if_nobody_can_tell_the_error_says_so() -> None:
     tx = broken.filled()
     broken.directory.arm(Fault(operations={"replace", "remove"}, names="staging/*.intent", forever=True))
     with pytest.raises(TransactionError, match="neither"):
-        tx.commit()  # type: ignore[attr-defined]
+        tx.commit()
     assert contents(broken.reopened()) in (BEFORE, AFTER)
 
 
@@ -484,7 +518,7 @@ def test_a_damaged_intent_is_not_passed_over() -> None:
     tx = broken.filled()
     broken.directory.arm(Fault(operations={"sync"}, names="*.log"))
     with pytest.raises(TransactionPending):
-        tx.commit()  # type: ignore[attr-defined]
+        tx.commit()
     left = copied(broken.inner)
     staging = left.child("staging")
     [name] = [name for name in staging.names() if name.endswith(".intent")]
@@ -498,9 +532,9 @@ def test_a_damaged_intent_is_not_passed_over() -> None:
 
 def test_what_is_staged_is_durable_before_the_intent_and_the_logs_before_it_goes() -> None:
     broken = Broken(durability="os")
-    tx = broken.filled("query", 1)
+    tx = broken.filled("query", 1, value=LARGE)
     broken.directory.calls.clear()
-    tx.commit()  # type: ignore[attr-defined]
+    tx.commit()
     calls = [(call.operation, call.name.partition("/")[2]) for call in broken.directory.calls]
     [committed] = [
         n for n, (operation, name) in enumerate(calls) if operation == "replace" and name.endswith(".intent")

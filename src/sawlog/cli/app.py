@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from . import EXIT_CODES
 from .bench import bench
 from .cheat import cheat
 from .doctor import doctor
 from .groups import groups
+from .helping import Command, CommandGroup
 from .inspect import inspect
 from .produce import produce
 from .read import read
@@ -40,8 +41,8 @@ _COMMANDS = {
 _CODES = "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
 
 
-class _InOrder(TyperGroup):
-    """Commands in the order of `_COMMANDS`."""
+class _Program(CommandGroup):
+    """The program itself: its commands in the order of `_COMMANDS`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names."""
@@ -50,7 +51,7 @@ class _InOrder(TyperGroup):
 
 app = typer.Typer(
     name="sawlog",
-    cls=_InOrder,
+    cls=_Program,
     rich_markup_mode=None,  # plain help: quick, the same everywhere, and brackets in examples stay what they are
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -87,12 +88,13 @@ def sawlog(
     """
 
 
-app.add_typer(topics, name="topic")
-app.add_typer(groups, name="groups")
+app.add_typer(topics, name="topic", short_help=_COMMANDS["topic"])
+app.add_typer(groups, name="groups", short_help=_COMMANDS["groups"])
 for _each in (produce, read, stats, verify, inspect, repair, upkeep, doctor, bench, cheat):
-    app.command(_each.__name__, short_help=_COMMANDS[_each.__name__])(_each)
+    app.command(_each.__name__, cls=Command, short_help=_COMMANDS[_each.__name__])(_each)
 
 
+@cache
 def command() -> Any:
     """The program as typer's command object, for `run`, for completion and for the reference."""
     return typer.main.get_command(app)

@@ -6,6 +6,9 @@ import sys
 
 import typer
 
+from . import FAILED
+from .output import note
+
 
 def confirm(what: str, yes: bool) -> None:
     """Go on only if a person agrees: by `--yes`, or at the terminal."""
@@ -13,4 +16,6 @@ def confirm(what: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter(f"to {what}, say --yes: there is nobody to ask")
-    typer.confirm(f"{what}?", abort=True, err=True)
+    if not typer.confirm(f"{what}?", err=True):
+        note("nothing was done")
+        raise typer.Exit(FAILED)

@@ -41,13 +41,16 @@ _COLUMNS = [
 
 def bench(
     data: MaybeData = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.05, max=60, help="How long each step runs.")] = 1.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.05, max=60, metavar="S", help="How long each step runs.")
+    ] = 1.0,
     size: Annotated[str, typer.Option("--size", metavar="BYTES", help="How large a value is: 100, 4KiB.")] = "100",
     compression: Annotated[
-        Compression, typer.Option("--compression", "-z", help="Pack batches so.")
+        Compression, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
     ] = Compression.NONE,
     durability: Annotated[
-        str, typer.Option("--durability", help="always, os, or interval; what an acknowledgement means.")
+        str,
+        typer.Option("--durability", metavar="POLICY", help="always, os, or interval; what an acknowledgement means."),
     ] = "always",
     output: Output = Format.TABLE,
 ) -> None:

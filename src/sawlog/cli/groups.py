@@ -9,6 +9,7 @@ import typer
 from ..topics.store import Store
 from .asking import confirm
 from .completion import complete_topic
+from .helping import Command, CommandGroup
 from .offsets import Bound, offset_of, parse_bound
 from .options import Data, Group, Output, Partitions, parsed
 from .output import Column, Format, note
@@ -16,7 +17,9 @@ from .output import Output as Printer
 from .places import chosen, open_store
 from .units import shown_count
 
-groups = typer.Typer(help="Show consumer groups, how far behind they are, and move them.", rich_markup_mode=None)
+groups = typer.Typer(
+    help="Show consumer groups, how far behind they are, and move them.", cls=CommandGroup, rich_markup_mode=None
+)
 
 _ROW_COLUMNS = [
     Column("topic"),
@@ -29,7 +32,7 @@ _ROW_COLUMNS = [
 ]
 
 
-@groups.command("list")
+@groups.command("list", cls=Command)
 def list_groups(data: Data, output: Output = Format.TABLE) -> None:
     """List the consumer groups: members, partitions, lag.
 
@@ -53,7 +56,7 @@ def list_groups(data: Data, output: Output = Format.TABLE) -> None:
     Printer(output).rows(rows, columns, empty="no groups yet; the first commit of a consumer makes one")
 
 
-@groups.command()
+@groups.command(cls=Command)
 def describe(group: Group, data: Data, output: Output = Format.TABLE) -> None:
     """Show how far a group is in each partition, and who reads it.
 
@@ -77,7 +80,7 @@ def describe(group: Group, data: Data, output: Output = Format.TABLE) -> None:
         note(f"{group}: {len(found.members)} members, {lag:,} records behind")
 
 
-@groups.command()
+@groups.command(cls=Command)
 def seek(
     group: Group,
     data: Data,
@@ -124,9 +127,12 @@ def seek(
         note("nothing was moved: --dry-run")
 
 
-@groups.command()
+@groups.command(cls=Command)
 def delete(
-    group: Group, data: Data, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+    group: Group,
+    data: Data,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Forget a group: the next consumer of that name starts as a new one. Asks first, unless --yes is given.
 
@@ -139,7 +145,10 @@ def delete(
     confirm(f"delete the group {group} with its positions in {len(found.rows)} partitions", yes)
     with open_store(data, "w") as store:
         store.groups.delete(group)
-    note(f"{group} is deleted")
+    if output is Format.TABLE:
+        note(f"{group} is deleted")
+    else:
+        Printer(output).item({"group": group, "partitions": len(found.rows), "deleted": True})
 
 
 def _moves(

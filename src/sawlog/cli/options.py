@@ -30,7 +30,13 @@ LogDir = Annotated[
     typer.Option("--log", metavar="DIR", help="One partition's directory instead of a store."),
 ]
 Output = Annotated[
-    Format, typer.Option("--output", help="Rows for people (table) or for programs.", case_sensitive=False)
+    Format,
+    typer.Option(
+        "--output",
+        metavar="table|json|ndjson|csv",
+        help="Rows for people (table) or for programs.",
+        case_sensitive=False,
+    ),
 ]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)]
 MaybeTopic = Annotated[

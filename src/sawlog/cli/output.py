@@ -34,6 +34,11 @@ _CELL_MOST = 72
 #: So many rows decide how wide the columns are; the ones behind them are printed as they come.
 _SAMPLE_ROWS = 500
 
+#: What JSON knows already; most values are of these.
+_JSON = frozenset({str, int, float, bool})
+#: Made once: `json.dumps` makes a new one for every call.
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
+
 Row = Mapping[str, Any]
 
 
@@ -77,6 +82,8 @@ def colour_wanted(stream: Any) -> bool:
 
 def plain(value: Any) -> Any:
     """A value as JSON knows it."""
+    if value is None or type(value) in _JSON:
+        return value
     if isinstance(value, bytes | bytearray | memoryview):
         raw = bytes(value)
         try:
@@ -91,9 +98,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(each) for each in value]
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    return str(value)
+    return value if isinstance(value, str | int | float) else str(value)
 
 
 def cell(value: Any) -> str:
@@ -110,7 +115,7 @@ def cell(value: Any) -> str:
             text = _BASE64
         return _BASE64 + base64.b64encode(raw).decode() if text.startswith(_BASE64) else text
     made = plain(value)
-    return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False)
+    return made if isinstance(made, str) else _to_json(made)
 
 
 def uncell(text: str) -> bytes:
@@ -161,8 +166,9 @@ class Output:
             Format.NDJSON: self._ndjson,
             Format.CSV: self._csv,
         }
+        write = self._stream.write
         for line in printers[self.form](counted := _Counted(rows), columns, live):
-            self.line(line)
+            write(f"{line}\n".encode("utf-8", "surrogateescape"))
             if live:
                 self.flush()
         count = counted.count
@@ -210,21 +216,26 @@ class Output:
     def _json(rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
         before = "["
         for row in rows:
-            text = json.dumps(_picked(row, columns), ensure_ascii=False)
-            yield f"{before}{text}"
+            yield f"{before}{_to_json(_picked(row, columns))}"
             before = ","
         yield "]" if before == "," else "[]"
 
     @staticmethod
     def _ndjson(rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
         for row in rows:
-            yield json.dumps(_picked(row, columns), ensure_ascii=False)
+            yield _to_json(_picked(row, columns))
 
     @staticmethod
     def _csv(rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
-        yield _csv_line([column.name for column in columns])
-        for row in rows:
-            yield _csv_line([cell(row.get(column.name)) for column in columns])
+        line = io.StringIO()
+        writer = csv.writer(line, lineterminator="")
+        for cells in chain(
+            [[column.name for column in columns]], ([cell(row.get(column.name)) for column in columns] for row in rows)
+        ):
+            writer.writerow(cells)
+            yield line.getvalue()
+            line.seek(0)
+            line.truncate()
 
     def _strong(self, text: str) -> str:
         return f"\x1b[1m{text}\x1b[0m" if self._bold else text
@@ -263,12 +274,6 @@ def _shown(column: Column, value: Any, *, cut: bool = True) -> str:
         text = cell(value)
     text = visible(text)
     return text if len(text) <= _CELL_MOST or not (cut and column.cut) else text[: _CELL_MOST - 1] + "…"
-
-
-def _csv_line(cells: Sequence[str]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(cells)
-    return line.getvalue()
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:

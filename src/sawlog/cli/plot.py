@@ -140,7 +140,7 @@ def columns_wanted(width: int) -> int:
 
 def _time_lines(chart: TimeChart, columns: int) -> Iterator[str]:
     values = list(chart.values)[-columns:]
-    top = axis_of(chart, 2)[-1]
+    top = axis_of(chart)[-1]
     for row in range(_HEIGHT_ROWS, 0, -1):
         share = {_HEIGHT_ROWS: 1.0, _HEIGHT_ROWS // 2: 0.5}.get(row)
         label = "" if share is None else chart.shown(top * share)
@@ -284,6 +284,7 @@ def write_png(charts: Sequence[Chart], path: Path) -> None:
             panel.set_xlabel(_span_text(chart))
         else:
             panel.bar(list(chart.names), list(chart.values), color=colour, width=0.7)
+        panel.set_yticks(axis_of(chart))
         panel.set_ylim(0, axis_of(chart)[-1])
     figure.tight_layout()
     figure.savefig(path, dpi=120)

@@ -14,6 +14,7 @@ import typer
 
 from ..errors import InvalidRecord
 from ..topics.partitioner import partition_for
+from ..topics.settings import is_compacted
 from ..topics.topic import Topic as TopicOf
 from .inputs import BadInput, Entry, Fields, Kind, kind_of, parquet_batches, plain_rows, read_input
 from .options import Data, Output, Topic
@@ -25,6 +26,7 @@ from .sink import Sink, open_sink
 from .units import shown_size
 
 _CHUNK_BYTES = 1 << 20
+_NO_KEY = "the topic {} keeps the last record of each key, so a record needs a key: give --key or --key-delimiter"
 _ARROW_COLUMNS = ("value", "key", "timestamp", "headers")
 
 
@@ -61,7 +63,12 @@ def produce(
     ] = None,
     kind: Annotated[
         Kind | None,
-        typer.Option("--input", "-i", help="What the input is made of.  [default: by the file's name, else lines]"),
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="KIND",
+            help="What the input is made of.  [default: by the file's name, else lines]",
+        ),
     ] = None,
     key: Annotated[
         str | None,
@@ -85,18 +92,26 @@ def produce(
         typer.Option("--header", "-H", metavar="KEY=VALUE", help="A header for every record; may be given again."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="The partition.  [default: by the key]")
+        int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="The partition.  [default: by the key]")
     ] = None,
     compression: Annotated[
-        Compression | None, typer.Option("--compression", "-z", help="Pack batches so.  [default: as the topic says]")
+        Compression | None,
+        typer.Option(
+            "--compression",
+            "-z",
+            metavar="CODEC",
+            help="none, gzip, snappy, lz4 or zstd.  [default: as the topic says]",
+        ),
     ] = None,
-    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many records a second.")] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.001, metavar="N", help="At most so many records a second.")
+    ] = None,
     empty_is_null: Annotated[
         bool,
         typer.Option("--empty-is-null", "-Z", help="An empty value is null: in a compacted topic it deletes the key."),
     ] = False,
     on_error: Annotated[
-        OnError, typer.Option("--on-error", help="What to do about input that is no record.")
+        OnError, typer.Option("--on-error", metavar="stop|skip", help="What to do about input that is no record.")
     ] = OnError.STOP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -140,7 +155,7 @@ def produce(
                         _append_tables(into, stream, partition, done)
                     else:
                         with open_sink(into, partition, None if compression is None else compression.value) as sink:
-                            entries = _named(read_input(each, stream, fields), path)
+                            entries = _named(_keyed(read_input(each, stream, fields), into), path)
                             _append_all(sink, entries, headers, rate, empty_is_null, on_error, done)
     finally:
         _report(topic, done, output)
@@ -176,6 +191,16 @@ def _named(entries: Iterator[Entry | BadInput], path: Path | None) -> Iterator[E
     name = "stdin" if path is None else str(path)
     for each in entries:
         yield BadInput(each.where, each.reason, f"{name}, {each.unit}") if isinstance(each, BadInput) else each
+
+
+def _keyed(entries: Iterator[Entry | BadInput], topic: TopicOf) -> Iterator[Entry | BadInput]:
+    """The same; where the topic keeps the last record of a key, one without a key is bad input."""
+    if not is_compacted(topic.settings):
+        yield from entries
+        return
+    for each in entries:
+        without = isinstance(each, Entry) and each.key is None
+        yield BadInput(each.where, _NO_KEY.format(topic.name)) if without else each
 
 
 def _append_all(
@@ -251,6 +276,8 @@ def _stream_one(
 ) -> None:
     """A whole file as one record, which is never in memory."""
     raw = None if key is None else key.encode("utf-8", "surrogateescape")
+    if raw is None and is_compacted(topic.settings):
+        raise InvalidRecord(_NO_KEY.format(topic.name))
     number = partition if partition is not None else 0 if raw is None else partition_for(raw, topic.partitions)
     with Progress("producing", size, "bytes") as progress:
 

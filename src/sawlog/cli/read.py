@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ..batch.kernel import Record
-from ..errors import CorruptBatch
+from ..errors import CorruptBatch, OffsetOutOfRange
 from . import CORRUPT
 from .completion import complete_topic
 from .formats import Printer as RecordPrinter
@@ -52,7 +52,9 @@ def read(
         str, typer.Option("--offset", "-o", metavar="OFFSET", help="Which records, see above; of each partition.")
     ] = "start",
     partition: Partitions = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=0, help="At most so many, all in all.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=0, metavar="N", help="At most so many, all in all.")
+    ] = None,
     form: Annotated[
         str | None, typer.Option("--format", "-f", metavar="FORMAT", help="What to print of each record, see above.")
     ] = None,
@@ -71,7 +73,12 @@ def read(
         bool, typer.Option("--skip-damage", help="Go on behind damage; still exits with 4.")
     ] = False,
     output: Annotated[
-        Format | None, typer.Option("--output", help="Whole records in this form.  [default: the values, one a line]")
+        Format | None,
+        typer.Option(
+            "--output",
+            metavar="table|json|ndjson|csv",
+            help="Whole records in this form.  [default: the values, one a line]",
+        ),
     ] = None,
 ) -> None:
     """Print records of a topic: all of them, the last ones, a range, or what was written since a time.
@@ -203,6 +210,9 @@ def _records(
         came = False
         for number, place in enumerate(places):
             end = place.log.next_offset
+            if end < positions[number]:
+                note(f"{place.name}: offsets from {end} on were taken back; going on there")
+                positions[number] = end
             if end > positions[number]:
                 came = True
                 yield from _scan(place, positions[number], end, damage)
@@ -217,13 +227,17 @@ def _records(
 
 def _scan(place: Place, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
     """The records of one log; behind damage, if that is to be passed over and something readable follows."""
-    start = max(start, place.log.lowest_offset)
     while start < end:
         try:
             for record in place.log.scan(start, end):
                 yield place, record
                 start = record.offset + 1
             return
+        except OffsetOutOfRange as error:
+            if error.lowest <= start:
+                raise
+            note(f"{place.name}: offsets {start} to {error.lowest - 1} were removed before they could be read")
+            start = error.lowest
         except CorruptBatch as error:
             if damage is None or error.next_offset is None or error.next_offset <= start:
                 raise

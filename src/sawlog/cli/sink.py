@@ -13,10 +13,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..batch.build import encode
-from ..errors import InvalidRecord
 from ..log.writer import BATCH_BYTES
 from ..topics.partitioner import Sticky, partition_for
-from ..topics.settings import is_compacted
 from ..topics.topic import Topic
 
 #: How long a record waits for company before it is stored.
@@ -59,8 +57,6 @@ class _Packed:
 
     def append(self, value: bytes | None, key: bytes | None = None, headers: Any = (), timestamp: Any = None) -> None:
         """Take one record; place a batch that is full, and all of them when they have waited."""
-        if key is None and is_compacted(self._topic.settings):
-            raise InvalidRecord(f"the topic {self._topic.name!r} keeps the last record of each key: it needs a key")
         size = len(value or b"") + len(key or b"")
         number = self._choose(key, size)
         stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp

@@ -203,7 +203,7 @@ def _write(charts: list[Chart], plot: Path) -> None:
     else:
         try:
             write_png(charts, plot)
-        except ImportError:
-            note(f"sawlog: PNG needs matplotlib, which is not installed; ask for {plot.with_suffix('.svg')} instead")
+        except ImportError as error:
+            note(f"sawlog: PNG needs matplotlib ({error}); ask for {plot.with_suffix('.svg')} instead")
             raise typer.Exit(FAILED) from None
     note(f"{plot}: {len(charts)} charts")

@@ -11,6 +11,7 @@ from ..errors import InvalidConfig
 from ..topics.settings import SETTINGS
 from ..topics.store import Store
 from .asking import confirm
+from .helping import Command, CommandGroup
 from .offsets import offset_of, parse_bound
 from .options import Data, Output, Partitions, Topic, read_as
 from .output import Column, Format, note
@@ -18,7 +19,7 @@ from .output import Output as Printer
 from .places import chosen, open_store
 from .units import duration_ms, shown_count, shown_size, shown_time, size_bytes
 
-topics = typer.Typer(help="Make, show, change and delete topics.", rich_markup_mode=None)
+topics = typer.Typer(help="Make, show, change and delete topics.", cls=CommandGroup, rich_markup_mode=None)
 
 _Settings = Annotated[
     list[str] | None,
@@ -47,11 +48,11 @@ _PARTITION_COLUMNS = [
 ]
 
 
-@topics.command()
+@topics.command(cls=Command)
 def create(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name: a-z A-Z 0-9 . _ -")],
     data: Data,
-    partitions: Annotated[int, typer.Option("--partitions", "-P", min=1, help="How many partitions.")] = 1,
+    partitions: Annotated[int, typer.Option("--partitions", "-P", min=1, metavar="N", help="How many partitions.")] = 1,
     settings: _Settings = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Be content if it is there already.")] = False,
     output: Output = Format.TABLE,
@@ -70,7 +71,7 @@ def create(
         _report(store, name, output, "is there")
 
 
-@topics.command("list")
+@topics.command("list", cls=Command)
 def list_topics(data: Data, output: Output = Format.TABLE) -> None:
     """List the topics: partitions, records, size, settings.
 
@@ -94,7 +95,7 @@ def list_topics(data: Data, output: Output = Format.TABLE) -> None:
     Printer(output).rows(rows, _TOPIC_COLUMNS, empty="no topics yet; `sawlog topic create NAME` makes one")
 
 
-@topics.command()
+@topics.command(cls=Command)
 def describe(name: Topic, data: Data, output: Output = Format.TABLE) -> None:
     """Show one topic: its settings, and what each partition holds.
 
@@ -130,12 +131,12 @@ def describe(name: Topic, data: Data, output: Output = Format.TABLE) -> None:
     printer.rows(rows, _PARTITION_COLUMNS)
 
 
-@topics.command()
+@topics.command(cls=Command)
 def alter(
     name: Topic,
     data: Data,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-P", min=1, help="How many from now on; never fewer.")
+        int | None, typer.Option("--partitions", "-P", min=1, metavar="N", help="How many from now on; never fewer.")
     ] = None,
     settings: _Settings = None,
     unset: Annotated[
@@ -161,9 +162,12 @@ def alter(
         _report(store, name, output, "was changed")
 
 
-@topics.command()
+@topics.command(cls=Command)
 def delete(
-    name: Topic, data: Data, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+    name: Topic,
+    data: Data,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Delete a topic with all its records. Asks first, unless --yes is given.
 
@@ -178,10 +182,13 @@ def delete(
     confirm(f"delete the topic {name} with {what}", yes)
     with open_store(data, "w") as store:
         store.delete_topic(name)
-    note(f"{name} is deleted")
+    if output is Format.TABLE:
+        note(f"{name} is deleted")
+    else:
+        Printer(output).item({"name": name, "id": found.id, "records": found.records, "deleted": True})
 
 
-@topics.command()
+@topics.command(cls=Command)
 def trim(
     name: Topic,
     data: Data,
@@ -193,7 +200,7 @@ def trim(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Drop the oldest records of a topic, up to an offset, a number of records from the end, or a time.
+    """Drop the oldest records: up to an offset, to a time, or all but the last ones.
 
     Records below the offset are gone for readers at once; files go when a whole segment is below.
 
@@ -221,7 +228,7 @@ def trim(
     Printer(output).rows(rows, columns)
 
 
-@topics.command("settings")
+@topics.command("settings", cls=Command)
 def show_settings(output: Output = Format.TABLE) -> None:
     """List the settings that a topic can have, and what each is for.
 

@@ -406,6 +406,12 @@ class Log:
             for each in self._segments.all
         )
 
+    @property
+    def segment_set(self) -> SegmentSet:
+        """The segments as they are now, for code of this package that plans how to read them."""
+        self._readable().segments.refresh()
+        return self._segments
+
     # --- appending
 
     def _writable(self) -> Appender:

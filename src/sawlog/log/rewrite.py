@@ -524,19 +524,23 @@ def _swap(log: Appender, made: Rewritten, cuts: int | None) -> bool:
         if cut or at < 0 or listed[at : at + len(run)] != run or run[-1] is listed[-1]:
             discard(log, made)  # trimmed or truncated meanwhile
             return False
+        base, end = run[0].base_offset, run[-1].next_offset
+        name = run_name(base, end, SWAP)
+        renaming = False
         try:
             log.save(clean=False)  # the watermark on disk must not speak of a position in a file that is replaced
             for segment in run:
                 segment.repairs = False
                 _ = segment.storage  # open, so that whoever reads it now goes on reading it
                 segment.pinned = True
-            base, end = run[0].base_offset, run[-1].next_offset
-            name = run_name(base, end, SWAP)
+            renaming = True
             directory.rename(made.name, name)
         except BaseException:
             for segment in run:
                 segment.pinned, segment.repairs = False, True
             discard(log, made)
+            if renaming:
+                _take_back(log, name)
             raise
         try:
             directory.sync()
@@ -549,6 +553,16 @@ def _swap(log: Appender, made: Rewritten, cuts: int | None) -> bool:
             raise
     log.segments.wake()
     return True
+
+
+def _take_back(log: Appender, name: str) -> None:
+    """A rename that failed may have happened all the same. Under its new name the file would replace segments at the
+    next open, whatever has become of them by then."""
+    try:
+        log.directory.remove(name)
+        log.directory.sync()
+    except StorageError as error:
+        log.commit.fail(error)
 
 
 def discard(log: Appender, made: Rewritten) -> None:

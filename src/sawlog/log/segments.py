@@ -149,11 +149,15 @@ class FollowedSet(SegmentSet):
     def __init__(self, directory: Directory, config: LogConfig) -> None:
         super().__init__(directory, config)
         self._refreshing = threading.Lock()
+        #: The directory's stamp when it was last listed, and the size of the active file then.
+        self._seen: tuple[object, int] = (None, -1)
         self.refresh()
 
     def refresh(self) -> bool:
         """Look at the directory again; whether anything is different."""
         with self._refreshing:
+            if self._is_unchanged():
+                return False
             before = (self.lowest_offset, self._list[0], self._list[0][-1].tail if self._list[0] else None)
             for _ in range(100):  # files may come and go while we look; the writer rests sooner or later
                 try:
@@ -165,7 +169,25 @@ class FollowedSet(SegmentSet):
                 raise latest
             return before != (self.lowest_offset, self._list[0], self._list[0][-1].tail if self._list[0] else None)
 
+    def _is_unchanged(self) -> bool:
+        """Whether no name has changed and the active file has not grown since the last look. Those who follow a log ask
+        all the time, and listing a directory of a thousand segments costs more than two calls."""
+        stamp, size = self._seen
+        if stamp is None:
+            return False
+        try:
+            return stamp == self.directory.stamp() and self.active.storage.size == size
+        except StorageError:
+            return False
+
     def _look(self) -> None:
+        stamp = self.directory.stamp()
+        self._look_through()
+        active = self._list[0][-1] if self._list[0] else None
+        whole = active is not None and not active.sealed and active.storage.size == active.size
+        self._seen = (stamp, active.size) if active is not None and whole else (None, -1)
+
+    def _look_through(self) -> None:
         files = _files(self.directory.names())
         bases = sorted(files)
         known = {segment.base_offset: segment for segment in self._list[0]}

@@ -16,6 +16,7 @@ import os
 import shutil
 import socket
 import stat
+import time
 
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError, SyncFailed
 from .interface import Buffer, Directory, Lock, Storage
@@ -25,6 +26,8 @@ from .system import fcntl, reporting, reserve_blocks, storage_error, sync_data
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 #: Reads beyond the mapping are copied until they add up to this; then the file is mapped anew.
 _REMAP_BYTES = 1 << 20
+#: File times move in steps of a few milliseconds; well above that.
+_CLOCK_STEP_NS = 50_000_000
 #: A note in a lock's file is no longer than this.
 _NOTE_BYTES = 1 << 16
 #: How much is reserved beyond the end of a file at once.
@@ -352,6 +355,13 @@ class FileDirectory:
             raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot be moved to {target.path}")
         with reporting("renaming", f"{self.path}/{name}"):
             os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd)
+
+    def stamp(self) -> object:
+        """The time of the last change of a name. One of just now says nothing: the clock that the file system reads
+        may not have moved since."""
+        with reporting("looking at", self.path):
+            changed = os.fstat(self.fd).st_mtime_ns
+        return changed if time.time_ns() - changed > _CLOCK_STEP_NS else None
 
     def _stat(self, name: str) -> os.stat_result | None:
         with reporting("looking at", f"{self.path}/{name}"):

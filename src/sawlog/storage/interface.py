@@ -104,6 +104,9 @@ class Directory(Protocol):
         """Give a file or a directory another name in another directory of the same kind, over a file that has it;
         durable after `sync` of both."""
 
+    def stamp(self) -> object:
+        """Another one whenever a name was made, replaced or removed in here since; None where that cannot be told."""
+
     def exists(self, name: str) -> bool:
         """Whether there is such a name."""
 

@@ -201,6 +201,10 @@ class FaultyDirectory:
         inner = target.inner if isinstance(target, FaultyDirectory) else target
         self.perform("move", name, lambda: self.inner.move(name, inner, new))
 
+    def stamp(self) -> object:
+        """None: every look is a real one, which can fail."""
+        return None
+
     def exists(self, name: str) -> bool:
         """Whether there is such a name."""
         return self.perform("exists", name, lambda: self.inner.exists(name))

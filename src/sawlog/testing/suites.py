@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -512,6 +513,24 @@ class DirectorySuite:
         directory.replace("member", b"")
         assert not old.current
         old.release()
+
+    def test_the_stamp_is_another_one_when_names_have_changed(self, directory: Directory) -> None:
+        """Or it is None, and tells nothing; but it is never the same after a change."""
+        directory.replace("a", b"1")
+        time.sleep(0.1)
+        before = directory.stamp()
+        assert directory.stamp() == before
+        for change in (
+            lambda: directory.create("b").close(),
+            lambda: directory.rename("b", "c"),
+            lambda: directory.replace("a", b"2"),
+            lambda: directory.remove("c"),
+        ):
+            change()
+            after = directory.stamp()
+            assert after is None or after != before
+            time.sleep(0.1)
+            before = directory.stamp()
 
     # --- directories below
 

@@ -19,7 +19,8 @@ before had committed. How that is kept safe is said in `members`. A member that 
 next call raises `GroupFenced`. The call after that joins again.
 
 *Positions.* A group without a committed offset begins at `start`. That is decided once, for all partitions of a topic,
-by the first member; a partition that is added to the topic later is read from its beginning. If the records at a
+by the first member; a partition that is added to the topic later, or a topic that is deleted and made anew, is read
+from its beginning. If the records at a
 position are gone (retention, `trim`, `truncate`), `on_lost` says where to go on; each time it says so in the log
 `sawlog.topics.consumer`. Damage in a log is raised (`CorruptBatch`) and not passed over; `seek` goes on behind it.
 
@@ -80,6 +81,8 @@ _BEAT_S = 0.25
 _TOPICS_S = 2.0
 #: Without records, it looks again after this long; doubled while nothing comes.
 _PAUSE_S, _PAUSE_MOST_S = 0.001, 0.05
+#: Looking in vain takes at most one part in so many of the time, however many partitions there are.
+_PATIENCE = 20
 #: How often a position that is said to be gone, and is not, is tried again.
 _RETRIES = 10
 
@@ -196,12 +199,15 @@ class Consumer:
         self._membership: Membership | None = None
         #: Held by the background while it looks: its files are not closed meanwhile.
         self._ticking = threading.Lock()
+        self._ailing = False
         #: When records were last asked for; the last offset that the background saw.
         self._asked_s = time.monotonic()
         self._last_seen = -1
         #: The group as it was when partitions were last shared out, and whether it has changed since.
         self._view: _View | None = None
         self._stirred = True
+        #: Whether there are partitions that it should own and somebody else has not given up yet.
+        self._wanting = False
 
         try:
             self._look_for_topics(missing_ok=False)
@@ -228,9 +234,10 @@ class Consumer:
         if max_records < 1:
             raise InvalidConfig(f"max_records must be at least 1, not {max_records}")
         deadline = time.monotonic() + timeout_s
-        pause = _PAUSE_S
+        tries = 0
         records: list[Record] = []
         self._check_open()
+        looked = time.monotonic()
         self._go_on()
         while len(records) < max_records:
             found = self._next_cursor(None)
@@ -240,37 +247,41 @@ class Consumer:
                 if len(records) < max_records:
                     owned.drained()
                 continue
-            rest = deadline - time.monotonic()
-            if records or rest <= 0 or self._ended.wait(min(pause, rest)):
+            now = time.monotonic()
+            rest = deadline - now
+            if records or rest <= 0 or self._ended.wait(min(_pause_s(tries, now - looked), rest)):
                 break
-            pause = min(pause * 2, _PAUSE_MOST_S)
+            tries += 1
+            looked = time.monotonic()
             self._go_on()
         return records
 
     def _feed(self, *, drain: bool) -> Iterator[RecordCursor]:
         """One cursor after the other; when the next is asked for, all records of those before are processed."""
         ends: dict[Share, int] | None = {} if drain else None
-        pause = _PAUSE_S
+        tries = 0
         self._check_open()
         while True:
+            looked = time.monotonic()
             self._go_on()
             found = None if self._ended.is_set() else self._next_cursor(ends)
             if found is not None:
-                pause = _PAUSE_S
                 owned, cursor = found
                 self._before, self._given = None, owned
                 yield cursor
                 owned.drained()
-            elif drain or self._ended.wait(pause):
+                tries = 0
+            elif drain or self._ended.wait(_pause_s(tries, time.monotonic() - looked)):
                 return
             else:
-                pause = min(pause * 2, _PAUSE_MOST_S)
+                tries += 1
 
     def _next_cursor(self, ends: dict[Share, int] | None) -> tuple[_Owned, RecordCursor] | None:
         """The next partition in the round that has records, with a cursor over some of them."""
-        for _ in range(len(self._round)):
-            share = self._round[0]
-            self._round.rotate(-1)
+        order = self._round  # swapped, not changed, when another thread closes the consumer
+        for _ in range(len(order)):
+            share = order[0]
+            order.rotate(-1)
             owned = self._owned.get(share)
             if owned is None:
                 continue
@@ -371,13 +382,18 @@ class Consumer:
                     self._last_seen, self._asked_s = cursor.following, now
                 if now - self._asked_s <= self._max_poll_s:
                     membership.beat()
-                if not membership.current or _View.of(members) != self._view:
+                view = self._view
+                owners = None if view is None or self._wanting else view.owners
+                if not membership.current or _View.of(members, owners) != view:
                     self._stirred = True
                 due = self._auto_commit_s is not None and now >= self._commit_due_s
                 if cursor is not None and (self._stirred or due or now >= self._topics_due_s):
                     cursor.stop()
+                self._ailing = False
             except Exception:  # the thread serves everyone in the process
-                _log.exception("looking after a consumer of %r failed", self._group)
+                if not self._ailing:  # said once, not four times a second
+                    _log.exception("looking after a consumer of %r failed", self._group)
+                self._ailing = True
 
     # --- the group
 
@@ -403,6 +419,7 @@ class Consumer:
         mine = assign({**view.subscriptions, me: self._names}, partitions, owners)[me]
         self._give_up([share for share in self._owned if share not in mine])
         self._take(members, me, [share for share in mine if share not in owners])
+        self._wanting = len(self._owned) < len(mine)
 
     def _join(self, group: str) -> None:
         with self._offsets.turn():
@@ -447,7 +464,7 @@ class Consumer:
                 for share, each in found.items()
                 if share[0] in topics and each.topic_id == topics[share[0]].id
             }
-            for name in topics.keys() - {name for name, _ in committed}:
+            for name in topics.keys() - {name for name, _ in found}:
                 if self._start != "earliest":
                     committed.update(self._begin(turn, topics[name]))
             for share, log in logs.items():
@@ -662,6 +679,11 @@ class Consumer:
         return f"<Consumer {self._group!r} of {', '.join(self._names)}: {state}>"
 
 
+def _pause_s(tries: int, cost_s: float) -> float:
+    """How long to wait after so many looks in vain, the last of which took so long."""
+    return max(min(_PAUSE_S * (1 << min(tries, 10)), _PAUSE_MOST_S), cost_s * _PATIENCE)
+
+
 @dataclass(frozen=True, slots=True)
 class _View:
     """What a member sees of its group; equal if nothing has changed that matters for sharing out."""
@@ -671,11 +693,12 @@ class _View:
     owners: dict[Share, str]
 
     @classmethod
-    def of(cls, members: Members) -> _View:
-        """As it is now."""
+    def of(cls, members: Members, owners: dict[Share, str] | None = None) -> _View:
+        """As it is now; the owners, if they are given, are not looked at."""
         found = members.look()
         silent = frozenset(id for id, each in found.items() if members.is_silent(each))
-        return cls({id: each.topics for id, each in found.items()}, silent, members.owners())
+        owners = members.owners() if owners is None else owners
+        return cls({id: each.topics for id, each in found.items()}, silent, owners)
 
     @property
     def topics(self) -> set[str]:

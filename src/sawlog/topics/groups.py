@@ -20,6 +20,7 @@ Threads: any.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from ..config import MIB, LogConfig
+from ..config import MIB, LogConfig, UpkeepConfig
 from ..errors import (
     CorruptFile,
     GroupActive,
@@ -37,6 +38,7 @@ from ..errors import (
     LogClosed,
     LogNotFound,
     ReadOnlyLog,
+    StorageError,
     TopicNotFound,
 )
 from ..log.log import Log
@@ -61,9 +63,12 @@ if TYPE_CHECKING:
 #: Where to start: the first record there is, the end, an offset, or the first record that is not older.
 Place = Literal["earliest", "latest"] | int | datetime
 
+_messages = logging.getLogger(__name__)
+
 _CONFIG = LogConfig(segment_bytes=MIB)
-#: The log is compacted when it has more segments than this.
+#: The log is compacted when it has more segments than this, and enough in them is new.
 _SEGMENTS = 4
+_UPKEEP = UpkeepConfig(compact=True, delete=False, merge_bytes=0)
 #: What was read so long ago is read anew: a deletion may have been compacted away since.
 _STALE_S = 3600.0
 
@@ -211,10 +216,11 @@ class Turn:
                 value = json.dumps(fields).encode()
             records.append((value, key))
         self._log.append_many(records)
-        if len(self._log.segments) > _SEGMENTS:
-            compact = getattr(self._log, "compact", None)
-            if compact is not None:
-                compact()
+        if len(self._log.segments) > _SEGMENTS and self._log.upkeep_due(_UPKEEP):
+            try:
+                self._log.upkeep(_UPKEEP)
+            except StorageError as error:  # what was asked for is done, and durable
+                _messages.warning("the offsets in %s could not be compacted: %s", self._log.path, error)
 
 
 @dataclass(frozen=True, slots=True)

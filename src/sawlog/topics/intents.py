@@ -1,7 +1,7 @@
 """Batches for several partitions, placed all or not at all: what `Store.transaction` and Spark's commit are made of.
 
-Finished batches are collected in `staging/`, by one process or by many; a few kilobytes go into the intent itself, which
-saves the fsyncs of a file. To commit them, a process
+Finished batches are collected in `staging/`, by one process or by many; a few kilobytes go into the intent itself,
+which saves the fsyncs of a file. To commit them, a process
 
 1. takes the locks of all partitions that they go to, and holds the logs still;
 2. makes durable what is staged, and what is in the logs already;
@@ -330,7 +330,8 @@ class Intents:
     ) -> Intent:
         """Place what is staged, all or nothing; the intent, with the offsets. A replay gives the one that counts.
 
-        The staged files are synced already; `data` is for pieces without a file. `DirectoryLocked` if a partition is locked by somebody else for too long.
+        The staged files are synced already; `data` is for pieces without a file. `DirectoryLocked` if a partition is
+        locked by somebody else for too long.
         """
         if not stage.held:
             raise LogClosed("what was staged belongs to the process that this one was forked from")

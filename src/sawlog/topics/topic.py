@@ -19,6 +19,7 @@ count from when a partition is opened: a running log never changes its mind. Eve
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -281,15 +282,11 @@ class Topic:
             self._refuse_keyless()
         if partition is not None or self.partitions == 1:
             return {0 if partition is None else partition: records}
-        parts: dict[int, list[Any]] = {}
-        together: int | None = None
+        partitions, together = self.partitions, self._sticky.take(0)
+        parts: defaultdict[int, list[Any]] = defaultdict(list)
         for record in records:
-            key = key_of(record)
-            if key is not None:
-                number = partition_for(key, self.partitions)
-            else:
-                together = number = self._sticky.take(0) if together is None else together
-            parts.setdefault(number, []).append(record)
+            key = record[1] if type(record) is tuple and len(record) > 1 else key_of(record)
+            parts[together if key is None else partition_for(key, partitions)].append(record)
         return parts
 
     def _encode(self, records: list[Any]) -> bytes:

@@ -21,15 +21,14 @@ Threads: one transaction may be filled by several.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal
 
 from ..batch import kernel
 from ..batch.build import Encoded, Encoder, Recipe, refuse, seal
-from ..errors import LogClosed, RecordTooLarge, StorageError, TransactionAborted, TransactionError
+from ..errors import LogClosed, RecordTooLarge, StorageError, TopicNotFound, TransactionAborted, TransactionError
 from ..log.append import recipe_of
 from ..log.log import Log
 from ..log.writer import BATCH_BYTES
@@ -103,8 +102,11 @@ class Transaction:
             self._check_open()
             topic = self._topic(topic) if isinstance(topic, str) else topic
             draft = self._draft(topic, topic.place_for(value, key, partition))
-            with self._ending_if_full():
+            try:
                 draft.builder.add(value, key, headers, _milliseconds(timestamp))
+            except StorageError:
+                self._end("aborted")  # what was collected cannot be written: nobody could say what is in it
+                raise
 
     def append_many(self, topic: str | Topic, records: Iterable[Any], partition: int | None = None) -> None:
         """Take many records, all or none of them; a record is what `Log.append_many` takes."""
@@ -116,19 +118,13 @@ class Transaction:
             for number, of_one in parts.items():
                 draft = self._draft(topic, number)
                 encoded.append((draft, draft.checked(Encoder(draft.recipe).many(of_one))))
-            with self._ending_if_full():
+            try:
                 for draft, batch in encoded:
                     self._seal(draft)
                     self._keep(draft, batch)
-
-    @contextmanager
-    def _ending_if_full(self) -> Iterator[None]:
-        """If what was collected cannot be written, the transaction is over: nobody could say what is in it."""
-        try:
-            yield
-        except StorageError:
-            self._end("aborted")
-            raise
+            except StorageError:
+                self._end("aborted")
+                raise
 
     def _topic(self, name: str) -> Topic:
         """Looked up once: the catalogue is read from disk."""
@@ -142,14 +138,16 @@ class Transaction:
 
     def _draft(self, topic: Topic, number: int) -> _Draft:
         draft = self._drafts.get((topic.name, number))
-        if draft is None or draft.topic.id != topic.id:
+        if draft is None:
             draft = self._drafts[topic.name, number] = _Draft(topic, number, self._seal)
+        elif draft.topic.id != topic.id:
+            raise TopicNotFound(f"the topic {topic.name!r} was deleted and made anew during this transaction")
         return draft
 
     def _seal(self, draft: _Draft) -> None:
         """End the open batch of a partition, if there is one."""
         if draft.builder.count:
-            self._keep(draft, draft.checked(draft.take()))
+            self._keep(draft, draft.take())
 
     def _keep(self, draft: _Draft, batch: Encoded) -> None:
         if self.replayed:
@@ -268,10 +266,10 @@ class _Draft:
         self.segment_bytes = config.segment_bytes
         self.builder = kernel.BatchBuilder(
             refuse,
-            limit=min(BATCH_BYTES, self.recipe.max_batch_bytes),
+            limit=min(BATCH_BYTES, self.segment_bytes),
             on_full=lambda: seal(self),
             max_record=self.recipe.max_record_bytes,
-            max_total=self.recipe.max_batch_bytes,
+            max_total=min(self.recipe.max_batch_bytes, self.segment_bytes),  # it may turn out not to shrink
             capacity=4096,
         )
         self.held: list[bytes] = []

@@ -1,0 +1,92 @@
+"""How help looks: the same with every version of the library that parses the command line.
+
+The reference in the documentation is this text, and a test compares the two; so nothing of it is left to whatever
+version happens to be installed. Usage, what the command does, arguments, options, commands, each taken from the
+command itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+#: Options that the library adds, in our words.
+_THEIRS = {
+    "install_completion": "Install completion for this shell: commands, options, topics and groups.",
+    "show_completion": "Show what would be installed.",
+}
+
+
+class Command(TyperCommand):
+    """A command whose help is written here."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write it."""
+        write_help(self, ctx, formatter)
+
+
+class CommandGroup(TyperGroup):
+    """Commands below one name, in the order in which they were added, with help that is written here."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write it."""
+        write_help(self, ctx, formatter)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        return list(self.commands)
+
+
+def write_help(command: Any, ctx: Any, formatter: Any) -> None:
+    """The help of a command or group."""
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
+    is_group = hasattr(command, "list_commands")
+    pieces = ["[OPTIONS]", *(each.metavar for each in arguments), *(["COMMAND [ARGS]..."] if is_group else [])]
+    formatter.write_usage(ctx.command_path, " ".join(pieces))
+    if command.help:
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(command.help)
+    if arguments:
+        with formatter.section("Arguments"):
+            formatter.write_dl([(each.metavar, each.help) for each in arguments])
+    with formatter.section("Options"):
+        formatter.write_dl([*map(_option, options), ("-h, --help", "Show this message and exit.")])
+    if is_group:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_commands(command, ctx)))
+    if command.epilog:
+        formatter.write_paragraph()
+        formatter.write_text(command.epilog)
+
+
+def _option(option: Any) -> tuple[str, str]:
+    """How an option is spelled, and what it is for."""
+    names = ", ".join(sorted(option.opts, key=lambda name: name.startswith("--")))
+    if option.secondary_opts:
+        names += f" / {', '.join(option.secondary_opts)}"
+    spelled = names if option.is_flag or option.metavar is None else f"{names} {option.metavar}"
+    text, more = _THEIRS.get(option.name, option.help), list(_facts(option))
+    return spelled, f"{text}  [{'; '.join(more)}]" if more else text
+
+
+def _facts(option: Any) -> Iterator[str]:
+    if option.envvar:
+        yield f"env: {option.envvar}"
+    if option.required:
+        yield "required"
+    elif option.default is not None and not option.is_flag and not callable(option.default):
+        default = option.default.value if isinstance(option.default, Enum) else option.default
+        if default not in ("", ()) and default != []:
+            yield f"default: {default}"
+
+
+def _commands(group: Any, ctx: Any) -> Iterator[tuple[str, str]]:
+    for name in group.list_commands(ctx):
+        found = group.get_command(ctx, name)
+        first = " ".join((found.help or "").partition("\n\n")[0].split()).partition(". ")[0]
+        yield name, found.short_help or f"{first.rstrip('.')}."

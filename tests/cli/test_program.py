@@ -1,0 +1,331 @@
+"""The real program as people meet it: pipes that close, Ctrl-C, locks, terminals, shells, a missing extra."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sawlog.topics.store import Store
+
+from .conftest import PATIENCE_S, Cli, Program
+
+
+def eventually(what: Callable[[], bool]) -> None:
+    """Wait until it is so; the patience is for slow machines."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def large(data: Path) -> Path:
+    """A topic with more than any pipe holds."""
+    with Store.open(data) as store:
+        store.create_topic("large", durability="os").append_many([b"%06d " % n + b"x" * 100 for n in range(20_000)])
+    return data
+
+
+# --- pipes
+
+
+@pytest.mark.parametrize("more", [[], ["--output", "ndjson"], ["--output", "json"], ["--output", "table"], ["--raw"]])
+def test_a_reader_that_goes_away_ends_it_quietly(program: Program, large: Path, more: list[str]) -> None:
+    process = program.start("read", "large", *more)
+    assert process.stdout is not None
+    assert process.stdout.read(100)
+    process.stdout.close()
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err) == (0, b"")
+
+
+def test_head_gets_its_line_in_a_shell(program: Program, large: Path) -> None:
+    line = f"set -o pipefail; {sys.executable} -m sawlog.cli read large | head -1"
+    environment = {**os.environ, "SAWLOG_DATA": str(large), "PYTHONWARNINGS": "ignore"}
+    result = subprocess.run(["bash", "-c", line], capture_output=True, env=environment, timeout=PATIENCE_S, check=False)
+    assert (result.returncode, result.stdout[:6], result.stderr) == (0, b"000000", b"")
+
+
+def test_output_that_was_closed_before_it_began(program: Program, orders: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    result = program("read", "orders", stdout=write)
+    os.close(write)
+    assert (result.code, result.err) == (0, "")
+
+
+def test_a_disk_that_is_full_is_an_error(program: Program, large: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    with open("/dev/full", "wb") as full:
+        result = program("read", "large", stdout=full)
+    assert result.code == 1
+    assert "No space left" in result.err
+    assert "Traceback" not in result.err
+
+
+def test_records_go_through_a_pipe_from_one_topic_to_another(program: Program, orders: Path) -> None:
+    program("topic", "create", "copy").ok()
+    first = program.start("read", "orders", "--output", "ndjson")
+    second = program.start("produce", "copy", "--input", "records", stdin=first.stdout)
+    assert second.wait(PATIENCE_S) == 0
+    assert first.wait(PATIENCE_S) == 0
+    for process in (first, second):
+        process.communicate()
+    assert program("read", "copy").ok().out == program("read", "orders").ok().out
+
+
+def test_lines_are_stored_while_the_input_is_open(program: Program, sawlog: Cli, orders: Path) -> None:
+    process = program.start("produce", "orders", "--partition", "1")
+    assert process.stdin is not None
+    process.stdin.write(b"typed\n")
+    process.stdin.flush()
+    eventually(lambda: "typed" in sawlog("read", "orders", "-p", 1).out)
+    process.communicate(b"last\n", timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert sawlog("read", "orders", "-p", 1).lines[-2:] == ["typed", "last"]
+
+
+# --- following and stopping
+
+
+@contextlib.contextmanager
+def following(program: Program, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    process = program.start("read", "orders", "--follow", *arguments)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("more", [[], ["--output", "ndjson"], ["--grep", "n"]])
+def test_follow_shows_what_comes_and_stops_at_ctrl_c(program: Program, orders: Path, more: list[str]) -> None:
+    with following(program, "-o", "-1", *(more if more != ["--grep", "n"] else ["--grep", "9|4|new"])) as process:
+        assert process.stdout is not None
+        assert b"a9" in process.stdout.readline()
+        assert b"b4" in process.stdout.readline()
+        with Store.open(orders) as store:
+            store.topic("orders").append(b"new one", partition=1)
+            assert b"new one" in process.stdout.readline()
+            store.topic("orders").append(b"new two", partition=0)
+            assert b"new two" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, err) == (130, b"")
+
+
+def test_follow_says_what_was_trimmed_or_taken_back_under_it(program: Program, orders: Path) -> None:
+    with following(program, "-p", "0", "-o", "-1") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"a9\n"
+        with Store.open(orders) as store:
+            log = store.topic("orders").partition(0)
+            log.truncate(4)
+            assert b"offsets from 4 on were taken back" in process.stderr.readline()
+            log.append(b"again")
+            assert process.stdout.readline() == b"again\n"
+
+
+def test_follow_ends_after_a_count(program: Program, orders: Path) -> None:
+    with following(program, "-p", "0", "-o", "end", "-n", "2") as process:
+        with Store.open(orders) as store:
+            while process.poll() is None:  # it may begin to follow at any time
+                store.topic("orders").append(b"tick", partition=0)
+                time.sleep(0.02)
+        assert process.communicate()[0] == b"tick\ntick\n"
+        assert process.returncode == 0
+
+
+def test_ctrl_c_while_producing_keeps_what_was_taken(program: Program, sawlog: Cli, orders: Path) -> None:
+    process = program.start("produce", "orders", "--partition", "1")
+    assert process.stdin is not None
+    process.stdin.write(b"kept\n")
+    process.stdin.flush()
+    eventually(lambda: "kept" in sawlog("read", "orders", "-p", 1).out)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    sawlog("verify").ok()
+
+
+# --- locks
+
+
+def test_a_partition_that_somebody_writes_is_locked_for_others_and_open_for_readers(
+    program: Program, orders: Path
+) -> None:
+    with Store.open(orders) as store:
+        store.topic("orders").append(b"mine", partition=0)
+        refused = program("produce", "orders", "-p", 0, stdin=b"theirs\n")
+        assert "locked" in refused.failed(5)
+        assert str(os.getpid()) in refused.err
+        assert "locked" in program("topic", "delete", "orders", "--yes").failed(5)
+        assert program("read", "orders", "-p", 0, "-o", "-1").ok().lines == ["mine"]
+        program("verify").ok()
+        program("produce", "orders", "-p", 1, stdin=b"theirs\n").ok()
+    program("produce", "orders", "-p", 0, stdin=b"theirs\n").ok()
+
+
+# --- terminals
+
+
+def in_terminal(program: Program, *arguments: object, typed: bytes = b"", **environment: str) -> tuple[int, str]:
+    """Run with a terminal for stdin, stdout and stderr; the exit code and everything that appeared on it."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sawlog.cli", *map(str, arguments)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env={
+            **os.environ,
+            "SAWLOG_DATA": str(program.data),
+            "TERM": "xterm",
+            "PYTHONWARNINGS": "ignore",
+            **environment,
+        },
+    )
+    os.close(terminal)
+    if typed:
+        os.write(controller, typed)
+    seen = b""
+    with contextlib.suppress(OSError):  # what a terminal says when nobody is there any more
+        while chunk := os.read(controller, 4096):
+            seen += chunk
+    os.close(controller)
+    return process.wait(PATIENCE_S), seen.decode()
+
+
+def test_terminal_gets_colour_unless_it_says_no(program: Program, orders: Path) -> None:
+    assert "\x1b[1m" in in_terminal(program, "topic", "list")[1]
+    assert "\x1b" not in in_terminal(program, "topic", "list", NO_COLOR="1")[1]
+    assert "\x1b" not in in_terminal(program, "topic", "list", TERM="dumb")[1]
+    assert b"\x1b" not in program("topic", "list").ok().raw
+
+
+def test_progress_is_shown_on_a_terminal_only(program: Program, orders: Path, tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_bytes(b"line\n" * 20_000)
+    code, seen = in_terminal(program, "produce", "orders", file)
+    assert code == 0
+    assert "producing" in seen
+    assert "producing" not in program("produce", "orders", file).ok().err
+
+
+def test_deleting_asks_at_a_terminal(program: Program, orders: Path) -> None:
+    code, seen = in_terminal(program, "topic", "delete", "orders", typed=b"n\n")
+    assert code == 1
+    assert "15 records" in seen
+    assert json.loads(program("topic", "list", "--output", "json").out)
+    assert in_terminal(program, "topic", "delete", "orders", typed=b"y\n")[0] == 0
+    assert program("topic", "list", "--output", "json").json == []
+
+
+# --- the program itself
+
+
+def test_version(program: Program) -> None:
+    import sawlog
+
+    assert program("--version").ok().out == f"sawlog {sawlog.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["reed"], "Did you mean 'read'?"),
+        (["topic"], "sawlog topic --help"),
+        (["topic", "create"], "TOPIC"),
+        (["topic", "create", "a", "--partitions", "many"], "--partitions"),
+        (["topic", "create", "a", "--partitions", "0"], "--partitions"),
+        (["--bogus"], "--bogus"),
+        (["topic", "list", "--output", "yaml"], "ndjson"),
+    ],
+)
+def test_wrong_command_line_is_one_line_and_exit_code_2(sawlog: Cli, arguments: list[str], complaint: str) -> None:
+    result = sawlog(*arguments)
+    assert complaint in result.failed(2)
+    assert len(result.err.splitlines()) == 1
+
+
+def test_without_a_store_it_says_how_to_name_one(sawlog: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SAWLOG_DATA")
+    assert "--data" in sawlog("topic", "list").failed(2)
+    assert "-d DIR" in sawlog("verify").failed(2)
+
+
+def test_a_directory_that_is_no_store_is_left_alone(sawlog: Cli, tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_bytes(b"x")
+    assert sawlog("topic", "list", "-d", tmp_path).failed(3)
+    assert sawlog("topic", "create", "orders", "-d", tmp_path).code != 0
+    assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_missing_extra_is_named_with_how_to_get_it(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from sawlog.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, "topic", "list"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stderr == f"sawlog: the command line needs {missing}: pip install 'sawlog[cli]'\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("sawlog ver", "verify"),
+        ("sawlog topic describe or", "orders"),
+        ("sawlog groups seek bil", "billing"),
+        ("sawlog read orders --fo", "--follow"),
+    ],
+)
+def test_shell_completes_commands_topics_groups_and_options(
+    program: Program, orders: Path, words: str, offered: str
+) -> None:
+    with Store.open(orders) as store:
+        store.groups.commit("billing", {("orders", 0): 1})
+    environment = {
+        "_SAWLOG_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    assert offered in program(env=environment).out.split()
+
+
+def test_completion_without_a_store_offers_nothing_and_does_not_complain(program: Program) -> None:
+    environment = {"_SAWLOG_COMPLETE": "complete_bash", "COMP_WORDS": "sawlog read or", "COMP_CWORD": "2"}
+    result = program(env=environment)
+    assert (result.out.strip(), result.err) == ("", "")
+
+
+def test_reading_is_possible_without_the_right_to_write(program: Program, orders: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    for path in [orders, *orders.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        assert len(program("read", "orders").ok().lines) == 15
+        program("verify").ok()
+        assert "Permission denied" in program("produce", "orders", stdin=b"x\n").failed(1)
+    finally:
+        for path in [orders, *orders.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)

@@ -1,0 +1,108 @@
+"""The reference in the documentation is what the commands say about themselves, and all of them say enough."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sawlog.cli import EXIT_CODES
+from sawlog.cli.app import command
+from sawlog.cli.cheat import PAGE
+
+from .conftest import Cli
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = runpy.run_path(str(ROOT / "tools" / "make_cli_reference.py"))
+
+
+def commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with what has to be typed for it."""
+    found = command() if found is None else found
+    if not hasattr(found, "commands"):
+        yield path, found
+        return
+    for name, below in found.commands.items():
+        yield from commands(below, (*path, name))
+
+
+ALL = dict(commands())
+each_command = pytest.mark.parametrize("path", ALL, ids=" ".join)
+
+
+def test_reference_is_up_to_date() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert text == TOOL["reference"](), "run: python tools/make_cli_reference.py"
+
+
+def test_every_command_is_in_the_reference() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert {" ".join(("sawlog", *path)) for path in ALL} <= set(re.findall(r"^## (.+)$", text, re.MULTILINE))
+
+
+def test_the_designed_commands_are_there() -> None:
+    topic = {("topic", name) for name in ("create", "list", "describe", "alter", "delete", "trim")}
+    groups = {("groups", name) for name in ("list", "describe", "seek")}
+    others = {(name,) for name in ("produce", "read", "verify", "inspect", "repair", "doctor", "bench", "stats")}
+    assert topic | groups | others <= set(ALL)
+
+
+@each_command
+def test_help_teaches_by_examples(sawlog: Cli, path: tuple[str, ...]) -> None:
+    text = sawlog(*path, "--help").ok().out
+    assert text.startswith(f"Usage: sawlog {' '.join(path)}")
+    assert "Examples:" in text
+    assert f"sawlog {' '.join(path)}" in text.split("Examples:")[1]
+    assert sawlog(*path, "-h").ok().out == text
+
+
+@each_command
+def test_every_option_says_what_it_is_for(path: tuple[str, ...]) -> None:
+    for option in ALL[path].params:
+        assert len(option.help or "") > 5, option.name
+        assert option.metavar or getattr(option, "is_flag", False), option.name
+
+
+@each_command
+def test_rows_can_be_had_for_programs(path: tuple[str, ...]) -> None:
+    silent = {("cheat",)}
+    assert ("--output" in [name for option in ALL[path].params for name in option.opts]) == (path not in silent)
+
+
+def examples() -> list[str]:
+    """Every example of a `sawlog` call in the help and on the cheat sheet, without what is piped into or out of it."""
+    lines = [*PAGE.splitlines(), *(line for found in ALL.values() for line in (found.help or "").splitlines())]
+    found = []
+    for line in lines:
+        if re.match(r"\s*[^#]*\bsawlog [a-z]", line) and "`" not in line:
+            found += [
+                part.strip()
+                for part in re.split(r" \| | > ", re.sub(r"\s{3,}.*", "", line.strip()))
+                if part.strip().startswith("sawlog ")
+            ]
+    return found
+
+
+@pytest.mark.parametrize("example", examples())
+def test_example_is_a_command_line_that_parses(example: str, data: Path) -> None:
+    words = shlex.split(example)[1:]
+    found, context = command(), None
+    context = found.make_context("sawlog", words, resilient_parsing=True)
+    while hasattr(found, "commands"):
+        name, found, words = found.resolve_command(context, words)
+        context = found.make_context(name, list(words), parent=context)
+
+
+def test_there_are_examples_to_check() -> None:
+    assert len(examples()) > 40
+
+
+def test_exit_codes_are_in_the_help(sawlog: Cli) -> None:
+    text = sawlog("--help").ok().out
+    assert all(f"{code:<4} {meaning}" in text for code, meaning in EXIT_CODES.items())
+    assert sawlog().out == text
