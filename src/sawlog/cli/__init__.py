@@ -51,6 +51,15 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 
+#: What to do about it, where the error itself, which does not know of the command line, cannot say.
+_HINTS: tuple[tuple[type[BaseException], str], ...] = (
+    (errors.StoreNotFound, "`sawlog topic create NAME` makes a store with a topic"),
+    (errors.TopicNotFound, "`sawlog topic create NAME` makes one"),
+    (errors.GroupNotFound, "`sawlog groups list` shows those there are"),
+    (errors.CorruptBatch, "`sawlog inspect FILE` shows the place"),
+)
+
+
 def main() -> None:
     """The program `sawlog`."""
     sys.exit(run(sys.argv[1:]))
@@ -79,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _leave(OK)
     except (errors.SawlogError, OSError, MemoryError) as error:
-        _complain(message_of(error))
+        _complain(message_of(error) + hint_for(error))
         return _leave(exit_code_of(error))
     except Exception as error:
         if not hasattr(error, "format_message"):
@@ -104,6 +113,11 @@ def message_of(error: BaseException) -> str:
     else:
         text = str(error) or type(error).__name__
     return " ".join(text.split())
+
+
+def hint_for(error: BaseException) -> str:
+    """What to do, as the end of the line; empty where the message says it."""
+    return next((f"; {hint}" for kind, hint in _HINTS if isinstance(error, kind)), "")
 
 
 def _usage(error: Exception) -> str:

@@ -29,11 +29,13 @@ _UNPACKED_MOST_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One whole batch. `remark` is empty, or says what is odd about it although its checksum is right."""
+    """One whole batch. `remark` is empty, or says what is odd about it although its checksum is right; `wrong` whether
+    that can only be damage."""
 
     header: BatchHeader
     codec: str
     remark: str = ""
+    wrong: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,12 @@ def dissect(view: memoryview, position: int = 0) -> Iterator[Batch | Damage]:
         for number, header in enumerate(headers):
             if not crc_matches(view, header.position, header.size_bytes, header.crc):
                 break
-            trouble = next(malformed(view, rows[number : number + 1], _UNPACKED_MOST_BYTES), None)
             neighbour = headers[number + 1].base_offset if number + 1 < count else None
-            remark = trouble[1].reason if trouble is not None else _place_remark(header, following, neighbour)
-            yield Batch(header, codec_name(header.compression), remark)
-            following = header.last_offset + 1
-            if remark.startswith("the base offset"):
-                following = neighbour
+            remark, wrong, following = _place(header, following, neighbour)
+            trouble = next(malformed(view, rows[number : number + 1], _UNPACKED_MOST_BYTES), None)
+            if trouble is not None:
+                remark, wrong = trouble[1].reason, True
+            yield Batch(header, codec_name(header.compression), remark, wrong)
             position = header.position + header.size_bytes
         else:
             if count == _ROWS or position == len(view):
@@ -81,16 +82,18 @@ def records_of(view: memoryview, header: BatchHeader) -> list[Record]:
         return []
 
 
-def _place_remark(header: BatchHeader, following: int | None, neighbour: int | None) -> str:
-    """What is odd about a batch's place; its base offset is not under the CRC."""
-    base = header.base_offset
-    if following is None or base == following:
-        return ""
-    if neighbour == following + header.last_offset - base + 1:
-        return f"the base offset should be {following}: the batches around it say so"
-    if base < following:
-        return f"offset {base} comes after {following - 1}"
-    return f"offsets {following} to {base - 1} are not here: removed by compaction, or lost"
+def _place(header: BatchHeader, expected: int | None, neighbour: int | None) -> tuple[str, bool, int]:
+    """What is odd about a batch's place, whether it is wrong, and which offset follows. The base offset is not under
+    the CRC, but the batches around it vouch for it. `neighbour` is the base offset of the next batch."""
+    base, following = header.base_offset, header.last_offset + 1
+    if expected is None or base == expected:
+        return "", False, following
+    shifted = expected + following - base
+    if neighbour == shifted:
+        return f"the base offset should be {expected}: the batches around it say so", True, shifted
+    if base < expected:
+        return f"offset {base} comes after {expected - 1}", True, following
+    return f"offsets {expected} to {base - 1} are not here: removed by compaction, or lost", False, following
 
 
 # --- damage

@@ -22,7 +22,8 @@ from typing import Annotated
 import typer
 
 from .. import __version__, kernel_info
-from ..errors import SawlogError
+from ..errors import OffsetOutOfRange, SawlogError
+from ..log.log import Log
 from ..storage.system import sync_data
 from . import FAILED
 from .options import MaybeData, Output
@@ -286,9 +287,9 @@ def _store(data: Path) -> Iterator[Finding]:
         yield Finding("clock", OK, "no record is from the future")
 
 
-def _newest(log: object) -> int:
-    """The last record's time, if there is one."""
-    from ..log.log import Log
-
-    assert isinstance(log, Log)
-    return log[-1].timestamp if len(log) else -1
+def _newest(log: Log) -> int:
+    """The last record's time; -1 if there is none, or compaction took it."""
+    try:
+        return log[-1].timestamp if len(log) else -1
+    except OffsetOutOfRange:
+        return -1

@@ -18,7 +18,8 @@ import typer
 from ..batch.header import HEADER_BYTES, BatchHeader
 from ..errors import CorruptFile
 from ..log.checkpoint import Checkpoint
-from ..log.names import CHECKPOINT, INDEX, LOG, TIME_INDEX
+from ..log.names import CHECKPOINT, INDEX, LOG, PRODUCERS, TIME_INDEX
+from ..log.producers import ProducerState
 from . import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of
 from .options import Output
@@ -50,7 +51,9 @@ _MACHINE_COLUMNS = [
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .log, .index, .timeindex or checkpoint file.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A .log, .index, .timeindex, checkpoint or producers file.")
+    ],
     records: Annotated[bool, typer.Option("--records", help="Show the records of each batch as well.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
@@ -72,6 +75,8 @@ def inspect(
         raise typer.BadParameter(f"{file} is a directory; name a file in it, such as {_example(file)}")
     if file.name == CHECKPOINT:
         good = _inspect_checkpoint(file, printer)
+    elif file.name == PRODUCERS:
+        good = _inspect_producers(file, printer)
     elif file.suffix in (INDEX, TIME_INDEX):
         good = _inspect_index(file, printer)
     else:
@@ -85,10 +90,11 @@ def _example(directory: Path) -> str:
 
 
 def _contents(file: Path) -> memoryview:
-    """The bytes of a file, mapped where there are any."""
+    """The bytes of a file. Mapped only if it is sealed, which its index says: a writer may cut the end off an active
+    one, and mapped bytes that are gone would end this process."""
+    if not file.stat().st_size or not file.with_suffix(INDEX).exists():
+        return memoryview(file.read_bytes())
     with file.open("rb") as opened:
-        if not file.stat().st_size:
-            return memoryview(b"")
         return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
 
 
@@ -124,7 +130,7 @@ class _Tally:
                 self.batches += 1
                 self.records += part.header.count
                 self.size_bytes += part.header.size_bytes
-                self.problems += bool(part.remark) and "compaction" not in part.remark
+                self.problems += part.wrong
             yield part
 
     def __str__(self) -> str:
@@ -303,4 +309,21 @@ def _inspect_checkpoint(file: Path, printer: Printer) -> bool:
             "log_start": found.log_start,
         }
     )
+    return True
+
+
+_PRODUCER_FIELDS = ("producer", "epoch", "first_sequence", "last_sequence", "first_offset", "last_offset", "timestamp")
+
+
+def _inspect_producers(file: Path, printer: Printer) -> bool:
+    content = file.read_bytes()
+    try:
+        ProducerState.decode(content, 0)
+    except CorruptFile as error:
+        note(f"{file}: {error}; opening the log for writing makes it anew from the batches")
+        return False
+    lines = content.decode().splitlines()[1:-1]
+    rows = [dict(zip(_PRODUCER_FIELDS, map(int, line.split()), strict=True)) for line in lines]
+    columns = [Column(name, shown=shown_time if name == "timestamp" else None) for name in _PRODUCER_FIELDS]
+    printer.rows(rows, columns, empty=f"{file}: no idempotent producers")
     return True

@@ -204,7 +204,3 @@ class _NoLock:
 
     def release(self) -> None:
         """Nothing to let go of."""
-
-
-def _keeps_the_promise(overlay: Overlay) -> Directory:
-    return overlay  # checked by mypy: an overlay is a Directory

@@ -149,6 +149,7 @@ def produce(
             for path in _sources(files):
                 with _opened(path) as (stream, size):
                     each = kind or kind_of(path)
+                    _check(each, fields, compression)
                     if each is Kind.FILE:
                         _stream_one(into, stream, size, key, headers, partition, done)
                     elif _is_plain(each, fields, headers, compression, rate, empty_is_null):
@@ -169,6 +170,20 @@ def _headers(given: list[str] | None) -> tuple[tuple[str, bytes], ...]:
             raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--header")
         made.append((name, value.encode("utf-8", "surrogateescape")))
     return tuple(made)
+
+
+def _check(kind: Kind, fields: Fields, compression: Compression | None) -> None:
+    """An option that means nothing for this kind of input is a mistake, not a wish to be passed over."""
+    named = {"--value": fields.value, "--timestamp": fields.timestamp}
+    for option, field in named.items():
+        if field is not None and kind in (Kind.LINES, Kind.FILE, Kind.RECORDS):
+            raise typer.BadParameter(f"{kind} have no fields: use it with ndjson, csv or parquet", param_hint=option)
+    if fields.key_delimiter is not None and kind is not Kind.LINES:
+        raise typer.BadParameter(f"this is for lines, not for {kind}", param_hint="--key-delimiter")
+    if fields.key is not None and kind is Kind.RECORDS:
+        raise typer.BadParameter("records have their keys", param_hint="--key")
+    if compression is not None and kind is Kind.FILE:
+        raise typer.BadParameter("a file is streamed as it is", param_hint="--compression")
 
 
 def _sources(files: list[Path] | None) -> list[Path | None]:

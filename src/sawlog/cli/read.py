@@ -78,6 +78,7 @@ def read(
             "--output",
             metavar="table|json|ndjson|csv",
             help="Whole records in this form.  [default: the values, one a line]",
+            case_sensitive=False,
         ),
     ] = None,
 ) -> None:

@@ -23,10 +23,10 @@ import numpy as np
 from ..batch.header import LAST
 from ..batch.kernel import KeyMap
 from ..batch.read import unpack
-from ..errors import CorruptBatch
+from ..errors import CorruptBatch, StorageError
 from . import rewrite
 from .append import Appender
-from .rewrite import Counts, Rewritten, TooLarge, Wanted
+from .rewrite import Counts, Gone, Rewritten, TooLarge, Wanted, unless_gone
 from .segment import Segment
 from .segments import SegmentSet
 from .state import UpkeepState, load_state, store_state
@@ -104,10 +104,21 @@ def _eligible(segments: SegmentSet, min_lag_ms: int) -> list[Segment]:
     newest = time.time_ns() // 1_000_000 - min_lag_ms
     found: list[Segment] = []
     for segment in segments.all[:-1]:
-        if min_lag_ms and segment.timestamps()[1] > newest:
+        if min_lag_ms and times_of(segments, segment)[1] > newest:
             break
         found.append(segment)
     return found
+
+
+def times_of(segments: SegmentSet, segment: Segment) -> tuple[int, int]:
+    """The timestamps of a segment; those of an empty one if it has gone since it was listed."""
+    try:
+        return segment.timestamps()
+    except StorageError:
+        segments.refresh()
+        if segment in segments.all:
+            raise
+        return -1, -1
 
 
 def _round(
@@ -156,23 +167,35 @@ def _note_keys(
     end = start
     for segment in dirty:
         try:
-            for chunk in rewrite.chunks_of(segment):
-                # Keys below `start` are there once already. Noted again they would fill the table in each round.
-                dirty_rows = chunk.rows[chunk.rows[:, LAST] >= start]
-                for body, rows, error in unpack(chunk.view, dirty_rows, log.config.max_decompressed_bytes):
-                    if error is not None:
-                        raise error
-                    taken, bad = keys.note(body, memoryview(rows))
-                    if taken:
-                        end = int(rows[taken - 1, LAST]) + 1
-                    if bad:
-                        raise CorruptBatch("the records of a batch do not parse")
-                    if taken < len(rows):
-                        return keys, end, damaged
+            with unless_gone(log, [segment]):
+                end, full = _note_segment(log, segment, start, keys, end)
+            if full:
+                return keys, end, damaged
+        except Gone:
+            pass
         except CorruptBatch as error:
             damaged[segment] = error
         end = segment.next_offset
     return keys, end, damaged
+
+
+def _note_segment(log: Appender, segment: Segment, start: int, keys: KeyMap, end: int) -> tuple[int, bool]:
+    """The keys of one segment: up to which offset (`end`, if none), and whether the table is full."""
+    for chunk in rewrite.chunks_of(segment):
+        log.check_upkeep()
+        # Keys below `start` are there once already. Noted again they would fill the table in each round.
+        dirty_rows = chunk.rows[chunk.rows[:, LAST] >= start]
+        for body, rows, error in unpack(chunk.view, dirty_rows, log.config.max_decompressed_bytes):
+            if error is not None:
+                raise error
+            taken, bad = keys.note(body, memoryview(rows))
+            if taken:
+                end = int(rows[taken - 1, LAST]) + 1
+            if bad:
+                raise CorruptBatch("the records of a batch do not parse")
+            if taken < len(rows):
+                return end, True
+    return end, False
 
 
 def _table(records: int, key_bytes: int) -> np.ndarray:
@@ -225,6 +248,8 @@ def _replace_some(
     while True:
         try:
             return rewrite.replace_run(log, segments[:count], wanted), count
+        except Gone:
+            return None, 1
         except TooLarge as full:
             count = max(full.fitted, 1) if count > 1 else 0
         except CorruptBatch as error:

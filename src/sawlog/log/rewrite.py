@@ -23,7 +23,7 @@ it is. Only step 2 and what follows hold up appends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,11 +119,33 @@ class TooLarge(Exception):
     fitted = 0
 
 
+class Gone(Exception):
+    """The segments that are being read were trimmed or truncated away meanwhile."""
+
+
+@contextmanager
+def unless_gone(log: Appender, run: Sequence[Segment]) -> Iterator[None]:
+    """Upkeep reads segments without a lock. If they go meanwhile, what it meets is no error and no damage: `Gone`."""
+    try:
+        yield
+    except (StorageError, CorruptBatch) as error:
+        with log.lock:  # whoever is just about to remove them has done it then
+            listed = log.segments.all
+        if all(segment in listed for segment in run):
+            raise
+        raise Gone from error
+
+
 def replace_run(log: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
     """Write the replacement of a run, to a file beside it; `swap` makes it count, `discard` gives it up.
 
     Holds no lock. A damaged batch raises `CorruptBatch`: nothing that is damaged is ever rewritten.
     """
+    with unless_gone(log, run):
+        return _replace_run(log, run, wanted)
+
+
+def _replace_run(log: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
     base, end = run[0].base_offset, run[-1].next_offset
     name = run_name(base, end, TMP)
     log.directory.remove(name)
@@ -153,6 +175,11 @@ def replace_run(log: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewrit
 
 def merge_run(log: Appender, run: Sequence[Segment]) -> Rewritten:
     """As `replace_run`, byte for byte: the batches of all segments of the run in one file."""
+    with unless_gone(log, run):
+        return _merge_run(log, run)
+
+
+def _merge_run(log: Appender, run: Sequence[Segment]) -> Rewritten:
     base, end = run[0].base_offset, run[-1].next_offset
     name = run_name(base, end, TMP)
     log.directory.remove(name)

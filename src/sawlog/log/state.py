@@ -56,11 +56,13 @@ class UpkeepState:
 
     def retreat(self, offset: int) -> bool:
         """The log is truncated: nothing from `offset` on is what it was. Whether that changes anything."""
-        if max(self.clean_offset, self.recompressed_offset, *self.scrubbed, 0) <= offset:
+        # Of the segments that begin below it, the last may be the one that is cut.
+        kept = sorted(base for base in self.scrubbed if base < offset)[:-1]
+        if max(self.clean_offset, self.recompressed_offset) <= offset and len(kept) == len(self.scrubbed):
             return False
         self.cleaned = [(min(each, offset), when) for each, when in self.cleaned]
         self.recompressed_offset = min(self.recompressed_offset, offset)
-        self.scrubbed = {base: when for base, when in self.scrubbed.items() if base < offset}
+        self.scrubbed = {base: self.scrubbed[base] for base in kept}
         return True
 
     def encode(self) -> bytes:

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..batch.compression import codec_id
-from ..config import LogConfig, UpkeepConfig
+from ..config import UpkeepConfig
 from ..errors import CorruptBatch, InvalidConfig
 from . import compaction, retention, rewrite
 from .append import Appender
-from .compaction import CompactionReport
+from .compaction import CompactionReport, times_of
 from .retention import RetentionReport
-from .rewrite import TooLarge, Wanted
+from .rewrite import Gone, TooLarge, Wanted, unless_gone
 from .segment import Segment
 from .segments import SegmentSet
 from .state import load_state, store_state
@@ -138,7 +138,7 @@ def is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
         return True
     if config.recompress_after_ms is not None:
         pending = next((each for each in sealed if each.next_offset > state.recompressed_offset and each.size), None)
-        if pending is not None and pending.timestamps()[1] <= now - config.recompress_after_ms:
+        if pending is not None and times_of(segments, pending)[1] <= now - config.recompress_after_ms:
             return True
     interval = config.scrub_interval_ms
     return interval is not None and any(now - state.scrubbed.get(each.base_offset, 0) >= interval for each in sealed)
@@ -161,16 +161,27 @@ def merge_segments(log: Appender, below_bytes: int | None = None, *, least: int 
     report = MergeReport()
     below = log.config.segment_bytes if below_bytes is None else below_bytes
     with log.upkeep_lock:
-        for run in _small_runs(log.segments, below, least):
+        runs = _small_runs(log.segments, below, least)
+        while runs:
+            run = runs.pop(0)
             try:
                 made = rewrite.merge_run(log, run)
-            except (CorruptBatch, TooLarge):
-                continue  # what is damaged stays as it is
+            except CorruptBatch as error:  # what is damaged stays as it is
+                runs[:0] = [part for part in _around(run, error.path) if len(part) >= least]
+                continue
+            except (Gone, TooLarge):
+                continue
             if rewrite.swap(log, made):
                 report.segments_before += len(run)
                 report.segments_after += 1
                 report.bytes_copied += made.size
     return report
+
+
+def _around(run: Sequence[Segment], path: str | None) -> list[list[Segment]]:
+    """What stands before a segment and what stands behind it."""
+    at = next((number for number, each in enumerate(run) if each.path == path), len(run))
+    return [list(run[:at]), list(run[at + 1 :])] if at < len(run) else []
 
 
 def _small_runs(segments: SegmentSet, below: int, least: int = _LEAST_RUN) -> list[list[Segment]]:
@@ -179,18 +190,18 @@ def _small_runs(segments: SegmentSet, below: int, least: int = _LEAST_RUN) -> li
     for segment in segments.all[:-1]:
         if segment.size >= below:
             runs.append([])
-        elif runs[-1] and not _fits(segments.config, runs[-1], segment):
+        elif runs[-1] and not _fits(segments, runs[-1], segment):
             runs.append([segment])
         else:
             runs[-1].append(segment)
     return [run for run in runs if len(run) >= least]
 
 
-def _fits(config: LogConfig, run: Sequence[Segment], segment: Segment) -> bool:
-    age = config.segment_age_ms
+def _fits(segments: SegmentSet, run: Sequence[Segment], segment: Segment) -> bool:
+    age = segments.config.segment_age_ms
     total = sum(each.size for each in run) + segment.size
-    span_ms = segment.timestamps()[1] - run[0].timestamps()[0]
-    return total <= config.segment_bytes and (age is None or span_ms <= age)
+    span_ms = times_of(segments, segment)[1] - times_of(segments, run[0])[0]
+    return total <= segments.config.segment_bytes and (age is None or span_ms <= age)
 
 
 # --- recompression
@@ -211,7 +222,7 @@ def recompress(
         for segment in log.segments.all[:-1]:
             if segment.next_offset <= state.recompressed_offset or not segment.size:
                 continue
-            if older_than_ms and segment.timestamps()[1] > newest:
+            if older_than_ms and times_of(log.segments, segment)[1] > newest:
                 break
             _recompress_one(log, segment, Wanted(codec=codec, level=level, remembered=log.producers.remembers), report)
             with log.lock:  # a truncation either has happened, or will see what is noted here
@@ -225,7 +236,7 @@ def recompress(
 def _recompress_one(log: Appender, segment: Segment, wanted: Wanted, report: RecompressionReport) -> None:
     try:
         made = rewrite.replace_run(log, [segment], wanted)
-    except (CorruptBatch, TooLarge):
+    except (CorruptBatch, Gone, TooLarge):
         return  # damaged: it stays as it is
     before = segment.size
     if made.size > before * _WORTH:
@@ -253,7 +264,11 @@ def scrub(log: Appender, *, not_since_ms: int = 0) -> ScrubReport:
                 continue
             log.check_upkeep()
             found = VerifyReport()
-            verify_segment(segment, found, log.config.max_decompressed_bytes)
+            try:
+                with unless_gone(log, [segment]):
+                    verify_segment(segment, found, log.config.max_decompressed_bytes)
+            except Gone:
+                continue
             if segment not in log.segments.all:
                 continue  # trimmed meanwhile
             report.segments += 1

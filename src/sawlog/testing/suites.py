@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError
@@ -520,12 +520,13 @@ class DirectorySuite:
         time.sleep(0.1)
         before = directory.stamp()
         assert directory.stamp() == before
-        for change in (
+        changes: list[Callable[[], None]] = [
             lambda: directory.create("b").close(),
             lambda: directory.rename("b", "c"),
             lambda: directory.replace("a", b"2"),
             lambda: directory.remove("c"),
-        ):
+        ]
+        for change in changes:
             change()
             after = directory.stamp()
             assert after is None or after != before

@@ -15,6 +15,7 @@ which saves the fsyncs of a file. To commit them, a process
 staging/
   <id>.owner             locked by the process that collects; who finds it free may sweep what belongs to <id>
   <id>.<label>.batches   finished batches, back to back
+  <id>.<label>.lease     whoever stages is done, and somebody else will commit: not to be swept before that time
   <id>.intent            committed, not completed
   <id>.applied.<n>       the n-th part of the intent is in its log, durably
   =<name>.name           locked while a transaction of that name commits
@@ -77,11 +78,14 @@ from .names import STAGING, quoted
 #: How much is read from a staged file and appended at once.
 _PLACE_BYTES = 8 << 20
 _POLL_S = 0.005
+#: How long what tasks have staged waits for the commit of their job, if nobody says otherwise.
+_LEASE_S = 24 * 3600.0
 #: A quoted name has to leave room for a suffix in a file name.
 _LONGEST_NAME = 200
-_OWNER, _BATCHES, _INTENT, _APPLIED, _NAME, _COMMITTED = (
+_OWNER, _BATCHES, _LEASE, _INTENT, _APPLIED, _NAME, _COMMITTED = (
     ".owner",
     ".batches",
+    ".lease",
     ".intent",
     ".applied.",
     ".name",
@@ -204,11 +208,13 @@ class Stage:
     Without `files` it is a name and nothing else, for a transaction that is all in its intent.
     """
 
-    def __init__(self, staging: Directory, *, files: bool = True) -> None:
+    def __init__(self, staging: Directory, *, files: bool = True, adopt: str | None = None) -> None:
         self._staging = staging
         self._owner: Lock | None = None
         self.id = uuid.uuid4().hex
-        if files:
+        if adopt is not None:
+            self.id, self._owner = adopt, staging.lock(f"{adopt}{_OWNER}", alone=False)
+        elif files:
             self.id, self._owner = self._claim()
 
     def _claim(self) -> tuple[str, Lock]:
@@ -282,6 +288,24 @@ class Intents:
     def file(self, id_: str, label: str) -> StagedFile:
         """A new staged file for a stage that another process began and holds; each label once."""
         return StagedFile(self.staging, _file_name(id_, label))
+
+    def lend(self, id_: str, label: str, seconds: float = _LEASE_S) -> None:
+        """Keep what is staged under an id from being swept for so long, though nobody holds it: tasks stage, and end,
+        before their job commits. Each label once."""
+        until_ms = int((time.time() + seconds) * 1000)
+        documents.store(self.staging, _file_name(id_, label, _LEASE), {"until_ms": until_ms})
+
+    def adopt(self, id_: str) -> Stage:
+        """The stage of an id under which other processes have staged. `DirectoryLocked` if somebody has it."""
+        return Stage(self.staging, adopt=id_)
+
+    def discard(self, id_: str) -> None:
+        """Remove what was staged under an id, unless it was committed and waits to be completed."""
+        stage = self.adopt(id_)
+        if self.staging.exists(f"{id_}{_INTENT}"):
+            stage.leave()
+        else:
+            stage.end()
 
     # --- what is there
 
@@ -499,10 +523,21 @@ class Intents:
                 continue  # somebody is at it
             try:
                 # Looked for under the lock: its owner may have committed and died since the names were listed.
-                if not self.staging.exists(f"{id_}{_INTENT}"):
+                if not self.staging.exists(f"{id_}{_INTENT}") and not self._is_lent(id_):
                     _remove_all(self.staging, id_)
             finally:
                 owner.release()
+
+    def _is_lent(self, id_: str) -> bool:
+        """Whether a job that has not committed yet may still do so."""
+        for name in self.staging.names():
+            if name.partition(".")[0] == id_ and name.endswith(_LEASE):
+                try:
+                    if int(documents.load(self.staging, name)["until_ms"]) > time.time() * 1000:
+                        return True
+                except (SawlogError, KeyError, TypeError, ValueError):
+                    pass  # damaged or just gone: it keeps nothing
+        return False
 
     # --- names
 
@@ -526,10 +561,11 @@ def check_name(name: str | None, sequence: int | None) -> None:
         raise InvalidConfig(f"a transaction's sequence is a whole number from 0 on, not {sequence!r}")
 
 
-def _file_name(id_: str, label: str) -> str:
-    if not label or quoted(label) != label:
-        raise InvalidConfig(f"a label has letters, digits, - and _, not {label!r}")
-    return f"{id_}.{label}{_BATCHES}"
+def _file_name(id_: str, label: str, suffix: str = _BATCHES) -> str:
+    for what in (id_, label):
+        if not what or quoted(what) != what or "." in what:
+            raise InvalidConfig(f"a stage and its files are named with letters, digits, - and _, not {what!r}")
+    return f"{id_}.{label}{suffix}"
 
 
 def _sequence(intent: Intent) -> int:

@@ -331,6 +331,47 @@ class Store:
         self._transactions.add(made)
         return made
 
+    def publish(
+        self,
+        stage: str,
+        parts: Iterable[Part],
+        *,
+        name: str | None = None,
+        sequence: int | None = None,
+        lock_timeout_s: float = 60.0,
+    ) -> dict[tuple[str, int], range]:
+        """Place what other processes have staged (`Intents.lend`, `Intents.file`), as a transaction; the offsets.
+
+        What belongs to the stage and is in no part, of attempts that failed, goes. If it raises, nothing was stored and
+        the stage is as it was, except where the error is `TransactionPending`.
+        """
+        self._check_writable()
+        wanted = list(parts)
+        with self._committing:
+            held = self._intents.adopt(stage)
+            try:
+                placed: tuple[Part, ...] = ()
+                if wanted or name is not None:
+                    options = {"name": name, "sequence": sequence, "lock_timeout_s": lock_timeout_s}
+                    placed = self._intents.commit(held, wanted, self._log_of, **options).parts  # type: ignore[arg-type]
+            except BaseException:
+                held.leave()
+                raise
+            held.end()
+        return {part.order: part.offsets for part in placed}
+
+    def discard(self, stage: str) -> None:
+        """Remove what was staged, unless it was published and is only waiting to be completed."""
+        self._check_writable()
+        with self._committing:
+            self._intents.discard(stage)
+
+    def _log_of(self, part: Part) -> Log:
+        topic = self.topic(part.topic)
+        if topic.id != part.topic_id:
+            raise TopicNotFound(f"the topic {part.topic!r} was deleted and made anew while it was being written to")
+        return topic.partition(part.partition)
+
     # --- consumers
 
     @property

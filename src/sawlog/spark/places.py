@@ -1,0 +1,103 @@
+"""Which partitions a query reads, and from where to where: options against a store as it is now."""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import InvalidConfig, TopicNotFound
+from ..topics.store import Store
+from ..topics.topic import Topic
+from .options import EARLIEST, LATEST, Offsets, Point, ReadOptions
+
+Share = tuple[str, int]
+
+
+def open_store(path: str) -> Store:
+    """The store, to read."""
+    return Store.open(path, "r")
+
+
+class Places:
+    """The partitions of a subscription. Topics are looked at anew each time; logs stay open."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self.store = open_store(options.path)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self.store.close()
+
+    def topics(self) -> list[Topic]:
+        """The topics, in order. A topic that is named has to be there; a pattern may find none."""
+        chosen = self._options.subscription
+        if chosen.pattern is not None:
+            pattern = re.compile(chosen.pattern)
+            return [self.store.topic(name) for name in self.store.topics() if pattern.fullmatch(name)]
+        names = chosen.topics or tuple(topic for topic, _ in chosen.assigned)
+        return [self.store.topic(name) for name in sorted(names)]
+
+    def shares(self) -> list[tuple[Topic, int]]:
+        """All partitions, in order."""
+        assigned = dict(self._options.subscription.assigned)
+        found: list[tuple[Topic, int]] = []
+        for topic in self.topics():
+            numbers = assigned.get(topic.name, range(topic.partitions))
+            for number in numbers:
+                if number >= topic.partitions:
+                    raise TopicNotFound(
+                        f"option assign: the topic {topic.name!r} has partitions 0 to {topic.partitions - 1}, "
+                        f"not {number}"
+                    )
+                found.append((topic, number))
+        return found
+
+    def ends(self) -> Offsets:
+        """Where each partition ends now."""
+        made: Offsets = {}
+        for topic, number in self.shares():
+            made.setdefault(topic.name, {})[number] = topic.partition(number).next_offset
+        return made
+
+    def resolve(self, point: Point, *, ending: bool = False) -> Offsets:
+        """A point as an offset of every partition."""
+        each = {(topic, number): value for topic, number, value in point.each}
+        shares = self.shares()
+        unknown = each.keys() - {(topic.name, number) for topic, number in shares}
+        if unknown:
+            name, which = min(unknown)
+            raise InvalidConfig(
+                f"option {point.option}: partition {which} of {name!r} is not among those that are read"
+            )
+        made: Offsets = {}
+        for topic, number in shares:
+            made.setdefault(topic.name, {})[number] = self._resolve(topic, number, point, each, ending)
+        return made
+
+    def _resolve(self, topic: Topic, number: int, point: Point, each: dict[Share, int], ending: bool) -> int:
+        log = topic.partition(number)
+        end, lowest = log.next_offset, log.lowest_offset
+        given = each.get((topic.name, number))
+        if point.kind in ("time", "times"):
+            moment = point.time_ms if point.kind == "time" else given
+            # Kafka wants every partition to be named; here those that are not are read from end to end.
+            return (end if ending else lowest) if moment is None else self._at(topic, number, moment, end, ending)
+        if point.kind == "latest" or given == LATEST or (point.kind == "offsets" and given is None and ending):
+            return end
+        if point.kind == "earliest" or given in (None, EARLIEST):
+            return lowest
+        if given > end:
+            raise InvalidConfig(
+                f"option {point.option}: offset {given} of partition {number} of {topic.name!r} is not there yet; "
+                f"the next record will get {end}"
+            )
+        return given
+
+    def _at(self, topic: Topic, number: int, moment: int, end: int, ending: bool) -> int:
+        found = topic.partition(number).offset_at(moment)
+        if found >= end and not ending and self._options.later_than_all == "error":
+            raise InvalidConfig(
+                f"partition {number} of {topic.name!r} has no record from time {moment} on; "
+                "startingOffsetsByTimestampStrategy=latest would start at its end"
+            )
+        return min(found, end)

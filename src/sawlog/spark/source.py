@@ -1,0 +1,85 @@
+"""What `pyspark_sawlog.DefaultSource` hands out: options read, schema checked, readers and writers made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidConfig
+from .options import COLUMNS, ReadOptions, read_options, write_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+_TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key: string, value: binary>>",
+}
+
+
+def schema(options: Mapping[str, str]) -> str:
+    """The columns that the options ask for."""
+    # What is for streams only is no mistake here: Spark asks for the schema before it knows which it is.
+    return ", ".join(f"{name} {_TYPES[name]}" for name in read_options(options, streaming=False).columns)
+
+
+def _columns(options: ReadOptions, shape: StructType) -> tuple[str, ...]:
+    """The columns of a schema, which the user may have given: a choice of ours, with our types."""
+    names = tuple(shape.fieldNames())
+    for field in shape.fields:
+        known = _TYPES.get(field.name)
+        if known is None:
+            raise InvalidConfig(f"a sawlog has no column {field.name}; it has {', '.join((*COLUMNS, 'headers'))}")
+        if field.dataType.simpleString() != known.replace(": ", ":").replace(", ", ","):
+            raise InvalidConfig(
+                f"the column {field.name} is {known}, not {field.dataType.simpleString()}; cast it later"
+            )
+    return names
+
+
+def reader(options: Mapping[str, str], shape: StructType) -> DataSourceReader:
+    """A batch."""
+    from .reading import BatchReader
+
+    found = read_options(options, streaming=False)
+    return BatchReader(found, _columns(found, shape))
+
+
+def stream_reader(options: Mapping[str, str], shape: StructType) -> DataSourceStreamReader:
+    """A stream."""
+    from .streaming import StreamReader
+
+    found = read_options(options, streaming=True)
+    return StreamReader(found, _columns(found, shape))
+
+
+def writer(options: Mapping[str, str], shape: StructType, *, overwrite: bool) -> DataSourceWriter:
+    """A batch that is written."""
+    from .writing import BatchWriter, check_columns
+
+    if overwrite:
+        raise InvalidConfig('a log is only ever appended to: use .mode("append"), not overwrite')
+    found = write_options(options)
+    return BatchWriter(found, check_columns(shape, found))
+
+
+def stream_writer(options: Mapping[str, str], shape: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
+    """A stream that is written."""
+    from .writing import StreamWriter, check_columns
+
+    if overwrite:
+        raise InvalidConfig('a log is only ever appended to: use .outputMode("append"), not complete')
+    found = write_options(options)
+    return StreamWriter(found, check_columns(shape, found))

@@ -1,0 +1,292 @@
+"""Writing, in the tasks: rows become finished batches in a staged file; only their places are missing.
+
+Each attempt of each task writes a file of its own, so attempts that fail, are repeated or run twice (speculation) do
+not disturb each other: only what the driver is told of counts, and the rest is swept. Rows go to the partition that a
+column `partition` says, else to their key's (Kafka's murmur2), else to one that is drawn for each Arrow batch.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from ..batch.build import Encoder
+from ..errors import InvalidConfig, InvalidRecord
+from ..log.append import recipe_of
+from ..topics.intents import Intents, Piece, StagedFile
+from ..topics.partitioner import partitions_for
+from ..topics.settings import is_compacted
+from ..topics.store import Store
+from ..topics.topic import Topic
+from . import commit
+from .options import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_TAKEN = {
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+#: Batches are written to the staged file when so many bytes have come together.
+_FLUSH_BYTES = 4 << 20
+
+
+def check_columns(shape: StructType, options: WriteOptions) -> tuple[str, ...]:
+    """The columns of what is written: ours, with types that can be stored."""
+    names = tuple(shape.fieldNames())
+    for part in shape.fields:
+        kinds = _TAKEN.get(part.name)
+        if kinds is None:
+            raise InvalidConfig(
+                f"a sawlog cannot store a column {part.name}; it takes {', '.join(_TAKEN)}. Put the rest into value, "
+                "for example with to_json(struct(...)) AS value"
+            )
+        if part.dataType.simpleString() not in kinds:
+            raise InvalidConfig(
+                f"the column {part.name} must be {' or '.join(kinds)}, not {part.dataType.simpleString()}; cast it"
+            )
+    if "value" not in names:
+        raise InvalidConfig(f"there has to be a column value; there are {', '.join(names)}")
+    if "topic" not in names and options.topic is None:
+        raise InvalidConfig('which topic? Give .option("topic", NAME), or a column topic')
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """What a task has staged for one partition."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    count: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    stage: str
+    parts: tuple[StagedPart, ...]
+    query: str | None = None
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What has come together for one partition."""
+
+    topic: Topic
+    number: int
+    encoder: Encoder
+    buffer: bytearray = field(default_factory=bytearray)
+    pieces: list[Piece] = field(default_factory=list)
+    count: int = 0
+
+
+class Staging:
+    """One attempt of one task."""
+
+    def __init__(self, options: WriteOptions, stage: str) -> None:
+        self._options = options
+        self._stage = stage
+        self._store = Store.open(options.path, "r")
+        self._intents = Intents(self._store.directory)
+        self._drafts: dict[tuple[str, int], _Draft] = {}
+        self._file: StagedFile | None = None
+        self._topics: dict[str, Topic] = {}
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """The rows of one Arrow batch."""
+        for name, rows in self._by_topic(batch):
+            topic = self._topic(name)
+            for number, part in self._by_partition(topic, rows):
+                self._stage_rows(self._draft(topic, number), part)
+
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        names = batch.schema.names
+        if "topic" not in names:
+            assert self._options.topic is not None
+            yield self._options.topic, batch
+            return
+        topics = batch.column(names.index("topic"))
+        rest = batch.select([name for name in names if name != "topic"])
+        if topics.null_count:
+            if self._options.topic is None:
+                raise InvalidRecord("a row has no topic: its column topic is null, and there is no option topic")
+            topics = pc.fill_null(topics, self._options.topic)
+        for name in pc.unique(topics).to_pylist():
+            yield name, rest.filter(pc.equal(topics, pa.scalar(name)))
+
+    def _topic(self, name: str) -> Topic:
+        if name not in self._topics:
+            self._topics[name] = self._store.topic(name)
+        return self._topics[name]
+
+    def _by_partition(self, topic: Topic, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        names = rows.schema.names
+        keys = rows.column(names.index("key")) if "key" in names else None
+        if is_compacted(topic.settings) and (keys is None or keys.null_count):
+            raise InvalidRecord(
+                f"the topic {topic.name!r} keeps the last record of each key (cleanup.policy), so every row needs a key"
+            )
+        drawn = random.randrange(topic.partitions)
+        if keys is None:
+            chosen = np.full(rows.num_rows, drawn, np.int32)
+        else:
+            chosen = np.asarray(partitions_for(keys, topic.partitions, drawn))
+        if "partition" in names:
+            given = rows.column(names.index("partition"))
+            numbers = given.fill_null(-1).to_numpy(zero_copy_only=False)
+            if numbers.max(initial=0) >= topic.partitions or numbers.min(initial=0) < -1:
+                raise InvalidRecord(
+                    f"the topic {topic.name!r} has partitions 0 to {topic.partitions - 1}; a row differs"
+                )
+            chosen = np.where(numbers >= 0, numbers, chosen)
+            rows = rows.select([name for name in names if name != "partition"])
+        if len(chosen) and (chosen == chosen[0]).all():
+            yield int(chosen[0]), rows
+            return
+        order = np.argsort(chosen, kind="stable")
+        ordered, sorted_rows = chosen[order], rows.take(order)
+        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        for first, last in zip(starts, [*starts[1:], len(ordered)], strict=True):
+            yield int(ordered[first]), sorted_rows.slice(first, last - first)
+
+    def _draft(self, topic: Topic, number: int) -> _Draft:
+        found = self._drafts.get((topic.name, number))
+        if found is None:
+            config = topic.config
+            if self._options.compression is not None:
+                config = config.with_(compression=self._options.compression, compression_level=None)
+            found = self._drafts[topic.name, number] = _Draft(topic, number, Encoder(recipe_of(config)))
+        return found
+
+    def _stage_rows(self, draft: _Draft, rows: pa.RecordBatch) -> None:
+        most = min(self._options.batch_bytes, draft.topic.config.segment_bytes // 2 + 1)
+        for encoded in draft.encoder.table(rows, most):
+            draft.buffer += encoded.data
+            draft.count += encoded.count
+        if len(draft.buffer) >= _FLUSH_BYTES:
+            self._flush(draft)
+
+    def _flush(self, draft: _Draft) -> None:
+        if draft.buffer:
+            if self._file is None:
+                label = uuid.uuid4().hex
+                self._intents.lend(self._stage, label)
+                self._file = self._intents.file(self._stage, label)
+            draft.pieces.append(self._file.write(draft.buffer))
+            draft.buffer = bytearray()
+
+    def finish(self) -> tuple[StagedPart, ...]:
+        """Everything durable; what there is."""
+        for draft in self._drafts.values():
+            self._flush(draft)
+        if self._file is not None:
+            self._file.sync()
+        return tuple(
+            StagedPart(draft.topic.name, draft.topic.id, draft.number, draft.count, tuple(draft.pieces))
+            for draft in self._drafts.values()
+        )
+
+    def close(self) -> None:
+        """Let go of the files; what is staged stays."""
+        if self._file is not None:
+            self._file.close()
+        self._intents.close()
+        self._store.close()
+
+
+def stage(iterator: Iterator[pa.RecordBatch], options: WriteOptions, name: str, query: str | None) -> Staged:
+    """The rows of a task, staged."""
+    staging = Staging(options, name)
+    try:
+        for batch in iterator:
+            staging.take(batch)
+        return Staged(name, staging.finish(), query)
+    finally:
+        staging.close()
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("sawlog")`. One object: copies of it write in the tasks, it commits."""
+
+    def __init__(self, options: WriteOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._stage = f"spark{uuid.uuid4().hex}"
+        commit.prepare(options, columns)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task."""
+        return stage(iterator, self._options, self._stage, None)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks are done: place what they staged, all or nothing."""
+        commit.publish(self._options, self._stage, _staged(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """It failed: remove what was staged, unless it was published after all."""
+        commit.discard(self._options, self._stage)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("sawlog")`. Made anew for every micro-batch that is committed."""
+
+    def __init__(self, options: WriteOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        commit.prepare(options, columns)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task."""
+        query, batch = _query()
+        return stage(iterator, self._options, commit.stage_name(query, batch), query)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """A micro-batch is done: place it, once, however often Spark repeats it."""
+        staged = _staged(messages)
+        queries = {each.query for each in staged if each.query is not None}
+        if not queries:
+            return  # no task, so nothing to place
+        [query] = queries
+        commit.publish(self._options, commit.stage_name(query, batchId), staged, name=query, sequence=batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """A micro-batch failed. It may have been published before it did: then nothing is removed."""
+        for query in {each.query for each in _staged(messages) if each.query is not None}:
+            commit.discard(self._options, commit.stage_name(query, batchId))
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [each for each in messages if isinstance(each, Staged)]
+
+
+def _query() -> tuple[str, int]:
+    """The streaming query and the micro-batch that this task belongs to."""
+    from pyspark import TaskContext
+
+    context: Any = TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+    batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+    if query is None or batch is None:
+        raise InvalidConfig("this is no task of a streaming query: use df.write for a batch")
+    return query, int(batch)
