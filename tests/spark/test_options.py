@@ -1,0 +1,192 @@
+"""Every option of `format("sawlog")`, every bad value of it: a clear error that names the option."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sawlog.errors import InvalidConfig
+from sawlog.spark.options import COLUMNS, Point, Subscription, read_options, write_options
+
+READ = {"path": "data", "subscribe": "orders"}
+
+
+def read(streaming: bool = False, **options: Any) -> Any:
+    return read_options({**READ, **{name: str(value) for name, value in options.items()}}, streaming=streaming)
+
+
+def test_defaults_are_those_of_the_kafka_source() -> None:
+    found = read()
+    assert found.path == "data"
+    assert found.subscription == Subscription(topics=("orders",))
+    assert (found.start, found.end) == (None, Point("latest"))
+    assert found.columns == COLUMNS
+    assert found.fail_on_data_loss
+    assert (found.min_partitions, found.max_records, found.max_offsets, found.group) == (None, None, None, None)
+    assert found.max_delay_ms == 15 * 60_000
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"subscribe": "a, b,a"}, Subscription(topics=("a", "b"))),
+        ({"subscribepattern": "ord.*"}, Subscription(pattern="ord.*")),
+        ({"assign": '{"b": [2, 0, 2], "a": [1]}'}, Subscription(assigned=(("a", (1,)), ("b", (0, 2))))),
+    ],
+)
+def test_what_is_read_is_said_in_one_of_three_ways(given: dict[str, str], expected: Subscription) -> None:
+    assert read_options({"path": "data", **given}, streaming=False).subscription == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"subscribe": "a", "assign": '{"a": [0]}'},
+        {"subscribe": "a", "subscribePattern": "a"},
+        {"subscribe": "a,,b"},
+        {"subscribe": " "},
+        {"subscribePattern": "("},
+        {"assign": "a"},
+        {"assign": "{}"},
+        {"assign": '{"a": 0}'},
+        {"assign": '{"a": []}'},
+        {"assign": '{"a": [-1]}'},
+        {"assign": '{"a": [true]}'},
+    ],
+)
+def test_a_subscription_that_cannot_be_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfig, match=r"subscribe|assign"):
+        read_options({"path": "data", **given}, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"startingOffsets": "earliest"}, Point("earliest", option="startingOffsets")),
+        ({"STARTINGOFFSETS": "Latest"}, Point("latest", option="startingOffsets")),
+        (
+            {"startingOffsets": '{"orders": {"1": -1, "0": 23}}'},
+            Point("offsets", each=(("orders", 0, 23), ("orders", 1, -1)), option="startingOffsets"),
+        ),
+        ({"startingTimestamp": "1700000000000"}, Point("time", 1_700_000_000_000, option="startingTimestamp")),
+        ({"startingTimestamp": "2023-11-14T22:13:20"}, Point("time", 1_700_000_000_000, option="startingTimestamp")),
+        (
+            {"startingTimestamp": "2023-11-14T23:13:20+01:00"},
+            Point("time", 1_700_000_000_000, option="startingTimestamp"),
+        ),
+        (
+            {"startingOffsetsByTimestamp": '{"orders": {"0": 5}}'},
+            Point("times", each=(("orders", 0, 5),), option="startingOffsetsByTimestamp"),
+        ),
+    ],
+)
+def test_where_to_start(given: dict[str, str], expected: Point) -> None:
+    assert read(**given).start == expected
+
+
+def test_one_time_for_all_comes_before_times_for_each_and_those_before_offsets() -> None:
+    every = {
+        "startingTimestamp": "7",
+        "startingOffsetsByTimestamp": '{"orders": {"0": 5}}',
+        "startingOffsets": "earliest",
+    }
+    assert read(**every).start.kind == "time"
+    del every["startingTimestamp"]
+    assert read(**every).start.kind == "times"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("startingOffsets", "first"),
+        ("startingOffsets", "[]"),
+        ("startingOffsets", '{"orders": 3}'),
+        ("startingOffsets", '{"orders": {"0": -3}}'),
+        ("startingOffsets", '{"orders": {"x": 0}}'),
+        ("startingOffsets", '{"orders": {"0": "7"}}'),
+        ("startingOffsets", '{"orders": {"0": true}}'),
+        ("endingOffsets", "earliest"),
+        ("endingOffsets", '{"orders": {"0": -2}}'),
+        ("startingTimestamp", "yesterday"),
+        ("endingTimestamp", ""),
+        ("startingOffsetsByTimestamp", "5"),
+        ("startingOffsetsByTimestampStrategy", "guess"),
+        ("failOnDataLoss", "maybe"),
+        ("includeHeaders", "1"),
+        ("columns", "key,size"),
+        ("columns", "key,key"),
+        ("columns", ""),
+        ("minPartitions", "0"),
+        ("minPartitions", "two"),
+        ("maxRecordsPerPartition", "-1"),
+        ("maxPartitionBytes", "much"),
+        ("maxPartitionBytes", "0"),
+        ("maxOffsetsPerTrigger", "1.5"),
+        ("minOffsetsPerTrigger", "0"),
+        ("maxTriggerDelay", "soon"),
+        ("groupId", " "),
+        ("path", ""),
+    ],
+)
+def test_a_bad_value_is_refused_with_the_name_of_the_option(name: str, value: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"(?i){name}"):
+        read(**{name: value})
+
+
+def test_a_missing_path_says_how_to_give_it() -> None:
+    with pytest.raises(InvalidConfig, match="path"):
+        read_options({"subscribe": "orders"}, streaming=False)
+    with pytest.raises(InvalidConfig, match="path"):
+        write_options({"topic": "orders"})
+
+
+def test_a_misspelt_option_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(InvalidConfig, match="startingoffsets"):
+        read(startingOffset="earliest")
+    with pytest.raises(InvalidConfig, match="batchbytes"):
+        write_options({"path": "data", "batchByte": "1"})
+
+
+def test_options_of_a_broker_are_taken_and_ignored() -> None:
+    assert read(**{"kafka.bootstrap.servers": "localhost:9092", "kafka.group.id": "g"}) == read()
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    with pytest.raises(InvalidConfig, match="stream has no end"):
+        read(streaming=True, **{name: "latest"})
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("90", 90), ("90ms", 90), ("30s", 30_000), ("15m", 900_000), ("2 hours", 7_200_000), ("1d", 86_400_000)],
+)
+def test_durations(text: str, ms: int) -> None:
+    assert read(maxTriggerDelay=text).max_delay_ms == ms
+
+
+@pytest.mark.parametrize(("text", "size"), [("1000", 1000), ("64k", 65536), ("128MB", 128 << 20), ("1GiB", 1 << 30)])
+def test_sizes(text: str, size: int) -> None:
+    assert read(maxPartitionBytes=text).max_partition_bytes == size
+
+
+def test_columns_are_read_in_the_order_that_is_asked_for() -> None:
+    assert read(columns="offset, KEY").columns == ("offset", "key")
+    assert read(includeHeaders="true").columns == (*COLUMNS, "headers")
+
+
+def test_write_options() -> None:
+    found = write_options({"path": "d", "topic": "t", "partitions": "4", "compression": "zstd", "lockTimeout": "5s"})
+    assert (found.path, found.topic, found.partitions, found.compression) == ("d", "t", 4, "zstd")
+    assert (found.batch_bytes, found.lock_timeout_s) == (128 << 10, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("compression", "rar"), ("partitions", "0"), ("batchBytes", "x"), ("lockTimeout", "x"), ("topic", "")],
+)
+def test_a_bad_value_of_a_write_option_is_refused(name: str, value: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"(?i){name}"):
+        write_options({"path": "d", "topic": "t", name: value})
