@@ -10,7 +10,7 @@ READY_BENCH := .venv/.ready-bench
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format types layers kernel dist bench-engine bench-topics clean distclean
+.PHONY: help setup demo test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark clean distclean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,9 @@ bench-engine: kernel $(READY_BENCH) ## measure the engine against what else one 
 
 bench-topics: kernel $(READY_BENCH) ## measure topics, groups and compaction beside the log that they are made of
 	@$(BIN)/python benchmarks/topics.py $(ARGS)
+
+bench-spark: kernel $(READY_BENCH) ## measure Spark over sawlog against Spark over Parquet and JSON lines
+	@$(BIN)/python benchmarks/spark.py $(ARGS)
 
 clean: ## remove what building and testing made; .venv stays
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -125,6 +125,19 @@ def test_zeros_at_the_end_are_called_zeros() -> None:
     assert damage.reason.startswith("5,000 zero bytes")
 
 
+def test_a_batch_inside_a_record_is_not_taken_for_the_next_one() -> None:
+    inner = encode([b"inner"], base_offset=100)
+    outer = encode([b"before", inner, b"after"], base_offset=0)
+    content = bytearray(outer + encode([b"next"], base_offset=3))
+    content[70:72] = b"!!"  # two bytes: no single one explains it
+    damage, following = dissect(memoryview(content))
+    assert isinstance(damage, Damage)
+    assert damage.size_bytes == len(outer)
+    assert "more than one byte" in damage.reason
+    assert isinstance(following, Batch)
+    assert following.header.base_offset == 3
+
+
 def test_garbage_between_batches_is_one_damage() -> None:
     content, starts = segment()
     mixed = content[: starts[1]] + b"garbage " * 40 + content[starts[1] :]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Log, LogConfig
+from sawlog import Log, LogConfig, StorageError
 from sawlog.cli.overlay import Overlay
 from sawlog.testing import StorageSuite
 
@@ -37,6 +37,35 @@ def test_nothing_that_is_written_reaches_the_disk(tmp_path: Path) -> None:
         assert (log.lowest_offset, log.next_offset) == (5, 50)
         assert log.read(49).value == b"more"
     assert contents(tmp_path) == before
+
+
+def test_files_are_removed_renamed_and_replaced_for_us_only(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(f"was {name}")
+    overlay = Overlay(str(tmp_path))
+    overlay.remove("a")
+    overlay.rename("b", "d")
+    overlay.replace("c", b"new")
+    assert overlay.names() == ["c", "d"]
+    assert [overlay.exists(name) for name in ("a", "b", "c", "d")] == [False, False, True, True]
+    assert (overlay.read("c"), overlay.read("d")) == (b"new", b"was b")
+    with pytest.raises(StorageError):
+        overlay.read("a")
+    with pytest.raises(StorageError):
+        overlay.open("b")
+    assert overlay.create("a").size == 0
+    assert contents(tmp_path) == {name: f"was {name}".encode() for name in ("a", "b", "c")}
+
+
+def test_a_file_is_cut_and_goes_on_for_us_only(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    storage = Overlay(str(tmp_path)).open("a")
+    storage.truncate(4)
+    assert storage.append(b"new") == 4
+    storage.write_at(2, b"XY")
+    assert storage.read(0, storage.size) == b"01XYnew"
+    assert bytes(storage.view(1, 5)) == b"1XYne"
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
 
 
 def test_a_running_writer_is_no_hindrance(tmp_path: Path) -> None:

@@ -221,25 +221,50 @@ def test_empty_value_can_mean_null(topic: Cli, data: Path) -> None:
 def test_compacted_topic_wants_keys_and_says_so_with_the_line(sawlog: Cli, data: Path, more: list[str]) -> None:
     sawlog("topic", "create", "state", "--set", "cleanup.policy=compact").ok()
     said = sawlog("produce", "state", *more, stdin=b"no key\n").failed(1)
-    assert "line 1" in said
+    assert "stdin, line 1" in said
     assert "key" in said
     assert "needs a key" in sawlog("produce", "state", "--input", "file", stdin=b"no key").failed(1)
     sawlog("produce", "state", "--key", "k", *more, stdin=b"v\n").ok()
     assert values(data, "state") == [b"v"]
 
 
+@pytest.mark.parametrize("more", [[], ["-z", "zstd"], ["-p", "0"]])
+def test_record_that_is_too_large_stops_with_its_line(sawlog: Cli, data: Path, more: list[str]) -> None:
+    sawlog("topic", "create", "small", "--set", "max.record.bytes=100").ok()
+    said = sawlog("produce", "small", *more, stdin=b"short\n" + b"x" * 500 + b"\nshort\n").failed(1)
+    assert "stdin, line 2" in said
+    assert values(data, "small") == [b"short"]
+
+
+@pytest.mark.parametrize("more", [[], ["-z", "zstd"], ["-p", "0"]])
+def test_time_that_cannot_be_stops_with_its_line_and_the_rest_is_kept(topic: Cli, data: Path, more: list[str]) -> None:
+    lines = b'{"at": 5}\n{"at": -5}\n{"at": 7}\n'
+    arguments = ["produce", "t", "-i", "ndjson", "--timestamp", "at", *more]
+    assert "stdin, line 2" in topic(*arguments, stdin=lines).failed(1)
+    topic(*arguments, "--on-error", "skip", stdin=lines).ok()
+    assert [record.timestamp for record in stored(data)] == [5, 5, 7]
+
+
+def test_large_records_are_packed_too(topic: Cli, data: Path) -> None:
+    lines = [b"small", b"x" * 1_000_000, b"small again"]
+    topic("produce", "t", "-z", "zstd", stdin=b"\n".join(lines)).ok()
+    assert values(data) == lines
+
+
 def test_rate_holds_back(topic: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("sawlog.cli.produce.time.sleep", slept.append)
+    monkeypatch.setattr("sawlog.cli.produce.sleep", slept.append)
+    monkeypatch.setattr("sawlog.cli.produce.monotonic", lambda: 100.0)  # no time passes but what is slept
     topic("produce", "t", "--rate", 10, stdin=b"a\nb\nc\n").ok()
-    assert len(slept) == 3
-    assert slept[-1] > 0.1  # the third record is due 0.3 s after the start, and no time passed in sleep
+    assert slept == pytest.approx([0.1, 0.2, 0.3])
 
 
 def test_missing_topic_or_store_is_not_found_and_not_made(
     sawlog: Cli, data: Path, orders: Path, tmp_path: Path
 ) -> None:
-    assert "nope" in sawlog("produce", "nope", stdin=b"x\n").failed(3)
+    result = sawlog("produce", "nope", "--output", "json", stdin=b"x\n")
+    assert "nope" in result.failed(3)
+    assert result.raw == b""
     assert "there is no store" in sawlog("produce", "orders", "-d", tmp_path / "other", stdin=b"x\n").failed(3)
     assert not (tmp_path / "other").exists()
 
@@ -251,6 +276,11 @@ def test_missing_topic_or_store_is_not_found_and_not_made(
         (["--key", "a", "--key-delimiter", ":"], "not both"),
         (["--input", "xml"], "--input"),
         (["--rate", "0"], "--rate"),
+        (["--value", "a"], "--value"),
+        (["--input", "file", "--timestamp", "a"], "--timestamp"),
+        (["--input", "ndjson", "--key-delimiter", ":"], "--key-delimiter"),
+        (["--input", "records", "--key", "a"], "--key"),
+        (["--input", "file", "--compression", "zstd"], "--compression"),
         (["--compression", "rar"], "--compression"),
         (["--partition", "-1"], "--partition"),
     ],

@@ -166,7 +166,9 @@ def test_log_that_is_named_wins_over_the_environment(sawlog: Cli, orders: Path) 
 
 
 def test_missing_topic_names_the_ones_there_are(sawlog: Cli, orders: Path) -> None:
-    assert "orders" in sawlog("read", "nope").failed(3)
+    said = sawlog("read", "nope").failed(3)
+    assert "orders" in said
+    assert "sawlog topic create" in said
 
 
 # --- damage

@@ -2,9 +2,10 @@
 
     python -m tests.processes.rewriting DIRECTORY SEED [STEPS [trim]]
 
-Key N is written with the values "N.0", "N.1", ... each of them named after the offset it should get as well; they go
-on where the log ends. For every acknowledged record it says "<key> <number> <offset>". Without STEPS it goes on until
-it is killed. At the end it appends the key "end". It says "ready" once the log is open.
+A value is named "<key>.<number>.<offset>": the values of a key are numbered, and each says where it should stand. Those
+of the key "none" are records without a key, which nothing removes. They go on where the log ends. For every
+acknowledged record it says "<key> <number> <offset>". Without STEPS it goes on until it is killed. At the end it
+appends the key "end". It says "ready" once the log is open.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import itertools
 import random
 import sys
 import threading
+from collections.abc import Callable, Iterable
 
-from sawlog import Log, LogConfig, SawlogError, UpkeepConfig
+from sawlog import Log, LogConfig, UpkeepConfig
 from sawlog.log import compaction
 
 from . import content
@@ -36,27 +38,48 @@ def parts(value: bytes | None) -> tuple[str, int, int]:
 
 def check(log: Log, output: str, told: str) -> dict[str, int]:
     """Against what a worker said: of every key the last acknowledged value or a later one; each where it was put."""
-    last: dict[str, tuple[int, int]] = {}
-    before = -1
+    seen = Seen(told)
     for record in log.scan():
-        key, number, offset = parts(record.value)
-        assert record.key == key.encode(), told
-        assert record.offset == offset > before, f"{told}: {key}.{number} stands at {record.offset}"
-        assert key == "x" or number > last.get(key, (-1, -1))[0], f"{told}: {key} goes back to {number}"
-        before, last[key] = offset, (number, offset)
+        seen.take(record.offset, record.key, record.value)
     for line in output.splitlines():
-        if line != "ready" and len(line.split()) == 3:
-            key, number, _ = line.split()
-            assert last.get(key, (-1, -1))[0] >= int(number), f"{told}: {line} was acknowledged"
-    return {key: number for key, (number, _) in last.items()}
+        if line != "ready" and len(line.split()) == 3:  # the last one may have been cut short by the kill
+            key, said, _ = line.split()
+            assert seen.numbers.get(key, -1) >= int(said), f"{told}: {line} was acknowledged"
+    return seen.numbers
+
+
+class Seen:
+    """Takes records in order and checks each: where it stands, that its key goes on, that no keyless one is missing."""
+
+    def __init__(self, told: str = "") -> None:
+        self.told = told
+        self.numbers: dict[str, int] = {}
+        self.offsets: set[int] = set()
+        self.position = 0
+        #: Whether records were trimmed since the last one that was taken.
+        self.trimmed = True
+
+    def take(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        name, number, wanted = parts(value)
+        assert (b"none" if key is None else key) == name.encode(), self.told
+        assert offset == wanted >= self.position, f"{self.told}: {name}.{number} for {wanted} stands at {offset}"
+        before = self.numbers.get(name, -1)
+        if name == "none" and not self.trimmed:
+            assert number == before + 1, f"{self.told}: {before} is followed by {number} at {offset}"
+        assert number > before, f"{self.told}: {name} goes back from {before} to {number}"
+        self.trimmed = self.trimmed and name != "none"
+        self.numbers[name], self.position = number, offset + 1
+        self.offsets.add(offset)
 
 
 class Rewriting:
     """Appends, and does upkeep beside them."""
 
-    def __init__(self, log: Log, seed: int) -> None:
+    def __init__(self, log: Log, seed: int, tell: Callable[[object], None] = say) -> None:
         self.log = log
         self.random = random.Random(seed)
+        self.tell = tell
+        self.failed: list[Exception] = []
         self.numbers = check(log, "", "at the start")
 
     def append(self) -> None:
@@ -64,15 +87,15 @@ class Rewriting:
         offset = self.log.next_offset
         batch, lines = [], []
         for at in range(offset, offset + self.random.choice([1, 1, 5, 30])):
-            key = str(self.random.randrange(KEYS))
+            key = "none" if self.random.random() < 0.2 else str(self.random.randrange(KEYS))
             number = self.numbers[key] = self.numbers.get(key, -1) + 1
             value = content.make(named(key, number, at), self.random.choice([0, 40, 300]))
-            batch.append((value, key.encode()))
+            batch.append((value, None if key == "none" else key.encode()))
             lines.append(f"{key} {number} {at}")
         placed = self.log.append_many(batch)
         assert placed.start == offset
         for line in lines:
-            say(line)
+            self.tell(line)
 
     def keep_up(self) -> None:
         """One piece of upkeep."""
@@ -91,10 +114,28 @@ class Rewriting:
         try:
             while not done.is_set():
                 self.keep_up()
-        except SawlogError as error:
-            if not done.is_set():
-                sys.stderr.write(f"upkeep failed: {error!r}\n")
-                raise
+        except Exception as error:
+            self.failed.append(error)
+            sys.stderr.write(f"upkeep failed: {error!r}\n")
+
+
+    def run(self, steps: Iterable[int], *, trims: bool) -> None:
+        """Append so often, with upkeep beside it; then the end."""
+        done = threading.Event()
+        beside = threading.Thread(target=self.keep_up_until, args=(done,), daemon=True)
+        beside.start()
+        log = self.log
+        for step in steps:
+            self.append()
+            if trims and step % 40 == 39:
+                log.trim(max(log.lowest_offset, log.next_offset - 800))
+            if step % 10 == 9:
+                log.seal()
+        done.set()
+        beside.join()
+        assert not self.failed, str(self.failed)
+        log.append(content.make(named("end", 0, log.next_offset)), b"end")
+        assert log.verify(), str(log.verify())
 
 
 def main(directory: str, seed: str, steps: str = "", *options: str) -> None:
@@ -102,19 +143,7 @@ def main(directory: str, seed: str, steps: str = "", *options: str) -> None:
     assert log.recovery, str(log.recovery)
     work = Rewriting(log, int(seed))
     say("ready")
-    done = threading.Event()
-    beside = threading.Thread(target=work.keep_up_until, args=(done,), daemon=True)
-    beside.start()
-    for step in range(int(steps)) if steps else itertools.count():
-        work.append()
-        if "trim" in options and step % 40 == 39:
-            log.trim(max(log.lowest_offset, log.next_offset - 800))
-        if step % 10 == 9:
-            log.seal()
-    done.set()
-    beside.join()
-    log.append(content.make(named("end", 0, log.next_offset)), b"end")
-    assert log.verify(), str(log.verify())
+    work.run(range(int(steps)) if steps else itertools.count(), trims="trim" in options)
     log.close()
 
 

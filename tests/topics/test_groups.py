@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sawlog import CorruptFile, InvalidConfig, LogClosed, ReadOnlyLog
+from sawlog import InvalidConfig, LogClosed, ReadOnlyLog
 from sawlog.errors import GroupActive, GroupNotFound, TopicNotFound
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import Fault, FaultyDirectory
@@ -223,11 +223,36 @@ def test_closed_groups_say_so(store: Store) -> None:
         groups.offsets.of("billing")
 
 
-def test_a_record_that_is_no_offset_is_reported(store: Store) -> None:
+def test_a_record_that_is_no_offset_is_reported_and_stops_nobody(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     with store.groups.offsets.turn() as turn:
         turn._log.append(b"value", key=b"no json")
-    with pytest.raises(CorruptFile, match="no json"):
-        store.groups.offsets.of("billing")
+    store.groups.commit("billing", {("orders", 0): 3})
+    assert rows(store)[0] == (3, 7)
+    assert "no json" in caplog.text
+
+
+def test_damage_costs_a_group_a_repetition_and_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Store.open(tmp_path) as store:
+        store.create_topic("orders", partitions=3).partition(0).append_many([b"x"] * 10)
+        sizes = []
+        for partition, offset in ((0, 1), (1, 1), (0, 2), (2, 1)):
+            store.groups.commit("billing", {("orders", partition): offset})
+            with store.groups.offsets.turn() as turn:
+                sizes.append(turn._log.size_bytes)
+        with store.groups.offsets.turn() as turn:
+            turn._log.seal()
+    name = tmp_path / "groups" / f"{0:020d}.log"
+    data = bytearray(name.read_bytes())
+    data[sizes[2] - 1] ^= 1  # in the third commit
+    name.write_bytes(data)
+    with Store.open(tmp_path) as store:
+        assert {n: committed for n, (committed, _) in rows(store).items()} == {0: 1, 1: 1, 2: 1}
+        assert "an earlier offset counts" in caplog.text
+        with store.consumer("billing", ["orders"]) as consumer:
+            assert [record.offset for record in consumer.drain()] == list(range(1, 10))
+        assert rows(store)[0] == (10, 0)
 
 
 def test_records_of_another_kind_are_left_alone(store: Store) -> None:

@@ -61,6 +61,11 @@ def write_everywhere(store: Store) -> None:
             topic.append(b"mine", partition=number)
 
 
+def make_another(store: Store) -> None:
+    another = store.create_topic("another", partitions=2, retention_ms=5_000_000_000_000)
+    another.append_many([b"other"] * 3, partition=1)
+
+
 OPERATIONS = [
     Operation("create", lambda store: store.create_topic("more", partitions=2, segment_bytes=1000)),
     Operation("more partitions", lambda store: store.alter_topic("orders", partitions=5)),
@@ -68,6 +73,7 @@ OPERATIONS = [
     Operation("both", lambda store: store.alter_topic("orders", partitions=4, retention_ms=5)),
     Operation("delete", lambda store: store.delete_topic("orders")),
     Operation("delete what was written to", lambda store: store.delete_topic("orders"), write_everywhere),
+    Operation("replace", lambda store: store.replace_topic("orders", "another"), make_another),
     Operation("transaction", transact),
     Operation("transaction of a writer", transact, write_everywhere),
     Operation("large transaction", lambda store: transact(store, value=LARGE), write_everywhere),

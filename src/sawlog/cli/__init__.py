@@ -18,6 +18,7 @@ traceback is shown for one thing only: a mistake of ours.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -62,11 +63,18 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
 
 def main() -> None:
     """The program `sawlog`."""
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(run(sys.argv[1:]))
+
+
+def _end(number: int, frame: object) -> None:
+    """Asked to go (SIGTERM): as any exit, so that what was taken is stored and locks are let go."""
+    sys.exit(128 + number)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code."""
+    _open_closed_streams()
     try:
         import rich  # noqa: F401 - asked for here, so that the advice comes before anything was done
         import typer
@@ -96,6 +104,13 @@ def run(arguments: Sequence[str]) -> int:
         _complain(_usage(error))
         return _leave(USAGE)
     return OK
+
+
+def _open_closed_streams() -> None:
+    """A stream that the caller has closed (`<&-`) is as good as empty, and what goes there as good as gone."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 - for as long as the process lives
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 def exit_code_of(error: BaseException) -> int:

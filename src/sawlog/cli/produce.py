@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from time import monotonic, sleep
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -52,7 +53,7 @@ class _Done:
 
     def __init__(self) -> None:
         self.records = self.size_bytes = self.skipped = 0
-        self.began = time.monotonic()
+        self.began = monotonic()
 
 
 def produce(
@@ -139,27 +140,39 @@ def produce(
     """
     if key is not None and key_delimiter is not None:
         raise typer.BadParameter("give --key or --key-delimiter, not both")
-    headers = _headers(header)
     fields = Fields(key, value, timestamp, key_delimiter)
-    done = _Done()
-    try:
-        with open_store(data, "w") as store:
-            into = store.topic(topic)
-            chosen(into, None if partition is None else [partition])
-            for path in _sources(files):
-                with _opened(path) as (stream, size):
-                    each = kind or kind_of(path)
-                    _check(each, fields, compression)
-                    if each is Kind.FILE:
-                        _stream_one(into, stream, size, key, headers, partition, done)
-                    elif _is_plain(each, fields, headers, compression, rate, empty_is_null):
-                        _append_tables(into, stream, partition, done)
-                    else:
-                        with open_sink(into, partition, None if compression is None else compression.value) as sink:
-                            entries = _named(_keyed(read_input(each, stream, fields), into), path)
-                            _append_all(sink, entries, headers, rate, empty_is_null, on_error, done)
-    finally:
-        _report(topic, done, output)
+    codec = None if compression is None else compression.value
+    wishes = Wishes(fields, _headers(header), partition, codec, rate, empty_is_null, on_error)
+    sources = [(path, kind or kind_of(path)) for path in _sources(files)]
+    for _, each in sources:
+        _check(each, wishes)
+    with open_store(data, "w") as store:
+        into = store.topic(topic)
+        chosen(into, None if partition is None else [partition])
+        done = _Done()
+        try:
+            for path, each in sources:
+                _produce_from(path, each, into, wishes, done)
+        finally:
+            _report(topic, done, output)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What was asked for, apart from where from and where to."""
+
+    fields: Fields
+    headers: tuple[tuple[str, bytes], ...]
+    partition: int | None
+    compression: str | None
+    rate: float | None
+    empty_is_null: bool
+    on_error: OnError
+
+    @property
+    def single(self) -> bool:
+        """Whether something is asked of the single record, so that tables cannot go in as they are."""
+        return self.fields != Fields() or bool(self.headers or self.compression or self.rate or self.empty_is_null)
 
 
 def _headers(given: list[str] | None) -> tuple[tuple[str, bytes], ...]:
@@ -172,23 +185,36 @@ def _headers(given: list[str] | None) -> tuple[tuple[str, bytes], ...]:
     return tuple(made)
 
 
-def _check(kind: Kind, fields: Fields, compression: Compression | None) -> None:
+def _check(kind: Kind, wishes: Wishes) -> None:
     """An option that means nothing for this kind of input is a mistake, not a wish to be passed over."""
-    named = {"--value": fields.value, "--timestamp": fields.timestamp}
-    for option, field in named.items():
+    fields = wishes.fields
+    for option, field in (("--value", fields.value), ("--timestamp", fields.timestamp)):
         if field is not None and kind in (Kind.LINES, Kind.FILE, Kind.RECORDS):
             raise typer.BadParameter(f"{kind} have no fields: use it with ndjson, csv or parquet", param_hint=option)
     if fields.key_delimiter is not None and kind is not Kind.LINES:
         raise typer.BadParameter(f"this is for lines, not for {kind}", param_hint="--key-delimiter")
     if fields.key is not None and kind is Kind.RECORDS:
         raise typer.BadParameter("records have their keys", param_hint="--key")
-    if compression is not None and kind is Kind.FILE:
+    if wishes.compression is not None and kind is Kind.FILE:
         raise typer.BadParameter("a file is streamed as it is", param_hint="--compression")
 
 
 def _sources(files: list[Path] | None) -> list[Path | None]:
     """The files; None stands for stdin."""
     return [None if str(path) == "-" else path for path in files] if files else [None]
+
+
+def _produce_from(path: Path | None, kind: Kind, topic: TopicOf, wishes: Wishes, done: _Done) -> None:
+    """Everything in one file, or in stdin."""
+    with _opened(path) as (stream, size):
+        if kind is Kind.FILE:
+            _stream_one(topic, stream, size, wishes, done)
+        elif kind is Kind.PARQUET and not wishes.single:
+            _append_tables(topic, stream, wishes.partition, done)
+        else:
+            entries = read_input(kind, stream, wishes.fields)
+            with open_sink(topic, wishes.partition, wishes.compression) as sink:
+                _append_all(sink, _keyed(entries, topic), "stdin" if path is None else str(path), wishes, done)
 
 
 @contextmanager
@@ -201,13 +227,6 @@ def _opened(path: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
         yield stream, path.stat().st_size
 
 
-def _named(entries: Iterator[Entry | BadInput], path: Path | None) -> Iterator[Entry | BadInput]:
-    """The same, with the file's name in what is wrong."""
-    name = "stdin" if path is None else str(path)
-    for each in entries:
-        yield BadInput(each.where, each.reason, f"{name}, {each.unit}") if isinstance(each, BadInput) else each
-
-
 def _keyed(entries: Iterator[Entry | BadInput], topic: TopicOf) -> Iterator[Entry | BadInput]:
     """The same; where the topic keeps the last record of a key, one without a key is bad input."""
     if not is_compacted(topic.settings):
@@ -218,26 +237,13 @@ def _keyed(entries: Iterator[Entry | BadInput], topic: TopicOf) -> Iterator[Entr
         yield BadInput(each.where, _NO_KEY.format(topic.name)) if without else each
 
 
-def _append_all(
-    sink: Sink,
-    entries: Iterator[Entry | BadInput],
-    headers: tuple[tuple[str, bytes], ...],
-    rate: float | None,
-    empty_is_null: bool,
-    on_error: OnError,
-    done: _Done,
-) -> None:
+def _append_all(sink: Sink, entries: Iterator[Entry | BadInput], source: str, wishes: Wishes, done: _Done) -> None:
     with Progress("producing", None, "records") as progress:
         for each in entries:
-            error: Exception | None = each if isinstance(each, BadInput) else None
-            if isinstance(each, Entry):
-                value = None if empty_is_null and not each.value else each.value
-                try:
-                    sink.append(value, each.key, (*each.headers, *headers), each.timestamp)
-                except InvalidRecord as refused:
-                    error = BadInput(each.where, str(refused))
-            if error is not None:
-                if on_error is OnError.STOP:
+            bad = each if isinstance(each, BadInput) else _append_one(sink, each, wishes)
+            if bad is not None:
+                error = BadInput(bad.where, bad.reason, f"{source}, {bad.unit}")
+                if wishes.on_error is OnError.STOP:
                     raise error
                 done.skipped += 1
                 note(f"skipped {error}")
@@ -246,30 +252,29 @@ def _append_all(
             done.records += 1
             done.size_bytes += len(each.value or b"") + len(each.key or b"")
             progress.advance(1)
-            if rate is not None:
-                _wait(done, rate)
+            if wishes.rate is not None:
+                _wait(done, wishes.rate)
+
+
+def _append_one(sink: Sink, entry: Entry, wishes: Wishes) -> BadInput | None:
+    """Store one record; why not, if it is refused."""
+    value = None if wishes.empty_is_null and not entry.value else entry.value
+    try:
+        sink.append(value, entry.key, (*entry.headers, *wishes.headers), entry.timestamp)
+    except InvalidRecord as refused:
+        return BadInput(entry.where, str(refused))
+    return None
 
 
 def _wait(done: _Done, rate: float) -> None:
     """Until it is time for the next record."""
-    ahead = done.records / rate - (time.monotonic() - done.began)
+    ahead = done.records / rate - (monotonic() - done.began)
     if ahead > 0:
-        time.sleep(ahead)
-
-
-def _is_plain(
-    kind: Kind,
-    fields: Fields,
-    headers: tuple[Any, ...],
-    compression: Compression | None,
-    rate: float | None,
-    empty_is_null: bool,
-) -> bool:
-    """Whether a Parquet file can go in as Arrow, column by column: nothing is asked of the single record."""
-    return kind is Kind.PARQUET and fields == Fields() and not (headers or compression or rate or empty_is_null)
+        sleep(ahead)
 
 
 def _append_tables(topic: TopicOf, stream: BinaryIO, partition: int | None, done: _Done) -> None:
+    """A Parquet file as Arrow, column by column."""
     for batch in parquet_batches(stream):
         names = [name for name in _ARROW_COLUMNS if name in batch.schema.names]
         if "value" in names:
@@ -280,20 +285,12 @@ def _append_tables(topic: TopicOf, stream: BinaryIO, partition: int | None, done
         done.size_bytes += batch.nbytes
 
 
-def _stream_one(
-    topic: TopicOf,
-    stream: BinaryIO,
-    size: int | None,
-    key: str | None,
-    headers: tuple[tuple[str, bytes], ...],
-    partition: int | None,
-    done: _Done,
-) -> None:
+def _stream_one(topic: TopicOf, stream: BinaryIO, size: int | None, wishes: Wishes, done: _Done) -> None:
     """A whole file as one record, which is never in memory."""
-    raw = None if key is None else key.encode("utf-8", "surrogateescape")
-    if raw is None and is_compacted(topic.settings):
+    key = None if wishes.fields.key is None else wishes.fields.key.encode("utf-8", "surrogateescape")
+    if key is None and is_compacted(topic.settings):
         raise InvalidRecord(_NO_KEY.format(topic.name))
-    number = partition if partition is not None else 0 if raw is None else partition_for(raw, topic.partitions)
+    number = 0 if key is None else partition_for(key, topic.partitions)
     with Progress("producing", size, "bytes") as progress:
 
         def chunks() -> Iterator[bytes]:
@@ -301,13 +298,14 @@ def _stream_one(
                 progress.advance(len(chunk))
                 yield chunk
 
-        topic.partition(number).append_stream(chunks(), key=raw, headers=headers)
+        log = topic.partition(number if wishes.partition is None else wishes.partition)
+        log.append_stream(chunks(), key=key, headers=wishes.headers)
         done.records += 1
         done.size_bytes += progress.done
 
 
 def _report(topic: str, done: _Done, output: Format) -> None:
-    seconds = time.monotonic() - done.began
+    seconds = monotonic() - done.began
     if output is Format.TABLE:
         skipped = f", {done.skipped:,} skipped" if done.skipped else ""
         count = f"{done.records:,} record{'' if done.records == 1 else 's'}"

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from ..batch.build import encode
+from ..batch import kernel
+from ..batch.build import finish, refuse
+from ..log.append import recipe_of
 from ..log.writer import BATCH_BYTES
 from ..topics.partitioner import Sticky, partition_for
 from ..topics.topic import Topic
@@ -46,28 +48,35 @@ def open_sink(topic: Topic, partition: int | None, compression: str | None) -> I
 
 
 class _Packed:
-    """Builds batches with a given compression and places them."""
+    """Builds batches with a given compression and places them. A record that cannot be stored is refused at once, and
+    leaves the others as they were."""
 
     def __init__(self, topic: Topic, partition: int | None, compression: str) -> None:
-        self._topic, self._partition, self._compression = topic, partition, compression
+        self._topic, self._partition = topic, partition
+        config = topic.partition(partition or 0).config
+        self._recipe = recipe_of(config.with_(compression=compression, compression_level=None))
         self._sticky = Sticky(topic.partitions, BATCH_BYTES)
-        self._waiting: dict[int, list[tuple[Any, ...]]] = {}
-        self._sizes: dict[int, int] = {}
+        self._builders: dict[int, kernel.BatchBuilder] = {}
         self._since = 0.0
 
     def append(self, value: bytes | None, key: bytes | None = None, headers: Any = (), timestamp: Any = None) -> None:
         """Take one record; place a batch that is full, and all of them when they have waited."""
-        size = len(value or b"") + len(key or b"")
-        number = self._choose(key, size)
-        stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
-        self._waiting.setdefault(number, []).append((value, key, headers, stamp))
-        self._sizes[number] = self._sizes.get(number, 0) + size
+        size_bytes = len(value or b"") + len(key or b"")
+        number = self._choose(key, size_bytes)
+        if size_bytes >= BATCH_BYTES:
+            self._place(number)  # it goes alone, so that it fails alone, if it does
+        builder = self._builders.get(number) or self._builders.setdefault(number, self._new_builder())
+        builder.add(value, key, headers, timestamp)
         now = time.monotonic()
         self._since = self._since or now
-        if self._sizes[number] >= BATCH_BYTES:
+        if builder.position >= BATCH_BYTES:
             self._place(number)
         elif now - self._since > LINGER_MS / 1000:
             self.flush()
+
+    def _new_builder(self) -> kernel.BatchBuilder:
+        recipe = self._recipe
+        return kernel.BatchBuilder(refuse, max_record=recipe.max_record_bytes, max_total=recipe.max_batch_bytes)
 
     def _choose(self, key: bytes | None, size_bytes: int) -> int:
         if self._partition is not None:
@@ -75,12 +84,12 @@ class _Packed:
         return self._sticky.take(size_bytes) if key is None else partition_for(key, self._topic.partitions)
 
     def _place(self, number: int) -> None:
-        batch = encode(self._waiting.pop(number), compression=self._compression)
-        del self._sizes[number]
-        self._topic.partition(number).append_batches(batch)
+        builder = self._builders.pop(number, None)
+        if builder is not None and builder.count:
+            self._topic.partition(number).append_batches(finish(builder, self._recipe).data)
 
     def flush(self) -> None:
         """Place all."""
-        for number in list(self._waiting):
+        for number in list(self._builders):
             self._place(number)
         self._since = 0.0

@@ -26,7 +26,7 @@ from ..batch.read import unpack
 from ..errors import CorruptBatch, StorageError
 from . import rewrite
 from .append import Appender
-from .rewrite import Counts, Gone, Rewritten, TooLarge, Wanted, unless_gone
+from .rewrite import Counts, Gone, Rewritten, TooLarge, Wanted, locked, unless_gone
 from .segment import Segment
 from .segments import SegmentSet
 from .state import UpkeepState, load_state, store_state
@@ -149,7 +149,7 @@ def _round(
     state.damaged = bool(damaged)
     if end <= clean and dirty:
         return False  # nothing but damage, or a batch with more keys than the table has room for
-    with log.lock:  # a truncation either has happened, or will see what is noted here
+    with locked(log):  # a truncation either has happened, or will see what is noted here
         if log.cuts != cuts:
             return False
         state.note_clean(end, time.time_ns() // 1_000_000)

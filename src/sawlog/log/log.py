@@ -280,9 +280,11 @@ class Log:
 
     def _become_reader(self) -> None:
         self._loops, self._appends = {}, None
-        self._segments = FollowedSet(self._directory, self._config)
+        before, self._segments = self._segments, FollowedSet(self._directory, self._config)
         self._reader = self._reader_of(self._segments)
         self._appender = None
+        before.successor = self._segments
+        before.wake()
 
     def _become_writer(self) -> Appender:
         with self._locking:
@@ -303,7 +305,8 @@ class Log:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Nobody else appends, truncates or trims while this is held; the holder may. Takes the lock if need be."""
+        """Nobody else appends, truncates or trims while this is held; the holder may. Takes the lock if need be. For a
+        short time, and not around upkeep (`compact` and its like), which may wait for somebody who waits for this."""
         appender = self._writable()
         with appender.lock:
             appender.check_open()

@@ -356,6 +356,10 @@ class Reader:
         pause = _POLL_S
         segments.refresh()
         while segments.next_offset <= offset:
+            if segments.successor is not None:  # the lock was given up: others write now
+                self.segments = segments = segments.successor
+                segments.refresh()
+                continue
             if segments.next_offset < offset:  # truncated behind our back: what we gave out is not there any more
                 raise OffsetOutOfRange(offset, segments.lowest_offset, segments.next_offset, segments.directory.path)
             rest = None if deadline is None else deadline - time.monotonic()

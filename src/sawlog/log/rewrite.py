@@ -70,6 +70,8 @@ BATCH_BYTES = 128 << 10
 _WRITE_BYTES = 1 << 20
 #: A batch's offsets are relative and 32-bit; so are those of an index.
 _MAX_SPAN = 2**31 - 1
+#: How long upkeep waits for the log's lock before it asks whether it should go on.
+_PATIENCE_S = 0.05
 _SPECIAL = CONTROL_BIT | TRANSACTIONAL_BIT
 
 
@@ -124,12 +126,24 @@ class Gone(Exception):
 
 
 @contextmanager
+def locked(log: Appender) -> Iterator[None]:
+    """The log's lock, for upkeep. Whoever closes the log may hold it, and waits until upkeep has ended: so it is not
+    waited for when the log is closing."""
+    while not log.lock.acquire(timeout=_PATIENCE_S):
+        log.check_upkeep()
+    try:
+        yield
+    finally:
+        log.lock.release()
+
+
+@contextmanager
 def unless_gone(log: Appender, run: Sequence[Segment]) -> Iterator[None]:
     """Upkeep reads segments without a lock. If they go meanwhile, what it meets is no error and no damage: `Gone`."""
     try:
         yield
     except (StorageError, CorruptBatch) as error:
-        with log.lock:  # whoever is just about to remove them has done it then
+        with locked(log):  # whoever is just about to remove them has done it then
             listed = log.segments.all
         if all(segment in listed for segment in run):
             raise
@@ -544,7 +558,7 @@ def swap(log: Appender, made: Rewritten, cuts: int | None = None) -> bool:
 
 def _swap(log: Appender, made: Rewritten, cuts: int | None) -> bool:
     directory, run = log.directory, made.run
-    with log.exclusive():
+    with locked(log), log.exclusive():
         listed = log.segments.all
         at = listed.index(run[0]) if run[0] in listed else -1
         cut = cuts is not None and log.cuts != cuts

@@ -42,6 +42,8 @@ class SegmentSet:
         #: Signalled when records were added or dropped; see `Reader.follow`.
         self.changed = threading.Condition()
         self.waiting = 0
+        #: Who goes on when this one has ended: see `Log.release`.
+        self.successor: SegmentSet | None = None
 
     # --- the list
 

@@ -18,7 +18,7 @@ from . import compaction, retention, rewrite
 from .append import Appender
 from .compaction import CompactionReport, times_of
 from .retention import RetentionReport
-from .rewrite import Gone, TooLarge, Wanted, unless_gone
+from .rewrite import Gone, TooLarge, Wanted, locked, unless_gone
 from .segment import Segment
 from .segments import SegmentSet
 from .state import load_state, store_state
@@ -225,7 +225,7 @@ def recompress(
             if older_than_ms and times_of(log.segments, segment)[1] > newest:
                 break
             _recompress_one(log, segment, Wanted(codec=codec, level=level, remembered=log.producers.remembers), report)
-            with log.lock:  # a truncation either has happened, or will see what is noted here
+            with locked(log):  # a truncation either has happened, or will see what is noted here
                 if log.cuts != cuts:
                     break
                 state.recompressed_offset = segment.next_offset
@@ -276,7 +276,7 @@ def scrub(log: Appender, *, not_since_ms: int = 0) -> ScrubReport:
             report.problems.extend(found.problems)
             if found.ok:
                 known[segment.base_offset] = now
-        with log.lock:  # as in `recompress`
+        with locked(log):  # as in `recompress`
             if report.segments and log.cuts == cuts:
                 state.scrubbed = {base: when for base, when in known.items() if when >= 0}
                 store_state(log.directory, state)

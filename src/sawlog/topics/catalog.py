@@ -7,11 +7,15 @@ before, under a name that no topic can have, and then renamed:
 create   topics/<id>.tmp/ with all partitions and topic.json  ->  rename to topics/<name>
 alter    partition-<n>.tmp/ -> rename to partition-<n>, each; then topic.json is replaced, which makes them count
 delete   the lock of every partition is taken; rename to topics/<id>.deleted; then the files go
+replace  a topic takes another one's place: rename to topics/<id>.swap; its topic.json gets the other's name, which is
+         the moment that counts; the other is renamed to topics/<other id>.deleted, the new one to topics/<name>
 ```
 
 Whatever is left of a half-done change (`*.tmp`, `*.deleted`, partitions beyond the number in topic.json) is removed by
-the next process that opens the store for writing. All of it happens under the store's LOCK, which is held for a moment:
-whoever finds it taken tries again for a few seconds. Reading takes no lock.
+the next process that opens the store for writing; a half-done replacement (`*.swap`) is brought to its end by whoever
+changes the catalogue next, or wants to write to a topic that is being replaced. All of it happens under the store's
+LOCK, which is held for a moment: whoever finds it taken tries again for a few seconds. Reading takes no lock. A reader
+that looks for a topic between the two last renames finds it under `<id>.swap`.
 
 Deleting needs the partitions' locks, so a topic is not deleted under a process that writes to it. A process that gets a
 partition's lock afterwards has to look whether the topic is still the same one (`Catalog.check`): what it has
@@ -47,6 +51,7 @@ from .names import (
     DELETED,
     LOCK,
     STORE,
+    SWAP,
     TMP,
     TOPIC,
     TOPICS,
@@ -86,6 +91,7 @@ class Catalog:
     def __init__(self, root: Directory, mode: str) -> None:
         self.root = root
         self.mode = mode
+        self._topics: Directory | None = None
         if mode == "w":
             self._make()
         self.id = self._load_id()
@@ -149,6 +155,8 @@ class Catalog:
             raise ReadOnlyLog(f'the store {self.root.path} was opened with mode="r"')
         held = self._lock()
         try:
+            if self._topics is not None:
+                self._finish_replacing()
             yield
         finally:
             held.release()
@@ -176,19 +184,21 @@ class Catalog:
         """The names of all topics, sorted."""
         if self._topics is None and TOPICS not in self.root.children():
             return []
-        return [name for name in self.topics.children() if is_topic_name(name)]
+        found = self.topics.children()
+        names = {name for name in found if is_topic_name(name)}
+        if any(name.endswith(SWAP) for name in found):
+            names.update(entry.name for _, entry in self._replacing())
+        return sorted(names)
 
     def load(self, name: str) -> Entry:
         """What there is to know about a topic; `TopicNotFound` if there is none."""
         missing = TopicNotFound(f"there is no topic {name!r} in {self.root.path}")
         if not isinstance(name, str) or not is_topic_name(name):
             raise missing
-        try:
-            directory = self.topics.child(name)
-        except StorageError as error:
-            if error.errno not in _MISSING:
-                raise
-            raise TopicNotFound(f"{missing}; {self._known()}") from None
+        found = self._find(name)
+        if found is None:
+            raise TopicNotFound(f"{missing}; {self._known()}")
+        directory = found
         try:
             entry = self._read(directory, name)
         finally:
@@ -198,6 +208,44 @@ class Catalog:
                 raise missing
             raise CorruptFile(f"{directory.path} holds the topic {entry.name!r}; give the directory that name again")
         return entry
+
+    def _find(self, name: str) -> Directory | None:
+        """The directory of a topic; None if there is none. Asked twice, because it may be given its name meanwhile."""
+        for _ in range(2):
+            try:
+                return self.topics.child(name)
+            except StorageError as error:
+                if error.errno not in _MISSING:
+                    raise
+            for state, entry in self._replacing():
+                if entry.name == name:
+                    try:
+                        return self.topics.child(state)
+                    except StorageError as error:
+                        if error.errno not in _MISSING:
+                            raise
+                        break  # has its name by now
+        return None
+
+    def _replacing(self) -> list[tuple[str, Entry]]:
+        """Topics that are about to take another one's place, or that were when a process died."""
+        found: list[tuple[str, Entry]] = []
+        for name in self.topics.children():
+            if not name.endswith(SWAP):
+                continue
+            try:
+                directory = self.topics.child(name)
+            except StorageError as error:
+                if error.errno not in _MISSING:
+                    raise
+                continue  # has its name by now
+            try:
+                found.append((name, self._read(directory, name)))
+            except TopicNotFound:
+                continue
+            finally:
+                directory.close()
+        return found
 
     def _known(self) -> str:
         known = self.names()
@@ -227,16 +275,27 @@ class Catalog:
         return entry
 
     def check(self, entry: Entry) -> Entry:
-        """What topic.json says now; `TopicNotFound` if the topic was deleted or made anew since `entry` was read."""
+        """What topic.json says now; `TopicNotFound` if the topic was deleted or made anew since `entry` was read.
+
+        For whoever has just got the lock of a partition: a replacement that a process left half-done ends here, because
+        what is written to the old topic now would go with it.
+        """
+        if self.mode == "w" and any(other.name == entry.name for _, other in self._replacing()):
+            with self.changing():
+                pass
         now = self.load(entry.name)
         if now.id != entry.id:
             raise TopicNotFound(f"the topic {entry.name!r} was deleted and made anew; ask the store for it again")
         return now
 
     def partition(self, entry: Entry, number: int) -> Directory:
-        """The directory of one partition."""
-        topic = self.topics.child(entry.name)
+        """The directory of one partition; `TopicNotFound` if the topic was deleted or made anew."""
+        topic = self._find(entry.name)
+        if topic is None:
+            raise TopicNotFound(f"there is no topic {entry.name!r} in {self.root.path} any more")
         try:
+            if self._read(topic, entry.name).id != entry.id:
+                raise TopicNotFound(f"the topic {entry.name!r} was deleted and made anew; ask the store for it again")
             return topic.child(partition_name(number))
         finally:
             topic.close()
@@ -255,7 +314,7 @@ class Catalog:
                 self._build(temporary, entry)
                 self.topics.rename(temporary, name)
             except BaseException:
-                self._discard(temporary)
+                self.discard(temporary)
                 raise
             self.topics.sync()
         return entry
@@ -289,7 +348,7 @@ class Catalog:
         finally:
             made.close()
 
-    def _discard(self, temporary: str) -> None:
+    def discard(self, temporary: str) -> None:
         """Remove what does not count; what cannot be removed now is removed at the next open."""
         try:
             self.topics.remove_child(temporary)
@@ -337,8 +396,46 @@ class Catalog:
             gone = f"{entry.id}{DELETED}"
             self.topics.rename(name, gone)
             self.topics.sync()
-        self._discard(gone)  # takes its time, so nobody waits for it
+        self.discard(gone)  # takes its time, so nobody waits for it
         return entry
+
+    def replace(self, entry: Entry, by: Entry) -> str:
+        """Let the topic `by` take the place, and the name, of another; what to `discard` in the end.
+
+        The caller holds the locks of all partitions of both. If it raises, it is done or not done, never half.
+        """
+        state, renamed = f"{by.id}{SWAP}", replace(by, name=entry.name)
+        with self.changing():
+            self.check(entry)
+            self.check(by)
+            try:
+                self.topics.rename(by.name, state)
+                self.topics.sync()
+                directory = self.topics.child(state)
+                try:
+                    _store(directory, renamed)
+                finally:
+                    directory.close()
+            finally:  # also after an error: forwards or backwards, as topic.json says
+                try:
+                    self._finish_replacing()
+                except StorageError:
+                    self._finish_replacing()  # most errors pass; else it is left to whoever comes next
+        return f"{entry.id}{DELETED}"
+
+    def _finish_replacing(self) -> None:
+        """Give every topic that is in between the name that its topic.json says, and remove who has it from there."""
+        for state, entry in self._replacing():
+            if entry.name in self.topics.children():
+                directory = self.topics.child(entry.name)
+                try:
+                    old = self._read(directory, entry.name)
+                finally:
+                    directory.close()
+                self.topics.rename(entry.name, f"{old.id}{DELETED}")
+                self.topics.sync()
+            self.topics.rename(state, entry.name)
+            self.topics.sync()
 
     # --- after a crash
 
@@ -363,7 +460,7 @@ class Catalog:
         return [
             name
             for name in self.topics.children()
-            if name.endswith((TMP, DELETED)) or (is_topic_name(name) and self._has_extra(name))
+            if name.endswith((TMP, DELETED, SWAP)) or (is_topic_name(name) and self._has_extra(name))
         ]
 
     def _has_extra(self, name: str) -> bool:

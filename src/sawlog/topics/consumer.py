@@ -83,8 +83,8 @@ _TOPICS_S = 2.0
 _PAUSE_S, _PAUSE_MOST_S = 0.001, 0.05
 #: Looking in vain takes at most one part in so many of the time, however many partitions there are.
 _PATIENCE = 20
-#: How often a position that is said to be gone, and is not, is tried again.
-_RETRIES = 10
+#: How often a position that seems to be gone is looked for again, and after how long.
+_RETRIES, _DOUBT_S = 10, 0.002
 
 
 class _Owned:
@@ -188,6 +188,10 @@ class Consumer:
         self._round: deque[Share] = deque()
         self._topics: dict[str, Topic] = {}
         self._topics_due_s = 0.0
+        #: The names that the store was last asked for: those of all members.
+        self._asked_for: set[str] = set()
+        #: Without a group: the topics that were begun to be read.
+        self._begun: set[str] = set()
         self._commit_due_s = time.monotonic() + (self._auto_commit_s or 0.0)
 
         #: Which thread reads; whose cursor it iterates over now; the positions before its last `poll`.
@@ -235,25 +239,37 @@ class Consumer:
             raise InvalidConfig(f"max_records must be at least 1, not {max_records}")
         deadline = time.monotonic() + timeout_s
         tries = 0
-        records: list[Record] = []
         self._check_open()
-        looked = time.monotonic()
-        self._go_on()
-        while len(records) < max_records:
-            found = self._next_cursor(None)
-            if found is not None:
-                owned, cursor = found
-                records += islice(cursor, max_records - len(records))
-                if len(records) < max_records:
-                    owned.drained()
-                continue
+        while True:
+            looked = time.monotonic()
+            self._go_on()
+            records = self._collect(max_records)
             now = time.monotonic()
             rest = deadline - now
             if records or rest <= 0 or self._ended.wait(min(_pause_s(tries, now - looked), rest)):
-                break
+                return records
             tries += 1
-            looked = time.monotonic()
-            self._go_on()
+
+    def _collect(self, most: int) -> list[Record]:
+        """At most so many of the records that are there now."""
+        records: list[Record] = []
+        try:
+            while len(records) < most:
+                found = self._next_cursor(None)
+                if found is None:
+                    break
+                owned, cursor = found
+                records += islice(cursor, most - len(records))
+                if len(records) < most:
+                    owned.drained()
+        except Exception:
+            if not records:  # else these come first; what is wrong is still wrong at the next call
+                raise
+        except BaseException:  # interrupted: nobody gets these, so they come again
+            for share, position in (self._before or {}).items():
+                if share in self._owned:
+                    self._owned[share].move(position)
+            raise
         return records
 
     def _feed(self, *, drain: bool) -> Iterator[RecordCursor]:
@@ -301,10 +317,9 @@ class Consumer:
 
     def _find(self, owned: _Owned, ends: dict[Share, int] | None) -> RecordCursor | None:
         for _ in range(_RETRIES):
-            end = owned.log.next_offset
-            lowest = owned.log.lowest_offset
+            lowest, end = _span(owned.log)
             if not lowest <= owned.position <= end:
-                self._lose(owned, lowest, end)
+                lowest, end = self._look_again(owned)
             if ends is not None:
                 end = min(ends.setdefault(owned.share, end), end)
             try:
@@ -312,6 +327,17 @@ class Consumer:
             except OffsetOutOfRange as error:
                 lost = error  # trimmed or truncated since we looked; look again
         raise lost
+
+    def _look_again(self, owned: _Owned) -> tuple[int, int]:
+        """Its position seems to be gone. Before that is believed, give a writer that is just replacing files the time
+        to be done: a position that moves is hard to take back."""
+        for _ in range(_RETRIES):
+            time.sleep(_DOUBT_S)
+            lowest, end = _span(owned.log)
+            if lowest <= owned.position <= end:
+                return lowest, end
+        self._lose(owned, lowest, end)
+        return lowest, end
 
     def _lose(self, owned: _Owned, lowest: int, end: int) -> None:
         """The records at its position are gone: do what `on_lost` says."""
@@ -348,25 +374,23 @@ class Consumer:
     def _look_for_topics(self, *, missing_ok: bool = True) -> None:
         """Ask the store for the topics of all members: more partitions, deleted, made anew."""
         found: dict[str, Topic] = {}
-        for name in sorted({*self._names, *self._topics_of_others()}):
+        view = self._view
+        self._asked_for = {*self._names, *(view.topics if view is not None else ())}
+        for name in sorted(self._asked_for):
             try:
                 found[name] = self._store.topic(name)
             except TopicNotFound:
                 if not missing_ok and name in self._names:
                     raise
+                if name in self._topics:
+                    _log.warning("the topic %r is gone; its partitions are not read any more", name)
             except LogClosed:
                 if not self._ended.is_set():
                     raise
                 return
-        for name in self._topics.keys() - found.keys():
-            _log.warning("the topic %r is gone; its partitions are not read any more", name)
         self._topics = found
         self._topics_due_s = time.monotonic() + _TOPICS_S
         self._stirred = True
-
-    def _topics_of_others(self) -> set[str]:
-        view = self._view
-        return set() if view is None else view.topics
 
     def _tick(self) -> None:
         """The background's turn: say that all is well, look at the others."""
@@ -413,6 +437,8 @@ class Consumer:
         view = self._view = _View.of(members)
         if view.silent - {me}:
             view = self._view = self._fence_silent(members, me)
+        if not view.topics <= self._asked_for:
+            self._topics_due_s = 0.0  # somebody joined who reads others as well: they count when work is shared out
         owners = {share: id for share, id in view.owners.items() if id in view.subscriptions and id != me}
         owners.update(dict.fromkeys(self._owned, me))
         partitions = [(topic.name, n) for topic in self._topics.values() for n in range(topic.partitions)]
@@ -440,11 +466,12 @@ class Consumer:
     def _take_everything(self) -> None:
         """Without a group: all partitions."""
         for topic in self._topics.values():
+            start = "earliest" if topic.name in self._begun else self._start
+            self._begun.add(topic.name)
             for number in range(topic.partitions):
                 if (topic.name, number) not in self._owned:
                     log = topic.partition(number)
-                    new = bool(self._owned) and any(name == topic.name for name, _ in self._owned)
-                    self._add(_Owned(topic, number, log, None, resolve(log, "earliest" if new else self._start)))
+                    self._add(_Owned(topic, number, log, None, resolve(log, start)))
 
     def _take(self, members: Members, me: str, shares: Sequence[Share]) -> None:
         """Become the owner of partitions that are free, and find out where to go on."""
@@ -471,7 +498,7 @@ class Consumer:
                 held = members.take(share, me)
                 if held is not None:
                     position = committed.get(share)
-                    at = log.lowest_offset if position is None else position
+                    at = resolve(log, "earliest") if position is None else position
                     owned = _Owned(topics[share[0]], share[1], log, held, at)
                     owned.committed = position
                     self._add(owned)
@@ -677,6 +704,12 @@ class Consumer:
     def __repr__(self) -> str:
         state = "closed" if self._ended.is_set() else f"partitions {sorted(self._owned)}"
         return f"<Consumer {self._group!r} of {', '.join(self._names)}: {state}>"
+
+
+def _span(log: Log) -> tuple[int, int]:
+    """The first offset that is there, and the next one; as of now, also if another process writes."""
+    end = log.next_offset
+    return log.lowest_offset, end
 
 
 def _pause_s(tries: int, cost_s: float) -> float:

@@ -11,6 +11,9 @@ value   {"offset": 1200, "topic_id": "5f0c…", "metadata": "", "time_ms": 17632
 The last record of a key counts; one without a value deletes it. The offset is that of the next record to be read. It
 counts for the topic with that id only: a topic that was deleted and made again starts without offsets.
 
+Damage in this log does not stop the groups: it is reported in the log `sawlog.topics.groups` and passed over. A group
+that had committed there goes on from an earlier offset, which costs a repetition and loses nothing.
+
 Reading takes no lock: each process keeps the offsets in memory and reads what was appended since. Who may commit what
 is said in `members`.
 
@@ -31,7 +34,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config import MIB, LogConfig, UpkeepConfig
 from ..errors import (
-    CorruptFile,
+    CorruptBatch,
     GroupActive,
     GroupNotFound,
     InvalidConfig,
@@ -131,11 +134,19 @@ class OffsetStore:
         if end < self._position or now - self._read_s > _STALE_S:
             self._groups, self._position = {}, 0
         self._read_s = now
-        start = max(self._position, self._reader.lowest_offset)
-        if start < end:
-            for record in self._reader.scan(start, end):
+        self._position = max(self._position, self._reader.lowest_offset)
+        while self._position < end:
+            self._read_on(self._reader, end)
+
+    def _read_on(self, log: Log, end: int) -> None:
+        try:
+            for record in log.scan(self._position, end):
                 self._apply(record.key, record.value)
-        self._position = end
+            self._position = end
+        except CorruptBatch as error:
+            following = end if error.next_offset is None else max(error.next_offset, self._position + 1)
+            _messages.error("%s; of the groups that committed there, an earlier offset counts", error)
+            self._position = min(following, end)
 
     def _apply(self, key: bytes | None, value: bytes | None) -> None:
         try:
@@ -154,8 +165,8 @@ class OffsetStore:
                 int(found["time_ms"]),
                 str(found["member"]),
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFile(f"a record of {self._root.path}/{GROUPS} is no committed offset: {key!r}") from error
+        except (ValueError, KeyError, TypeError):
+            _messages.error("a record of %s/%s is no committed offset: %r", self._root.path, GROUPS, key)
 
     # --- writing
 

@@ -8,6 +8,7 @@ data/
   topics/orders/partition-0/      one log
   topics/<id>.tmp/                a topic that is being made; worthless after a crash
   topics/<id>.deleted/            a topic that is being deleted
+  topics/<id>.swap/               a topic that is taking another one's place
   topics/orders/partition-4.tmp/  a partition that is being added
   groups/  members/               consumer groups
   staging/                        batches that wait to be placed, and intents: see intents.py
@@ -21,7 +22,7 @@ first; the others are ours.
 from __future__ import annotations
 
 import re
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from ..errors import InvalidTopicName
 
@@ -32,10 +33,10 @@ TOPIC = "topic.json"
 GROUPS = "groups"
 MEMBERS = "members"
 STAGING = "staging"
-TMP, DELETED = ".tmp", ".deleted"
+TMP, DELETED, SWAP = ".tmp", ".deleted", ".swap"
 
 #: The ends of names that mean a state of ours.
-_STATES = (TMP, ".swap", DELETED, ".torn", ".quarantined")
+_STATES = (TMP, SWAP, DELETED, ".torn", ".quarantined")
 _LONGEST = 249  # Kafka's limit: leaves room for "-<partition>" in a file name of 255 bytes
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION = re.compile(r"partition-(0|[1-9][0-9]*)(\.tmp)?")
@@ -88,9 +89,13 @@ def partition_number(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
 def quoted(text: str) -> str:
-    """Any text as a file name that gives it back (`unquoted`), is no hidden file and has no suffix of ours."""
-    return quote(text, safe="").replace(".", "%2E").replace("~", "%7E")
+    """Any text as a file name that gives it back (`unquoted`), is no hidden file, has no suffix of ours, and differs
+    from that of another text by more than upper and lower case."""
+    return "".join(each if each in _PLAIN else "".join(f"%{byte:02x}" for byte in each.encode()) for each in text)
 
 
 def unquoted(name: str) -> str:

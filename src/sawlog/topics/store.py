@@ -25,7 +25,7 @@ import errno
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from os import PathLike
 from types import TracebackType
@@ -35,6 +35,7 @@ from ..errors import (
     DirectoryLocked,
     InvalidConfig,
     LogClosed,
+    OffsetMismatch,
     ReadOnlyLog,
     SawlogError,
     StoreNotFound,
@@ -305,6 +306,35 @@ class Store:
             # Our own locks have to go first. If somebody else has one, the topic is opened anew when it is used.
             self._drop(name, TopicNotFound(f"the topic {name!r} was closed in order to be deleted"))
             self._catalog.delete(name)
+
+    def replace_topic(self, name: str, by: str, *, ends: Mapping[int, int] | None = None) -> Topic:
+        """Let the topic `by` take the name of another, which is deleted; at one moment, also if the process dies.
+
+        Nobody may be writing to either: `DirectoryLocked`. With `ends` (partition to next offset), nothing may have
+        been written to the old one beyond these: `OffsetMismatch`. The topic keeps the id of `by`, so that committed
+        offsets of the old one do not count for it.
+        """
+        with self._committing, self._lock:
+            self._check_writable()
+            if name == by:
+                raise InvalidConfig(f"the topic {name!r} cannot take its own place")
+            entries = self._catalog.load(name), self._catalog.load(by)
+            with ExitStack() as held:
+                for entry in entries:
+                    topic = self._known(entry)
+                    for number in range(topic.partitions):
+                        log = topic.partition(number)
+                        held.enter_context(log.hold())
+                        if ends is not None and entry is entries[0] and log.next_offset != ends.get(number, 0):
+                            raise OffsetMismatch(ends.get(number, 0), log.next_offset)
+                try:
+                    gone = self._catalog.replace(*entries)
+                finally:  # whatever they were, their names may be other ones now
+                    held.close()
+                    self._drop(by, TopicNotFound(f"the topic {by!r} has taken the place of {name!r}"))
+                    self._drop(name, TopicNotFound(f"the topic {name!r} was replaced; ask the store for it again"))
+            self._catalog.discard(gone)  # takes its time, so the locks of what stays are free
+            return self.topic(name)
 
     def upkeep(self) -> list[UpkeepReport]:
         """Do now what the settings of all topics ask for; what was done, partition by partition."""

@@ -1,0 +1,121 @@
+"""Slices: parts of a log that other processes read by themselves, however the log changes meanwhile."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from typing import Any
+
+import pytest
+
+from sawlog import CorruptBatch, Log, LogConfig, OffsetOutOfRange
+from sawlog.log import slices
+from sawlog.log.slices import Slice
+
+from .places import FilePlace, Place
+
+COLUMNS = ["offset", "key", "value"]
+
+
+def filled(place: Place, **settings: Any) -> Log:
+    log = place.open(LogConfig(segment_bytes=4000, index_interval_bytes=200, **settings))
+    chance = random.Random(3)
+    for number in range(60):
+        log.append_many(
+            [(b"value %d.%d" % (number, each), b"key %d" % (each % 3)) for each in range(chance.randrange(1, 9))]
+        )
+    return log
+
+
+def offsets(log: Log, pieces: list[Slice]) -> list[int]:
+    """What is read through the slices."""
+    found: list[int] = []
+    for piece in pieces:
+        for batch in slices.read(log._directory, piece, log.config, columns=COLUMNS, batch_rows=50):
+            assert batch.schema.names == COLUMNS
+            found.extend(batch.column("offset").to_pylist())
+    return found
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("target", [None, 1, 300, 1500, 1 << 30])
+@pytest.mark.parametrize("most", [None, 1, 7])
+def test_slices_cover_a_range_without_gap_or_overlap(
+    place: Place, compression: str, target: int | None, most: int | None
+) -> None:
+    log = filled(place, compression=compression)
+    end = log.next_offset
+    for start, stop in ((0, end), (5, end - 5), (17, 18), (end // 2, end), (9, 9)):
+        pieces = slices.plan(log, start, stop, target_bytes=target, max_records=most)
+        assert offsets(log, pieces) == list(range(start, stop))
+        assert all(most is None or piece.end_offset - piece.start_offset <= most for piece in pieces)
+
+
+def test_slices_of_a_target_are_of_about_that_size(place: Place) -> None:
+    log = filled(place)
+    pieces = slices.plan(log, 0, log.next_offset, target_bytes=1000)
+    assert len(pieces) > len(log.segments)
+    assert all(piece.size_bytes < 2500 for piece in pieces)
+
+
+def test_a_whole_segment_is_one_slice_and_its_index_is_not_opened(place: Place) -> None:
+    log = filled(place)
+    for segment in log.segment_set.all[:-1]:
+        segment.unload()
+    pieces = slices.plan(log, 0, log.next_offset, target_bytes=1 << 30)
+    assert len(pieces) == len(log.segments)
+    assert not any(segment.is_loaded for segment in log.segment_set.all[:-1])
+
+
+def test_a_range_touches_only_its_own_segments(place: Place) -> None:
+    log = filled(place)
+    third = log.segments[2]
+    pieces = slices.plan(log, third.base_offset, third.next_offset, target_bytes=500)
+    assert {piece.base_offset for piece in pieces} == {third.base_offset}
+
+
+def test_a_slice_travels_to_another_process(place: Place) -> None:
+    log = filled(place)
+    pieces = slices.plan(log, 3, 90, target_bytes=700)
+    assert pickle.loads(pickle.dumps(pieces)) == pieces
+
+
+def test_what_is_appended_after_planning_is_not_read(place: Place) -> None:
+    log = filled(place)
+    pieces = slices.plan(log, 0, log.next_offset)
+    end = log.next_offset
+    log.append(b"later")
+    assert offsets(log, pieces) == list(range(end))
+
+
+def test_a_reader_beside_the_writer_plans_and_reads_the_active_segment(file_place: FilePlace) -> None:
+    log = filled(file_place)
+    with Log.open(file_place.path, log.config, mode="r") as reader:
+        pieces = slices.plan(reader, 0, reader.next_offset, target_bytes=600)
+        log.append(b"later")
+        assert offsets(reader, pieces) == list(range(log.next_offset - 1))
+
+
+@pytest.mark.parametrize("change", ["compact", "merge_segments", "recompress"])
+def test_segments_that_were_rewritten_since_are_read_as_they_are_now(place: Place, change: str) -> None:
+    log = filled(place)
+    pieces = slices.plan(log, 10, log.next_offset - 3, target_bytes=700)
+    getattr(log, change)()
+    expected = [record.offset for record in log.scan(10, log.next_offset - 3)]
+    assert offsets(log, pieces) == expected
+
+
+def test_records_that_were_dropped_since_are_an_error(place: Place) -> None:
+    log = filled(place)
+    pieces = slices.plan(log, 0, log.next_offset)
+    log.trim(log.segments[1].next_offset)
+    with pytest.raises(OffsetOutOfRange):
+        offsets(log, pieces)
+
+
+def test_damage_is_reported_and_not_passed_over(file_place: FilePlace) -> None:
+    log = filled(file_place)
+    pieces = slices.plan(log, 0, log.next_offset)
+    file_place.flip(log.segments[1].path.rpartition("/")[2], 100)
+    with pytest.raises(CorruptBatch):
+        offsets(log, pieces)

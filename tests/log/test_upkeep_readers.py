@@ -1,0 +1,318 @@
+"""Readers beside upkeep, in the same process and in others: they see every record that nothing supersedes, in order,
+once, and never an error, whatever is compacted, merged, recompressed, rotated and trimmed under them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sawlog import Log, LogConfig, RecordRemoved
+from sawlog.log import rewrite, swapping
+from sawlog.log.segments import FollowedSet
+
+from ..batch.clients import seen
+from ..processes.launch import finish, ready, start
+from ..processes.rewriting import SETTINGS, Rewriting
+from ..processes.watching import Watching
+from .places import FilePlace, Place
+
+SEED = int(os.environ.get("SAWLOG_SEED", "7"))
+WAYS: list[tuple[str, ...]] = [("follow",), ("read",), ()]
+
+
+# --- all at once
+
+
+@pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])
+def test_readers_in_the_same_process_see_what_stays(place: Place, trims: bool, steps: int = 100) -> None:
+    log = place.open(SETTINGS.with_(max_mapped_segments=3))
+    work = Rewriting(log, SEED, tell=lambda line: None)
+    work.append()
+    fall = ("fall",) if trims else ()
+    watching = [Watching(log, SEED + number, (*way, *fall)) for number, way in enumerate(WAYS)]
+    with ThreadPoolExecutor(len(watching)) as pool:
+        running = [pool.submit(each.run) for each in watching]
+        work.run(range(steps), trims=trims)
+        for each in running:
+            each.result(timeout=60)
+
+
+@pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])
+def test_readers_in_other_processes_see_what_stays(tmp_path: Path, trims: bool, steps: int = 120) -> None:
+    fall = ("fall",) if trims else ()
+    readers = [start("watching", tmp_path, SEED + number, *way, *fall) for number, way in enumerate(WAYS[:1] + WAYS[2:])]
+    writer = ready(start("rewriting", tmp_path, SEED, steps, *(("trim",) if trims else ())))
+    finish(writer)
+    for reader in readers:
+        summary = json.loads(finish(reader).splitlines()[-1])
+        assert summary["seen"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])
+def test_readers_at_length(file_place: FilePlace, tmp_path: Path, trims: bool, seed: int) -> None:
+    test_readers_in_other_processes_see_what_stays(tmp_path / str(seed), trims, 1500)
+    test_readers_in_the_same_process_see_what_stays(file_place, trims, 800)
+
+
+# --- step by step
+
+
+def numbered(place: Place, **settings: Any) -> Log:
+    """Six keys, written over and over into five sealed segments, and the active one."""
+    log = place.open(LogConfig(durability="os", **settings))
+    for i in range(60):
+        log.append(b"%d" % i * 20, b"%d" % (i % 6))
+        if i % 12 == 11:
+            log.seal()
+    log.append(b"end", b"end")
+    return log
+
+
+WORK: dict[str, Callable[[Log], object]] = {
+    "compact": lambda log: log.compact(),
+    "merge": lambda log: log.merge_segments(),
+    "recompress": lambda log: log.recompress(),
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_scan_that_has_begun_goes_on(place: Place, work: str) -> None:
+    log = numbered(place)
+    expected = [seen(record) for record in log]
+    scan, follow = log.scan(), log.follow(timeout=0)
+    arrow = log.scan_arrow(batch_rows=5)
+    first = [seen(next(scan)), seen(next(follow))]
+    rows = next(arrow).column("offset").to_pylist()
+    assert first == [expected[0]] * 2
+    WORK[work](log)
+    stay = [seen(record) for record in log]
+    for rest in ([seen(record) for record in scan], [seen(record) for record in follow]):
+        assert rest == [record for record in expected if record in rest]
+        assert set(stay) - {expected[0]} <= set(rest)
+    rows += [offset for batch in arrow for offset in batch.column("offset").to_pylist()]
+    assert rows == sorted(set(rows))
+    assert {record[0] for record in stay} <= set(rows)
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_reader_elsewhere_goes_on(file_place: FilePlace, work: str) -> None:
+    log = numbered(file_place)
+    reader = file_place.open(mode="r", max_mapped_segments=2)
+    assert len(list(reader)) == 61
+    scan, follow = reader.scan(), reader.follow(timeout=0)
+    next(scan)
+    next(follow)
+    WORK[work](log)
+    stay = [seen(record) for record in log]
+    for rest in ([seen(record) for record in scan], [seen(record) for record in follow]):
+        assert set(stay[1:]) <= set(rest)
+        assert [record[0] for record in rest] == sorted({record[0] for record in rest})
+    assert [seen(record) for record in reader] == stay
+    for offset in range(61):
+        try:
+            assert seen(reader.read(offset)) in stay
+        except RecordRemoved:
+            assert offset not in {record[0] for record in stay}
+
+
+def test_views_of_a_segment_that_was_replaced_stay_valid(file_place: FilePlace) -> None:
+    log = numbered(file_place)
+    batches = list(log.scan_arrow(views=True))
+    page = log.fetch(0, 1 << 20)
+    before = [batch.to_pylist() for batch in batches], page.raw
+    log.compact()
+    log.merge_segments()
+    log.recompress()
+    assert ([batch.to_pylist() for batch in batches], page.raw) == before
+
+
+STEPS = ["made", "swapped", "indexes gone", "first gone", "all gone", "index written", "renamed"]
+
+
+def pausing(monkeypatch: pytest.MonkeyPatch, directory: Any, look: Callable[[str], None]) -> None:
+    """Look at the log between any two changes of its directory, while segments are replaced."""
+    real = {name: getattr(type(directory), name) for name in ("rename", "remove", "replace")}
+
+    def wrapped(name: str) -> Any:
+        def call(self: Any, first: str, *rest: Any) -> Any:
+            done = real[name](self, first, *rest)
+            look(f"{name} {first}")
+            return done
+
+        return call
+
+    for name in real:
+        monkeypatch.setattr(type(directory), name, wrapped(name))
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_between_any_two_steps_of_a_swap_readers_see_a_whole_log(
+    file_place: FilePlace, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """One that was open before, one that opens just now, and one in the writer itself."""
+    log = numbered(file_place, segment_bytes=3000)
+    expected = [seen(record) for record in log]
+    old = file_place.open(mode="r", max_mapped_segments=0)
+    steps: list[str] = []
+    lists: list[list[Any]] = []
+
+    def look(step: str) -> None:
+        steps.append(step)
+        with Log.open(file_place.path, mode="r") as new:
+            for reader in (log, new, old):
+                found = [seen(record) for record in reader]
+                assert found == [record for record in expected if record in found]
+                lists.append(found)
+                for offset in (0, 30, 59):
+                    try:
+                        assert seen(reader.read(offset)) == expected[offset]
+                    except RecordRemoved:
+                        assert work == "compact"
+                assert reader.next_offset == 61
+
+    with monkeypatch.context() as patched:
+        pausing(patched, log._directory, look)
+        WORK[work](log)
+    assert any(".swap" in step for step in steps)
+    stay = {record[0] for record in (seen(r) for r in log)}
+    assert all(stay <= {record[0] for record in found} for found in lists)
+    if work != "compact":
+        assert all(found == expected for found in lists)
+
+
+def test_a_listing_that_misses_the_swap_and_what_it_replaced_is_looked_at_again(
+    file_place: FilePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory is not listed in one moment: what is renamed meanwhile may be missing under both names."""
+    log = numbered(file_place)
+    stale = log._directory.names()
+    log.merge_segments()
+    reader = file_place.open(mode="r")
+    real = type(reader._directory).names
+    lies = [[name for name in stale if not name.startswith(f"{12:020d}")] for _ in range(1)]
+
+    def names(self: Any) -> list[str]:
+        return lies.pop() if lies else real(self)
+
+    monkeypatch.setattr(type(reader._directory), "names", names)
+    fresh = Log.open(file_place.path, mode="r")
+    assert [record.offset for record in fresh] == list(range(61))
+    fresh.close()
+
+
+def test_a_replaced_segment_is_let_go_when_its_readers_are_gone(file_place: FilePlace) -> None:
+    log = numbered(file_place)
+    list(log)
+    for _ in range(30):
+        log.compact()
+        log.append(b"x", b"0")
+        log.seal()
+        list(log)
+    deleted = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd.isdigit() and _is_open(fd)]
+    assert len([path for path in deleted if str(file_place.path) in path and "deleted" in path]) <= 2
+
+
+def _is_open(fd: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+# --- with the writer's other work
+
+
+def test_appends_go_on_while_a_replacement_is_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = numbered(place)
+    placed: list[int] = []
+    real = rewrite.replace_run
+
+    def replace(*arguments: Any) -> Any:
+        appended = threading.Thread(target=lambda: placed.append(log.append(b"meanwhile", b"0")))
+        appended.start()
+        appended.join(timeout=30)
+        assert placed, "an append had to wait"
+        return real(*arguments)
+
+    monkeypatch.setattr(rewrite, "replace_run", replace)
+    assert log.compact().records_removed == 54
+    assert placed[0] == 61
+    assert log.read(61).value == b"meanwhile"
+
+
+def test_closing_does_not_wait_for_upkeep_to_finish(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = numbered(place)
+    began, closing = threading.Event(), threading.Event()
+    real = rewrite.chunks_of
+
+    def chunks(*arguments: Any) -> Any:
+        began.set()
+        assert closing.wait(30)
+        yield from real(*arguments)
+
+    monkeypatch.setattr(rewrite, "chunks_of", chunks)
+    appender = log._appender
+    assert appender is not None
+    with ThreadPoolExecutor(2) as pool:
+        work = pool.submit(log.compact)
+        assert began.wait(30)
+        closed = pool.submit(log.close)
+        while not appender.closing:
+            pass
+        closing.set()
+        closed.result(timeout=30)
+        assert type(work.exception(timeout=30)).__name__ == "LogClosed"
+    assert not [name for name in place.names() if name.endswith((".tmp", ".swap"))]
+    assert place.open().recovery.clean
+
+
+def test_two_threads_that_compact_take_turns(place: Place) -> None:
+    log = numbered(place)
+    with ThreadPoolExecutor(4) as pool:
+        reports = list(pool.map(lambda _: log.compact(), range(4)))
+    assert sum(report.records_removed for report in reports) == 54
+    assert log.verify()
+
+
+def test_a_log_may_be_removed_during_upkeep(place: Place) -> None:
+    log = numbered(place)
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            log.compact()
+            log.merge_segments()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(work)
+        log.remove()
+        done.set()
+        error = running.exception(timeout=30)
+    assert error is None or type(error).__name__ == "LogClosed"
+    assert place.files() == {}
+
+
+def test_what_finishes_a_swap_can_be_done_twice(place: Place) -> None:
+    """Recovery does it from the beginning, however far it had come."""
+    log = numbered(place)
+    expected = [seen(record) for record in log]
+    log.close()
+    files = place.files()
+    sealed = sorted(name for name in files if name.endswith(".log"))[:3]
+    name = f"{0:020d}-{36:020d}.log.swap"
+    place.write(name, b"".join(files[each] for each in sealed))
+    directory = log._directory if place.kind == "memory" else None
+    if directory is not None:
+        swapping.finish_swap(directory, name, 0, [12, 24])
+        place.write(name, b"".join(files[each] for each in sealed))
+    log = place.open()
+    assert log.recovery
+    assert [seen(record) for record in log] == expected
+    assert isinstance(place.open(mode="r")._segments, FollowedSet)

@@ -1,0 +1,66 @@
+"""What the tests of consumers have in common: filling partitions, waiting, looking at a group's files."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sawlog.topics.consumer import Consumer
+from sawlog.topics.members import group_directory
+from sawlog.topics.store import Store
+
+PATIENCE_S = 20.0
+
+
+def fill(store: Store, count: int, partition: int = 0, topic: str = "orders") -> list[bytes]:
+    """Append so many records to a partition; their values, all different."""
+    log = store.topic(topic).partition(partition)
+    first = log.next_offset
+    values = [b"%d/%d" % (partition, first + number) for number in range(count)]
+    log.append_many(values)
+    return values
+
+
+def values(records: Any) -> list[bytes]:
+    """Their values."""
+    return [record.value for record in records]
+
+
+def until(condition: Any, *consumers: Consumer) -> None:
+    """Let consumers poll, as their own loops would, until something is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"did not come about: {consumers}"
+        time.sleep(0.002)
+        for consumer in consumers:
+            consumer.poll(0.01)
+
+
+def committed(store: Store, partition: int = 0) -> int | None:
+    """What the group `billing` has committed for a partition of `orders`."""
+    rows = {(row.topic, row.partition): row for row in store.groups.describe("billing").rows}
+    return rows["orders", partition].committed
+
+
+def names(store: Store, group: str) -> list[str]:
+    """The files of its members."""
+    directory = group_directory(store.directory, group, create=False)
+    try:
+        return directory.names()
+    finally:
+        directory.close()
+
+
+def remove(store: Store, group: str, name: str) -> None:
+    """As a member does that takes another one for dead."""
+    directory = group_directory(store.directory, group, create=False)
+    try:
+        directory.remove(name)
+    finally:
+        directory.close()
+
+
+def beats(store: Store) -> int:
+    """How often the only member of the group `billing` has said that all is well."""
+    (member,) = store.groups.describe("billing").members
+    return member.beat

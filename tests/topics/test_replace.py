@@ -1,0 +1,167 @@
+"""A topic takes another one's place: at one moment, with nothing lost, whoever is reading or writing."""
+
+from __future__ import annotations
+
+import pytest
+
+from sawlog.errors import DirectoryLocked, InvalidConfig, OffsetMismatch, TopicNotFound
+from sawlog.storage import MemoryDirectory
+from sawlog.topics import documents
+from sawlog.topics.store import Store
+
+from .stores import FilePlace, StorePlace, copied, values
+
+
+def laid_out(store: Store) -> None:
+    """`orders` with two partitions and three records; `next` with one partition and one."""
+    orders = store.create_topic("orders", partitions=2)
+    orders.append_many([b"a", b"b"], partition=0)
+    orders.append(b"c", partition=1)
+    store.create_topic("next", segment_bytes=5000).append(b"new")
+
+
+def test_the_new_topic_has_the_name_and_the_old_one_is_gone(place: StorePlace) -> None:
+    store = place.open()
+    laid_out(store)
+    new = store["next"].id
+    replaced = store.replace_topic("orders", "next")
+    assert store.topics() == ["orders"]
+    assert (replaced.id, replaced.partitions, replaced.settings) == (new, 1, {"segment.bytes": 5000})
+    assert values(store["orders"].scan()) == [b"new"]
+    assert place.raw().child("topics").children() == ["orders"]
+
+
+def test_the_replaced_topic_can_be_written_to_at_once(place: StorePlace) -> None:
+    store = place.open()
+    laid_out(store)
+    store.replace_topic("orders", "next").append(b"more")
+    store.close()
+    assert values(place.open()["orders"].scan()) == [b"new", b"more"]
+
+
+def test_who_has_the_old_topic_is_told_to_ask_again(place: StorePlace) -> None:
+    store, other = place.open(), place.open()
+    laid_out(store)
+    old, elsewhere = store["orders"], other["orders"]
+    assert len(elsewhere.partition(0)) == 2
+    store.replace_topic("orders", "next")
+    for topic in (old, elsewhere):
+        with pytest.raises(TopicNotFound, match="ask the store for it again"):
+            topic.append(b"lost", partition=0)
+    assert values(other["orders"].scan()) == [b"new"]
+
+
+def test_an_old_topic_does_not_open_partitions_of_the_new_one(place: StorePlace) -> None:
+    store, other = place.open(), place.open("w")
+    laid_out(store)
+    elsewhere = other["orders"]
+    store.replace_topic("orders", "next")
+    with pytest.raises(TopicNotFound, match="made anew"):
+        elsewhere.partition(0)
+
+
+@pytest.mark.parametrize("held", ["orders", "next"])
+def test_nothing_is_replaced_under_a_writer(place: StorePlace, held: str) -> None:
+    store, other = place.open(), place.open()
+    laid_out(store)
+    store.close()
+    other[held].append(b"mine", partition=0)
+    again = place.open()
+    with pytest.raises(DirectoryLocked):
+        again.replace_topic("orders", "next")
+    assert again.topics() == ["next", "orders"]
+
+
+def test_records_that_came_since_are_not_lost(place: StorePlace) -> None:
+    store = place.open()
+    laid_out(store)
+    with pytest.raises(OffsetMismatch):
+        store.replace_topic("orders", "next", ends={0: 2, 1: 0})
+    assert store.topics() == ["next", "orders"]
+    store.replace_topic("orders", "next", ends={0: 2, 1: 1})
+    assert store.topics() == ["orders"]
+
+
+def test_committed_offsets_of_the_old_topic_do_not_count(place: StorePlace) -> None:
+    store = place.open()
+    laid_out(store)
+    store.groups.commit("billing", {("orders", 0): 2})
+    store.replace_topic("orders", "next")
+    [row] = store.groups.describe("billing").rows
+    assert row.committed is None
+
+
+def test_a_topic_does_not_replace_itself(place: StorePlace) -> None:
+    store = place.open()
+    laid_out(store)
+    with pytest.raises(InvalidConfig):
+        store.replace_topic("orders", "orders")
+
+
+# --- a process died in between
+
+
+def left_by_a_death(*, renamed_away: bool) -> MemoryDirectory:
+    """The new topic has the old one's name in its topic.json, and not on disk."""
+    directory = MemoryDirectory()
+    with Store.open(directory, upkeep_interval_s=None) as store:
+        laid_out(store)
+        old, new = store["orders"].id, store["next"].id
+    topics = directory.child("topics")
+    topics.rename("next", f"{new}.swap")
+    moved = topics.child(f"{new}.swap")
+    documents.store(moved, "topic.json", {**documents.load(moved, "topic.json"), "name": "orders"})
+    if renamed_away:
+        topics.rename("orders", f"{old}.deleted")
+    return copied(directory)
+
+
+@pytest.mark.parametrize("renamed_away", [False, True])
+def test_opening_brings_it_to_its_end(renamed_away: bool) -> None:
+    with Store.open(left_by_a_death(renamed_away=renamed_away), upkeep_interval_s=None) as store:
+        assert store.directory.child("topics").children() == ["orders"]
+        assert values(store["orders"].scan()) == [b"new"]
+
+
+def test_a_reader_finds_the_new_topic_between_two_names() -> None:
+    with Store.open(left_by_a_death(renamed_away=True), "r") as store:
+        assert store.topics() == ["orders"]
+        assert values(store["orders"].scan()) == [b"new"]
+
+
+def test_nobody_writes_to_a_topic_that_is_already_replaced() -> None:
+    directory = left_by_a_death(renamed_away=False)
+    topics = directory.child("topics")
+    [state] = [name for name in topics.children() if name.endswith(".swap")]
+    topics.rename(state, "hidden")  # so that opening does not bring it to its end
+    hidden = topics.child("hidden")
+    fields = documents.load(hidden, "topic.json")
+    documents.store(hidden, "topic.json", {**fields, "name": "hidden"})
+    with Store.open(directory, upkeep_interval_s=None) as store:
+        old = store["orders"]
+        assert len(old.partition(0)) == 2
+        documents.store(hidden, "topic.json", fields)
+        topics.rename("hidden", state)
+        with pytest.raises(TopicNotFound, match="made anew"):
+            old.append(b"lost", partition=0)
+        assert values(store["orders"].scan()) == [b"new"]
+
+
+def test_other_changes_come_after_it() -> None:
+    directory = left_by_a_death(renamed_away=True)
+    with Store.open(directory, "r") as reader:
+        assert reader.topics() == ["orders"]
+    with Store.open(directory, upkeep_interval_s=None) as store:
+        store.delete_topic("orders")
+        assert store.topics() == []
+        assert store.directory.child("topics").children() == []
+
+
+def test_a_reader_in_files_keeps_what_it_has_open(file_place: FilePlace) -> None:
+    store, reader = file_place.open(), file_place.open("r")
+    laid_out(store)
+    log = reader["orders"].partition(0)
+    assert len(log) == 2
+    store.replace_topic("orders", "next")
+    assert values(log.scan()) == [b"a", b"b"]
+    assert values(reader["orders"].scan()) == [b"new"]
