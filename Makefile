@@ -10,15 +10,18 @@ READY_BENCH := .venv/.ready-bench
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark clean distclean
+.PHONY: help setup demo tour test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark clean distclean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: kernel ## make .venv with all that development needs; quick the second time (PYTHON=python3.12 to choose one)
 
-demo: kernel ## show what sawlog does, on this machine
+demo: kernel ## the main job: a stream of events through Spark, exactly once, killed in the middle
 	@$(BIN)/python examples/demo.py $(ARGS)
+
+tour: kernel ## the engine by itself: a million records written, read, killed and damaged
+	@$(BIN)/python examples/tour.py $(ARGS)
 
 test: lint types layers kernel ## everything that has to pass: lint, types, layers, the quick tests
 	@$(BIN)/python -m pytest -n 2 $(ARGS)

@@ -6,8 +6,9 @@
 - *write*: the same rows from Parquet into a topic, and into zstd Parquet.
 - *micro-batch*: 20 rows from source to sink, beside Spark's rate source to its noop sink.
 
-Data: 2 GB of records with 100-byte values, and with 1 KiB (200 MB with --quick). Each query runs a few times in turn, the
-best counts: the JVM needs some runs to warm up. CPU time is that of the JVM and all its Python workers.
+Data: 2 GB of records with 100-byte values, and with 1 KiB (200 MB with --quick), all seven columns in Parquet and in
+JSON lines as well (of the latter a tenth). Each query runs a few times in turn, the best counts: the JVM needs some
+runs to warm up. CPU time is that of the JVM and all its Python workers.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import sawlog
 import sawlog.spark
 
 MB = 1_000_000
+_LINES = "key string, value string, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 PARTITIONS = 4
 CHUNK = 50_000
 
@@ -81,11 +83,19 @@ class Data:
                 placed = topic.partition(at).append_arrow(chunk)
                 writers[at].write_table(_with_places(chunk, at, placed.start))
                 if number * CHUNK * (self.value_bytes + 20) < 200 * MB:  # text is slow: a tenth of it is enough
-                    for key, value in zip(chunk["key"].to_pylist(), chunk["value"].to_pylist(), strict=True):
-                        lines[at].write(b'{"key":"%s","value":"%s"}\n' % (key, value))
+                    lines[at].write(b"".join(_lines(chunk, at, placed.start)))
                     self.line_count = (number + 1) * CHUNK
         for each in (*writers, *lines):
             each.close()
+
+
+def _lines(chunk: pa.Table, partition: int, first: int) -> Iterator[bytes]:
+    """The same rows as text."""
+    line = b'{"key":"%s","value":"%s","topic":"events","partition":%d,"offset":%d,"timestamp":"%s","timestampType":0}\n'
+    times = [moment.isoformat().encode() for moment in chunk["timestamp"].to_pylist()]
+    columns = zip(chunk["key"].to_pylist(), chunk["value"].to_pylist(), times, strict=True)
+    for number, (key, value, moment) in enumerate(columns):
+        yield line % (key, value, partition, first + number, moment)
 
 
 def _parquet_schema() -> pa.Schema:
@@ -187,7 +197,7 @@ def _scans(value_bytes: int, noop: Bar, keyed: Bar) -> Callable[[Bench], list[Ro
         rows: list[Row] = []
         topic = _topic(spark, data)
         parquet = spark.read.parquet(str(data.parquet))
-        lines = spark.read.schema("key string, value string").json(str(data.lines))
+        lines = spark.read.schema(_LINES).json(str(data.lines))
         queries: list[tuple[str, Any, Any, Callable[[Any], object], Bar | None]] = [
             ("scan to noop", topic, parquet, _noop, noop),
             ("keyed aggregation", topic, parquet, _aggregated, keyed),

@@ -1,181 +1,257 @@
-"""See sawlog work on this machine, in five acts. Run it with `make demo`, or directly; `--help` says more.
+"""The main job: a shop's events through Spark, exactly once. Run it with `make demo`, or directly; `--help` says more.
 
-Every number on the screen was measured in this run, and every tick is a check that could have failed. The acts are in
-`demo_parts`, one to a file.
+A stream of clicks and orders goes into a store. A Spark job in a process of its own reads it, joins it with the
+catalogue, adds up minutes by category, and writes the result back into the store. In the middle it is killed without
+mercy, Java and all, and started again. Then everything is worked out once more without Spark, and compared: no window
+may be lost, doubled or different.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import os
-import platform
 import shutil
 import signal
+import subprocess
 import sys
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from time import perf_counter
 
-# The demo says it itself, in its second line.
-warnings.filterwarnings("ignore", "sawlog: interpreted kernel", RuntimeWarning)
+# The kernel says itself whether it is compiled; the demo shows it.
+warnings.filterwarnings("ignore", message="sawlog: interpreted kernel", category=RuntimeWarning)
+
+import sawlog  # noqa: E402 - after the filter above
 
 try:
-    from demo_parts import acknowledging, damaging, killing, reading, writing
-    from demo_parts.orders import ORDER_BYTES
-    from demo_parts.screen import Screen, duration, size
+    from demo_parts import check, events
+    from tour_parts.screen import Screen, duration, size
 
-    import sawlog
+    from sawlog.cli import plot
 except ModuleNotFoundError as error:
-    sys.exit(f"the demo needs {error.name}: pip install 'sawlog[cli]' (in a checkout: make setup)")
+    sys.exit(f"the demo needs {error.name}: pip install 'sawlog[cli,spark,jre]' (in a checkout: make setup)")
 
-#: With the compiled kernel, and without it.
-EVENTS, EVENTS_INTERPRETED, EVENTS_LEAST = 1_000_000, 20_000, 1_000
-LOOKUPS, LOOKUPS_INTERPRETED = 20_000, 1_000
+JOB = Path(__file__).with_name("demo_parts") / "job.py"
+PARTITIONS = 3
+PATIENCE_S = 600.0
 
-_DESCRIPTION = """\
-Shows what sawlog does, on this machine, in five acts:
-
-  1  Write        JSON orders one by one through a buffered writer, durable batch by batch
-  2  Read         them back as records, as Arrow (with charts), and at random by offset
-  3  Acknowledge  durable appends: one caller, then 256 asyncio tasks that share each fdatasync
-  4  Kill         a writer process, with SIGKILL, in the middle of an append; reopen, and compare
-  5  Damage       one byte of a copy; see verify() point at it, and reading go on behind it
-
-Every number is measured in this run. Every tick is a check: if one fails, the exit code is 1."""
-
-_EPILOG = """\
+_EXAMPLES = """\
 examples:
-  python examples/demo.py                     a million orders in a temporary directory
-  python examples/demo.py --events 50000      a short one
-  python examples/demo.py --keep demo-data    and look at the files afterwards (ls -l demo-data/*)
-
-It needs no network and writes nowhere but into that directory."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if every check held, 1 if not, 2 if it cannot run as asked."""
-    asked = _parse(arguments)
-    compiled = sawlog.kernel_info().compiled
-    events = asked.events or (EVENTS if compiled else EVENTS_INTERPRETED)
-    screen = Screen()
-    try:
-        with _place(asked.keep, events) as place:
-            _introduce(screen, place, events, compiled, lowered=asked.events is None and not compiled)
-            began = perf_counter()
-            _play(screen, place, events, LOOKUPS if compiled else LOOKUPS_INTERPRETED)
-            _sum_up(screen, perf_counter() - began, asked.keep)
-    except KeyboardInterrupt:
-        screen.print("interrupted", "red")
-        return 128 + signal.SIGINT
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    return 1 if screen.failed else 0
+  python examples/demo.py                      a hundred and fifty thousand events, results in demo-output
+  python examples/demo.py --events 20000       a short one
+  python examples/demo.py --output elsewhere   results there; an existing directory of an earlier run is replaced
+"""
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def arguments(given: list[str] | None) -> argparse.Namespace:
+    """What was asked for."""
     parser = argparse.ArgumentParser(
         prog="demo.py",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
+        description=__doc__,
+        epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--events",
-        type=int,
-        metavar="N",
-        help=f"how many orders to write: {EVENTS:,} by default ({EVENTS_INTERPRETED:,} where the kernel is not "
-        f"compiled), at least {EVENTS_LEAST:,}",
+        "--events", type=int, default=150_000, metavar="N", help="how many events (default: %(default)s)"
     )
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="write to this new or empty directory and leave it")
-    asked = parser.parse_args(arguments)
-    if asked.events is not None and asked.events < EVENTS_LEAST:
-        parser.error(f"--events must be at least {EVENTS_LEAST:,}, not {asked.events:,}")
-    if asked.keep is not None and asked.keep.exists() and (not asked.keep.is_dir() or any(asked.keep.iterdir())):
-        parser.error(f"--keep: {asked.keep} is there and not an empty directory")
+    parser.add_argument(
+        "--output", type=Path, default=Path("demo-output"), help="where results go (default: %(default)s)"
+    )
+    asked = parser.parse_args(given)
+    if asked.events < 2000:
+        parser.error("--events: a demo needs at least 2,000")
+    if asked.output.exists() and not (asked.output / "store" / "sawlog.json").exists() and any(asked.output.iterdir()):
+        parser.error(f"{asked.output} is not empty and not of an earlier run; choose another --output")
     return asked
 
 
-@contextmanager
-def _place(keep: Path | None, events: int) -> Iterator[Path]:
-    """Where to write: the directory that was asked for, or one that is gone afterwards."""
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        _check_room(keep, events)
-        yield keep
-        return
-    with TemporaryDirectory(prefix="sawlog-demo-") as made:
-        _check_room(Path(made), events)
-        yield Path(made)
-
-
-def _check_room(place: Path, events: int) -> None:
-    """The log, its copy, and some room for the other acts."""
-    needed, free = 2 * events * ORDER_BYTES + (100 << 20), shutil.disk_usage(place).free
-    if free < needed:
-        print(f"{place} has {size(free)} free; this needs {size(needed)}: try fewer --events", file=sys.stderr)
-        sys.exit(2)
-
-
-def _introduce(screen: Screen, place: Path, events: int, compiled: bool, *, lowered: bool) -> None:
-    kernel = "compiled kernel" if compiled else "interpreted kernel"
-    screen.head(
-        f"sawlog {sawlog.__version__}",
-        f"{kernel} · Python {platform.python_version()} · {os.cpu_count()} processors\n{place}",
-    )
-    if _in_memory(place):
-        screen.print(
-            "This directory lives in memory, where fdatasync costs nothing: --keep DIR on a disk shows real rates.",
-            "yellow",
-        )
-    if not compiled:
-        screen.print(
-            f"The kernel runs interpreted here, 20 to 200 times slower: "
-            f"{f'{events:,} orders instead of {EVENTS:,}. ' if lowered else ''}With a C compiler, make setup "
-            "compiles it.",
-            "yellow",
-        )
-
-
-def _in_memory(place: Path) -> bool:
-    """Whether the directory is on a file system without a disk below it, as far as Linux tells."""
-    try:
-        mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    except OSError:
-        return False
-    inside = [mount for mount in mounts if place.resolve().is_relative_to(mount[0])]
-    return max(inside, key=lambda mount: len(mount[0]), default=["/", ""])[1] in ("tmpfs", "ramfs")
-
-
-def _play(screen: Screen, place: Path, events: int, lookups: int) -> None:
-    written = writing.play(screen, place / "orders", events)
-    reading.play(screen, place / "orders", written, lookups)
-    acknowledging.play(screen, place / "receipts")
-    killing.play(screen, place / "killed")
-    damaging.play(screen, place / "orders", place / "damaged")
-
-
-def _sum_up(screen: Screen, seconds: float, keep: Path | None) -> None:
-    screen.act("Summary", f"{duration(seconds)} in all.")
-    screen.summary()
-    if screen.failed:
-        screen.print(f"{len(screen.failed)} of {screen.checks} checks FAILED:", "bold red")
-        for text in screen.failed:
-            screen.print(text, "red")
-    else:
-        screen.print(f"All {screen.checks} checks held.", "bold green")
+def main(given: list[str] | None = None) -> int:
+    """Play it; 0 if every check held."""
+    asked = arguments(given)
+    if asked.output.exists():
+        shutil.rmtree(asked.output)
+    asked.output.mkdir(parents=True)
+    screen = Screen()
+    kernel = "compiled kernel" if sawlog.kernel_info().compiled else "interpreted kernel (no C compiler was found)"
+    screen.head("sawlog: a stream through Spark, exactly once", f"sawlog {sawlog.__version__}, {kernel}")
+    store = asked.output / "store"
+    write(screen, store, asked.events)
+    run_and_kill(screen, asked.output, store, asked.events)
+    compared = compare(screen, store)
+    leave(screen, asked.output, compared)
     screen.line()
-    where = f"ls -l {keep}/*" if keep else "make demo ARGS='--keep demo-data'"
-    screen.facts(
-        ("see the files", where),
-        ("go on", "examples/append_and_read.py and six more, one idea each"),
+    if screen.failed:
+        screen.print(f"{len(screen.failed)} of {screen.checks} checks FAILED", "bold red")
+        return 1
+    screen.print(f"All {screen.checks} checks held.", "bold green")
+    return 0
+
+
+def write(screen: Screen, path: Path, count: int) -> None:
+    """The first act."""
+    screen.act("Write", "Clicks, orders and the catalogue: few customers and products get most of it, some comes late.")
+    with sawlog.open(path, upkeep_interval_s=None) as store:
+        catalogue = store.create_topic("products", 1, cleanup_policy="compact")
+        catalogue.append_many([(value, key) for key, value in events.products()])
+        for name in ("clicks", "orders"):
+            store.create_topic(name, PARTITIONS, durability="os", compression_type="lz4")
+        store.create_topic("revenue", PARTITIONS)
+        began = time.perf_counter()
+        with store["clicks"].writer() as clicks, store["orders"].writer() as orders, screen.progress(count) as bar:
+            writers = {"clicks": clicks, "orders": orders}
+            for number, event in enumerate(events.events(count), 1):
+                writers[event.topic].append(event.value, event.key, (), event.time_ms)
+                if number % 1000 == 0:
+                    bar.advance(1000)
+        screen.result("events written", count, "events", time.perf_counter() - began)
+        described = [store[name].describe() for name in ("clicks", "orders", "products")]
+    screen.table(
+        ("topic", "partitions", "records", "size"),
+        [(each.name, str(each.partitions), f"{each.records:,}", size(each.size_bytes)) for each in described],
     )
+    screen.check(sum(each.records for each in described[:2]) == count + 128, f"{count:,} events are in the store")
+
+
+# --- the job
+
+
+@contextmanager
+def job(path: Path, output: Path, most: int) -> Iterator[subprocess.Popen[str]]:
+    """The streaming job in a process group of its own, so that Java and the workers can be killed with it."""
+    with (output / "job.log").open("a") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(JOB), str(path), str(output / "checkpoint"), str(most)],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            kill(process)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """All of it, now."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def run_and_kill(screen: Screen, output: Path, path: Path, count: int) -> None:
+    """The second and the third act."""
+    screen.act("Kill", "The job runs, and when it has written its first results it is killed: kill -9, Java and all.")
+    most = max(count // 12, 1000)
+    began = time.perf_counter()
+    with job(path, output, most) as process:
+        with screen.waiting("starting Spark, then waiting for the first results"):
+            before = wait_for_results(process, path, output)
+        kill(process)
+    lag = sum(row.lag for row in described(path))
+    screen.check(
+        before > 0, f"killed after {before:,} windows had been written, {duration(time.perf_counter() - began)} in"
+    )
+    screen.check(lag > 0, f"it was in the middle: {lag:,} events were still to be read")
+    staged = [each for each in (path / "staging").glob("*") if not each.name.startswith("=")]
+    screen.print(f"left behind in staging/: {len(staged)} files", "dim")
+
+    screen.act(
+        "Restart", "The same job again. It goes on where its checkpoint says, and repeats what was not finished."
+    )
+    began = time.perf_counter()
+    with job(path, output, most) as process:
+        with screen.waiting("starting Spark, then reading the rest"):
+            said, _ = process.communicate(timeout=PATIENCE_S)
+        screen.check(process.returncode == 0, f"it ended by itself: {said.strip() or 'see job.log'}")
+    screen.result("events read, joined and added up", count, "events", time.perf_counter() - began)
+
+
+def wait_for_results(process: subprocess.Popen[str], path: Path, output: Path) -> int:
+    """Until the job has written something; how much."""
+    deadline = time.monotonic() + PATIENCE_S
+    with sawlog.open(path, mode="r") as store:
+        while time.monotonic() < deadline:
+            found = store["revenue"].describe().records
+            if found:
+                return found
+            if process.poll() is not None:
+                sys.exit(f"the job ended too early; {output / 'job.log'} says why")
+            time.sleep(0.05)
+    sys.exit(f"the job has written nothing; {output / 'job.log'} says why")
+
+
+def described(path: Path) -> tuple[sawlog.GroupRow, ...]:
+    """How far the job is, as a consumer group. Before its first progress it is nowhere."""
+    with sawlog.open(path, mode="r") as store:
+        try:
+            return store.groups.describe("revenue-job").rows
+        except sawlog.GroupNotFound:
+            return tuple(
+                sawlog.GroupRow(topic, number, None, each.lowest, each.next, each.next - each.lowest, None)
+                for topic in ("clicks", "orders")
+                for number, each in store[topic].offsets().items()
+            )
+
+
+# --- what came of it
+
+
+def compare(screen: Screen, path: Path) -> check.Comparison:
+    """The fourth act."""
+    screen.act(
+        "Compare", "Everything once more, without Spark: every event read, looked up and added up in plain Python."
+    )
+    with sawlog.open(path, upkeep_interval_s=None) as store, screen.waiting("adding up"):
+        found = check.compare(store)
+        healthy = all(topic.partition(n).verify() for topic in store for n in range(topic.partitions))
+        staged = [each.name for each in (path / "staging").glob("*.batches")]
+    screen.check(not found.missing, f"{len(found.expected):,} windows expected, {len(found.missing)} missing")
+    screen.check(not found.doubled, f"{len(found.doubled)} windows twice")
+    screen.check(not found.wrong, f"{len(found.wrong)} windows with other numbers")
+    screen.check(healthy, "every batch of every topic has the right checksum")
+    screen.check(not staged, "nothing is left in staging/")
+    return found
+
+
+def leave(screen: Screen, output: Path, compared: check.Comparison) -> None:
+    """The fifth act: a table and a picture."""
+    screen.act("Look", "What is left behind.")
+    rows = sorted((minute, category, *totals) for (minute, category), totals in compared.found.items())
+    with (output / "revenue.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("minute", "category", "clicks", "orders", "revenue_cents"))
+        for minute, *rest in rows:
+            writer.writerow((datetime.fromtimestamp(minute / 1000, UTC).isoformat(), *rest))
+    minutes = sorted({minute for minute, *_ in rows})
+    by_minute = [sum(row[4] for row in rows if row[0] == minute) / 100 for minute in minutes]
+    by_category = {name: sum(row[4] for row in rows if row[1] == name) / 100 for name in events.CATEGORIES}
+    charts = [
+        plot.TimeChart("Revenue a minute", "euros", minutes[0], check.MINUTE_MS, by_minute, _euros),
+        plot.BarChart("Revenue by category", "euros", list(by_category), list(by_category.values()), _euros),
+    ]
+    (output / "revenue.svg").write_text(plot.svg(charts), encoding="utf-8")
+    for chart in charts:
+        for line in plot.text_lines(chart, screen.width):
+            screen.print(line)
+        screen.line()
+    screen.summary()
+    screen.facts(
+        ("table", str(output / "revenue.csv")),
+        ("picture", str(output / "revenue.svg")),
+        ("look on", f"sawlog read revenue -d {output / 'store'} -o -3"),
+    )
+
+
+def _euros(value: float) -> str:
+    return f"{value:,.0f} €"
 
 
 if __name__ == "__main__":
-    # So that the temporary directory is removed then, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

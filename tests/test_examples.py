@@ -1,6 +1,6 @@
 """The examples do what they say: each runs as a process of its own, as a reader would run it, and leaves nothing.
 
-What they print is compared as a whole, so an example cannot drift away from the library unnoticed. The demo runs with
+What they print is compared as a whole, so an example cannot drift away from the library unnoticed. The tour runs with
 few events; what is checked is what it finds, says and leaves, never how fast it was.
 """
 
@@ -161,15 +161,15 @@ def test_example_prints_what_it_promises_and_leaves_nothing(name: str, place: Pl
 def test_every_example_is_tested_and_listed() -> None:
     scripts = {path.name for path in EXAMPLES.glob("*.py")}
     listed = set(re.findall(r"^\| `(\w+\.py)`", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
-    assert scripts == listed == {*PRINTED, "demo.py"}
+    assert scripts == listed == {*PRINTED, "tour.py", "demo.py"}
 
 
-# --- the demo
+# --- the tour of the engine
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One run of the demo, and what it kept."""
+    """One run of the tour, and what it kept."""
 
     done: subprocess.CompletedProcess[str]
     place: Place
@@ -181,34 +181,34 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    place = make_place(tmp_path_factory.mktemp("demo"))
-    return Played(place.run(EXAMPLES / "demo.py", "--events", "3000", "--keep", "kept"), place)
+    place = make_place(tmp_path_factory.mktemp("tour"))
+    return Played(place.run(EXAMPLES / "tour.py", "--events", "3000", "--keep", "kept"), place)
 
 
 def control_characters(text: str) -> set[str]:
     return {character for character in text if (character < " " and character != "\n") or character == "\x7f"}
 
 
-def test_demo_holds_all_its_checks(played: Played) -> None:
+def test_tour_holds_all_its_checks(played: Played) -> None:
     assert_succeeded(played.done)
     ticks = played.done.stdout.count("✓")
     assert ticks > 10
     assert f"All {ticks} checks held." in played.done.stdout
 
 
-def test_demo_without_a_terminal_is_plain(played: Played) -> None:
+def test_tour_without_a_terminal_is_plain(played: Played) -> None:
     lines = played.done.stdout.splitlines()
     assert control_characters(played.done.stdout) == set()
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-def test_demo_shows_every_act(played: Played) -> None:
+def test_tour_shows_every_act(played: Played) -> None:
     titles = re.findall(r"^(\d)  (\w+) ─+$", played.done.stdout, re.MULTILINE)
     assert titles == list(zip("123456", ("Write", "Read", "Acknowledge", "Kill", "Damage", "Summary"), strict=True))
 
 
-def test_demo_keeps_what_it_is_asked_to_keep(played: Played) -> None:
+def test_tour_keeps_what_it_is_asked_to_keep(played: Played) -> None:
     with Log.open(played.kept / "orders", mode="r") as log:
         assert (len(log), log.verify().ok) == (3000, True)
         assert b'"order":2999,' in log[-1].value
@@ -216,7 +216,7 @@ def test_demo_keeps_what_it_is_asked_to_keep(played: Played) -> None:
     assert list(played.place.temporary.iterdir()) == []
 
 
-def test_demo_really_killed_a_writer_in_the_middle_of_a_record(played: Played) -> None:
+def test_tour_really_killed_a_writer_in_the_middle_of_a_record(played: Played) -> None:
     torn = list((played.kept / "killed").glob("*.torn"))
     assert [path.stat().st_size > 1_000_000 for path in torn] == [True]
     with Log.open(played.kept / "killed", mode="r") as log:
@@ -226,7 +226,7 @@ def test_demo_really_killed_a_writer_in_the_middle_of_a_record(played: Played) -
         assert len(log) > int(said[1]) > 100
 
 
-def test_demo_really_damaged_one_byte_of_the_copy(played: Played) -> None:
+def test_tour_really_damaged_one_byte_of_the_copy(played: Played) -> None:
     differing = []
     for path in (played.kept / "orders").glob("*.log"):
         pairs = zip(path.read_bytes(), (played.kept / "damaged" / path.name).read_bytes(), strict=True)
@@ -238,8 +238,8 @@ def test_demo_really_damaged_one_byte_of_the_copy(played: Played) -> None:
         assert len(log.verify().problems) == 1
 
 
-def test_demo_speaks_ascii_where_there_is_nothing_else_and_removes_its_directory(place: Place) -> None:
-    done = place.run(EXAMPLES / "demo.py", "--events", "1000", PYTHONIOENCODING="ascii")
+def test_tour_speaks_ascii_where_there_is_nothing_else_and_removes_its_directory(place: Place) -> None:
+    done = place.run(EXAMPLES / "tour.py", "--events", "1000", PYTHONIOENCODING="ascii")
     assert_succeeded(done)
     assert done.stdout.isascii()
     assert "US  ####" in done.stdout
@@ -247,22 +247,22 @@ def test_demo_speaks_ascii_where_there_is_nothing_else_and_removes_its_directory
     assert place.left() == []
 
 
-def test_demo_fails_when_a_check_fails(place: Place) -> None:
-    """A forger who puts the byte back: nothing is there to be found, and the demo must not say that it was."""
+def test_tour_fails_when_a_check_fails(place: Place) -> None:
+    """A forger who puts the byte back: nothing is there to be found, and the tour must not say that it was."""
     program = """\
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import demo
+import tour
 
-def forge(copy, real=demo.damaging.forge):
+def forge(copy, real=tour.damaging.forge):
     forgery = real(copy)
     file = next(Path(copy).glob(forgery.file))
     file.write_bytes(file.read_bytes().replace(forgery.after, forgery.before))
     return forgery
 
-demo.damaging.forge = forge
-sys.exit(demo.main(["--events", "1000"]))
+tour.damaging.forge = forge
+sys.exit(tour.main(["--events", "1000"]))
 """
     done = place.run("-c", program, EXAMPLES)
     assert (done.returncode, done.stderr) == (1, "")
@@ -275,17 +275,17 @@ sys.exit(demo.main(["--events", "1000"]))
     ("arguments", "complaint"),
     [(["--events", "999"], "at least 1,000"), (["--keep", "full"], "not an empty directory"), (["--evnts"], "usage:")],
 )
-def test_demo_refuses_what_it_cannot_do(arguments: Sequence[str], complaint: str, place: Place) -> None:
+def test_tour_refuses_what_it_cannot_do(arguments: Sequence[str], complaint: str, place: Place) -> None:
     (place.work / "full").mkdir()
     (place.work / "full" / "precious").write_text("keep me")
-    done = place.run(EXAMPLES / "demo.py", *arguments)
+    done = place.run(EXAMPLES / "tour.py", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert complaint in done.stderr
     assert [path.name for path in (place.work / "full").iterdir()] == ["precious"]
 
 
-def test_demo_help_names_every_act(place: Place) -> None:
-    done = place.run(EXAMPLES / "demo.py", "--help")
+def test_tour_help_names_every_act(place: Place) -> None:
+    done = place.run(EXAMPLES / "tour.py", "--help")
     assert done.returncode == 0
     for word in ("Write", "Read", "Acknowledge", "Kill", "Damage", "--events", "--keep", "examples:"):
         assert word in done.stdout
@@ -305,10 +305,10 @@ def read_to_the_end(fd: int) -> str:
     return b"".join(parts).decode("utf-8")
 
 
-def test_demo_in_a_terminal_of_eighty_columns_is_coloured_and_never_wraps(place: Place) -> None:
+def test_tour_in_a_terminal_of_eighty_columns_is_coloured_and_never_wraps(place: Place) -> None:
     ours, theirs = pty.openpty()
     environment = place.environment(TERM="xterm-256color", COLUMNS="80", LINES="24")
-    command = [sys.executable, str(EXAMPLES / "demo.py"), "--events", "1000"]
+    command = [sys.executable, str(EXAMPLES / "tour.py"), "--events", "1000"]
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=place.work, env=environment) as process:
         os.close(theirs)
         shown = read_to_the_end(ours)
@@ -329,20 +329,44 @@ def without_kernel(path: Path) -> Path:
     return path
 
 
-def test_demo_runs_with_the_interpreted_kernel_and_says_so(place: Place, tmp_path: Path) -> None:
+def test_tour_runs_with_the_interpreted_kernel_and_says_so(place: Place, tmp_path: Path) -> None:
     library = without_kernel(tmp_path / "library")
-    done = place.run(EXAMPLES / "demo.py", "--events", "1000", PYTHONPATH=str(library))
+    done = place.run(EXAMPLES / "tour.py", "--events", "1000", PYTHONPATH=str(library))
     assert_succeeded(done)
     assert "interpreted kernel" in done.stdout
     assert "1,000 orders as JSON" in done.stdout
 
 
 @pytest.mark.slow
-def test_demo_lowers_the_number_of_events_by_itself_where_the_kernel_is_interpreted(
+def test_tour_lowers_the_number_of_events_by_itself_where_the_kernel_is_interpreted(
     place: Place, tmp_path: Path
 ) -> None:
     library = without_kernel(tmp_path / "library")
-    done = place.run(EXAMPLES / "demo.py", PYTHONPATH=str(library))
+    done = place.run(EXAMPLES / "tour.py", PYTHONPATH=str(library))
     assert_succeeded(done)
     assert "20,000 orders" in done.stdout
     assert "20,000 orders as JSON" in done.stdout
+
+
+# --- the demo, which needs Spark
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_demo_loses_and_doubles_nothing_and_leaves_a_table_and_a_picture(place: Place) -> None:
+    done = place.run(EXAMPLES / "demo.py", "--events", "6000")
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "windows expected, 0 missing" in done.stdout
+    assert "✗" not in done.stdout
+    kept = place.work / "demo-output"
+    assert (kept / "revenue.csv").read_text().startswith("minute,category,clicks,orders,revenue_cents")
+    assert (kept / "revenue.svg").read_text().startswith("<svg")
+
+
+def test_demo_refuses_to_replace_what_is_not_its_own(place: Place) -> None:
+    (place.work / "mine").mkdir()
+    (place.work / "mine" / "precious").write_text("keep me")
+    done = place.run(EXAMPLES / "demo.py", "--output", "mine")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "not of an earlier run" in done.stderr
+    assert (place.work / "mine" / "precious").read_text() == "keep me"

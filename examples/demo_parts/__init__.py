@@ -1,1 +1,1 @@
-"""The acts of `examples/demo.py`, one to a file: what each one does with sawlog, and the screen they share."""
+"""The parts of `examples/demo.py`: the events, the streaming job, and what it is checked against."""

@@ -58,7 +58,7 @@ from .log.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepRep
 from .log.verify import VerifyReport
 from .log.writer import Writer
 from .topics.consumer import Consumer
-from .topics.groups import GroupDescription, Groups
+from .topics.groups import GroupDescription, GroupRow, Groups
 from .topics.store import Store
 from .topics.topic import Offsets, PartitionDescription, Position, Topic, TopicDescription
 from .topics.transaction import Transaction
@@ -83,6 +83,7 @@ __all__ = [
     "GroupError",
     "GroupFenced",
     "GroupNotFound",
+    "GroupRow",
     "Groups",
     "Interval",
     "InvalidConfig",

@@ -229,6 +229,20 @@ def test_damaged_data_is_kept_told_and_read_around(sawlog: Cli, orders: Path) ->
         assert store.topic("orders").append(b"new", partition=0).offset == 10
 
 
+def test_partition_whose_files_are_gone_is_a_loss_that_is_told_and_made_usable(sawlog: Cli, orders: Path) -> None:
+    for file in segment_of(orders).parent.glob("0*"):
+        file.unlink()
+    assert "are gone" in sawlog("verify").failed(4)
+    assert "are gone" in sawlog("read", "orders").failed(4)
+    assert len(sawlog("read", "orders", "-p", 1).ok().lines) == 5
+    plan = sawlog("repair", "--output", "json")
+    assert plan.code == 4
+    assert "offsets 0 to 9 are lost" in plan.json[0]["detail"]
+    assert sawlog("repair", "--apply").code == 4
+    sawlog("produce", "orders", "-p", 0, stdin=b"new\n").ok()
+    assert sawlog("read", "orders", "-p", 0, "-f", r"%o %v\n").ok().lines == ["10 new"]
+
+
 def test_partition_that_is_being_written_is_not_repaired(sawlog: Cli, torn: Path) -> None:
     with Log.open(segment_of(torn).parent) as _:
         (segment_of(torn).parent / "checkpoint").unlink()

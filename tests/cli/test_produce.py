@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -243,6 +244,19 @@ def test_time_that_cannot_be_stops_with_its_line_and_the_rest_is_kept(topic: Cli
     assert "stdin, line 2" in topic(*arguments, stdin=lines).failed(1)
     topic(*arguments, "--on-error", "skip", stdin=lines).ok()
     assert [record.timestamp for record in stored(data)] == [5, 5, 7]
+
+
+@pytest.mark.parametrize("more", [[], ["-z", "zstd"]])
+def test_small_segments_get_small_batches_and_refuse_what_does_not_fit(
+    sawlog: Cli, data: Path, more: list[str]
+) -> None:
+    sawlog("topic", "create", "small", "--set", "segment.bytes=2000", "--set", "durability=os").ok()
+    lines = [os.urandom(40).hex().encode() for _ in range(200)]
+    huge = os.urandom(4000).hex().encode()
+    stdin = b"\n".join([*lines[:100], huge, *lines[100:]])
+    result = sawlog("produce", "small", *more, "--on-error", "skip", stdin=stdin).ok()
+    assert "skipped stdin, line 101" in result.err
+    assert values(data, "small") == lines
 
 
 def test_large_records_are_packed_too(topic: Cli, data: Path) -> None:

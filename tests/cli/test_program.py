@@ -85,8 +85,9 @@ def test_records_go_through_a_pipe_from_one_topic_to_another(program: Program, o
     assert program("read", "copy").ok().out == program("read", "orders").ok().out
 
 
-def test_lines_are_stored_while_the_input_is_open(program: Program, sawlog: Cli, orders: Path) -> None:
-    process = program.start("produce", "orders", "--partition", "1")
+@pytest.mark.parametrize("more", [[], ["--compression", "zstd"]])
+def test_lines_are_stored_while_the_input_is_open(program: Program, sawlog: Cli, orders: Path, more: list[str]) -> None:
+    process = program.start("produce", "orders", "--partition", "1", *more)
     assert process.stdin is not None
     process.stdin.write(b"typed\n")
     process.stdin.flush()

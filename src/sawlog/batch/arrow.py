@@ -22,13 +22,11 @@ import pyarrow.compute as pc
 from ..errors import CorruptBatch, DecompressionLimit, InvalidRecord, InvalidRecordType
 from . import kernel
 from .build import refuse
-from .header import ATTRIBUTES, BODY, BODY_END, COUNT, Rows
+from .header import ATTRIBUTES, BODY, BODY_END, COLUMNS, COUNT, DEFAULT_COLUMNS, Rows
 from .read import MALFORMED, unpack
 
 HEADER_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 TIME_TYPE = pa.timestamp("ms", tz="UTC")
-COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
-DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value")
 
 #: Arrow's binary arrays count their bytes in 32 bits.
 _MAX_ARRAY_BYTES = 2**31 - 1

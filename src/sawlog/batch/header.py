@@ -69,6 +69,11 @@ DELETE_HORIZON_BIT = 0x40
 
 NO_PRODUCER = -1
 
+#: The columns that records can have in Arrow, and those that they have if nobody says otherwise. Here and not in
+#: arrow.py, because importing that takes longer than everything else together.
+COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
+DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value")
+
 Rows = npt.NDArray[np.int64]
 
 

@@ -1,7 +1,7 @@
 """Which logs a command works on: the partitions of a topic, of all topics, or one directory that holds a log.
 
 `reading` opens them for reading, which takes no lock and writes nothing, so that every command that only looks may run
-beside a writer. A store in which nobody has written yet has partitions without a log; those are passed over.
+beside a writer. Whatever is opened here is closed when the command ends, also if it fails.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from ..errors import CorruptFile, LogNotFound
 from ..log.log import Log
 
 if TYPE_CHECKING:
@@ -72,7 +73,19 @@ def reading(
 
 def places_of(topic: Topic, partitions: Sequence[int] | None = None) -> list[Place]:
     """The partitions of a topic that are wanted."""
-    return [Place(topic.name, number, topic.partition(number)) for number in chosen(topic, partitions)]
+    return [Place(topic.name, number, _log_of(topic, number)) for number in chosen(topic, partitions)]
+
+
+def _log_of(topic: Topic, number: int) -> Log:
+    """The log of a partition. It was made with the topic, so one that is not there is a loss, not a mistake in
+    typing."""
+    try:
+        return topic.partition(number)
+    except LogNotFound as error:
+        raise CorruptFile(
+            f"the files of partition {number} of {topic.name} are gone ({error.strerror}); restore them, or "
+            f"`sawlog repair {topic.name} -p {number} --apply` makes it usable without its records"
+        ) from error
 
 
 def chosen(topic: Topic, partitions: Sequence[int] | None) -> list[int]:

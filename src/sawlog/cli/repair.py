@@ -19,10 +19,12 @@ import typer
 
 from ..config import LogConfig
 from ..log.log import Log
-from ..log.names import LOCK
+from ..log.names import LOCK, LOG
 from ..log.recovery import Action, Finding, RecoveryReport
 from ..log.verify import Problem, VerifyReport
 from ..storage import FileDirectory
+from ..topics.names import TOPICS, partition_name
+from ..topics.settings import log_config
 from . import CORRUPT
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Column, Format, note
@@ -71,7 +73,7 @@ def repair(
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     for name, number, path, config in _wanted(data, log, topic, partition):
         found = _plan(path, config)
-        if apply and found.changes:  # where nothing can be done, nothing is copied or touched
+        if apply and (found.changes or not list(path.glob(f"*{LOG}"))):  # where nothing can be done, nothing is touched
             found = _apply(path, config, (backup or _beside(data, log, stamp)) / _relative(path, data, log))
         rows += _rows(name, number, found)
         left += len(found.recovery.corruption) + len(found.checked.problems)
@@ -81,7 +83,8 @@ def repair(
         note("damaged data is left: reading it says so and where to go on; `sawlog inspect FILE` shows the bytes")
         raise typer.Exit(CORRUPT)
     if rows and not apply and printer.for_people:
-        note("this is the plan; `--apply` does it, after copying the directory aside")
+        note("this is the plan; `--apply` does it, after copying the directory aside. If a process is writing there")
+        note("right now, a torn end may be what it is just writing: look again")
 
 
 def _wanted(
@@ -98,8 +101,8 @@ def _wanted(
         for name in store.topics() if topic is None else [topic]:
             one = store.topic(name)
             for number in chosen(one, partitions):
-                held = one.partition(number)
-                wanted.append((name, number, Path(held.path), held.config))
+                path = data / TOPICS / name / partition_name(number)  # it may be too broken to be asked
+                wanted.append((name, number, path.absolute(), log_config(one.settings)))
     return wanted
 
 

@@ -7,6 +7,7 @@ finished batches as they come; so for `--compression` the batches are finished h
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from typing import Any, Protocol
 
 from ..batch import kernel
 from ..batch.build import finish, refuse
+from ..errors import InvalidRecord, SawlogError
+from ..log import background
 from ..log.append import recipe_of
 from ..log.writer import BATCH_BYTES
 from ..topics.partitioner import Sticky, partition_for
@@ -21,6 +24,8 @@ from ..topics.topic import Topic
 
 #: How long a record waits for company before it is stored.
 LINGER_MS = 50
+#: What a record takes beside key and value, with some headers.
+_ROOM_BYTES = 256
 
 
 class Sink(Protocol):
@@ -54,25 +59,27 @@ class _Packed:
     def __init__(self, topic: Topic, partition: int | None, compression: str) -> None:
         self._topic, self._partition = topic, partition
         config = topic.partition(partition or 0).config
+        self._batch_bytes = min(BATCH_BYTES, config.segment_bytes)
         self._recipe = recipe_of(config.with_(compression=compression, compression_level=None))
         self._sticky = Sticky(topic.partitions, BATCH_BYTES)
         self._builders: dict[int, kernel.BatchBuilder] = {}
         self._since = 0.0
+        self._lock = threading.RLock()
+        background.every(LINGER_MS / 1000, self._flush_in_time)
 
     def append(self, value: bytes | None, key: bytes | None = None, headers: Any = (), timestamp: Any = None) -> None:
         """Take one record; place a batch that is full, and all of them when they have waited."""
-        size_bytes = len(value or b"") + len(key or b"")
-        number = self._choose(key, size_bytes)
-        if size_bytes >= BATCH_BYTES:
-            self._place(number)  # it goes alone, so that it fails alone, if it does
-        builder = self._builders.get(number) or self._builders.setdefault(number, self._new_builder())
-        builder.add(value, key, headers, timestamp)
-        now = time.monotonic()
-        self._since = self._since or now
-        if builder.position >= BATCH_BYTES:
-            self._place(number)
-        elif now - self._since > LINGER_MS / 1000:
-            self.flush()
+        payload_bytes = len(value or b"") + len(key or b"")
+        with self._lock:
+            number = self._choose(key, payload_bytes)
+            waiting = self._builders.get(number)
+            if waiting is not None and waiting.position + payload_bytes + _ROOM_BYTES > self._batch_bytes:
+                self._place(number)  # a batch has to fit into a segment, and a record that fails has to fail alone
+            builder = self._builders.get(number) or self._builders.setdefault(number, self._new_builder())
+            builder.add(value, key, headers, timestamp)
+            self._since = self._since or time.monotonic()
+            if builder.position >= self._batch_bytes:
+                self._place_alone(number)
 
     def _new_builder(self) -> kernel.BatchBuilder:
         recipe = self._recipe
@@ -84,12 +91,32 @@ class _Packed:
         return self._sticky.take(size_bytes) if key is None else partition_for(key, self._topic.partitions)
 
     def _place(self, number: int) -> None:
-        builder = self._builders.pop(number, None)
+        """Place a partition's batch. If that fails, it stays for the next time."""
+        builder = self._builders.get(number)
         if builder is not None and builder.count:
             self._topic.partition(number).append_batches(finish(builder, self._recipe).data)
+            del self._builders[number]
+
+    def _place_alone(self, number: int) -> None:
+        """The same; a single record that the log refuses is gone, and the caller is told."""
+        try:
+            self._place(number)
+        except InvalidRecord:
+            if self._builders[number].count == 1:
+                del self._builders[number]
+            raise
 
     def flush(self) -> None:
         """Place all."""
-        for number in list(self._builders):
-            self._place(number)
-        self._since = 0.0
+        with self._lock:
+            for number in list(self._builders):
+                self._place(number)
+            self._since = 0.0
+
+    def _flush_in_time(self) -> None:
+        """The background's turn: nobody waits for more than twice the linger, also if no further record comes."""
+        if self._since and time.monotonic() - self._since >= LINGER_MS / 1000:
+            try:
+                self.flush()
+            except (SawlogError, OSError):
+                pass  # the batch is kept; the next flush meets the same error and raises it

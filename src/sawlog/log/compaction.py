@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
 from ..batch.header import LAST
 from ..batch.kernel import KeyMap
-from ..batch.read import unpack
+from ..batch.read import MALFORMED, unpack
 from ..errors import CorruptBatch, StorageError
 from . import rewrite
 from .append import Appender
@@ -88,8 +89,7 @@ def compact(
     began = time.perf_counter()
     report = CompactionReport()
     with log.upkeep_lock:
-        cuts = log.cuts
-        state = load_state(log.directory)
+        cuts, state = rewrite.begin(log)
         if state.damaged:
             state.cleaned = []
         while _round(log, state, report, cuts, delete_retention_ms, min_lag_ms, key_bytes):
@@ -157,15 +157,27 @@ def _round(
     return bool(dirty) and end < dirty[-1].next_offset
 
 
+class _Malformed(CorruptBatch):
+    """The records of a batch do not parse, and some of their keys have been noted by then."""
+
+
 def _note_keys(
-    log: Appender, dirty: Sequence[Segment], start: int, key_bytes: int
+    log: Appender,
+    dirty: Sequence[Segment],
+    start: int,
+    key_bytes: int,
+    malformed: Mapping[Segment, CorruptBatch] = MappingProxyType({}),
 ) -> tuple[KeyMap, int, dict[Segment, CorruptBatch]]:
-    """The last offset of every key from `start` on: up to which offset, and which segments are damaged."""
+    """The last offset of every key from `start` on: up to which offset, and which segments are damaged. Nothing is
+    noted of those that are known to be `malformed`: a record that cannot be had supersedes none."""
     records = sum(segment.next_offset - segment.base_offset for segment in dirty)
     keys = KeyMap(_table(records, key_bytes), secrets.token_bytes(16))
-    damaged: dict[Segment, CorruptBatch] = {}
+    damaged = dict(malformed)
     end = start
     for segment in dirty:
+        if segment in malformed:
+            end = segment.next_offset
+            continue
         try:
             with unless_gone(log, [segment]):
                 end, full = _note_segment(log, segment, start, keys, end)
@@ -173,6 +185,8 @@ def _note_keys(
                 return keys, end, damaged
         except Gone:
             pass
+        except _Malformed as error:
+            return _note_keys(log, dirty, start, key_bytes, {**malformed, segment: error})
         except CorruptBatch as error:
             damaged[segment] = error
         end = segment.next_offset
@@ -192,7 +206,7 @@ def _note_segment(log: Appender, segment: Segment, start: int, keys: KeyMap, end
             if taken:
                 end = int(rows[taken - 1, LAST]) + 1
             if bad:
-                raise CorruptBatch("the records of a batch do not parse")
+                raise _Malformed(MALFORMED)
             if taken < len(rows):
                 return end, True
     return end, False
@@ -251,6 +265,8 @@ def _replace_some(
         except Gone:
             return None, 1
         except TooLarge as full:
+            if count == 1:  # as good as damaged: what later tombstones delete stays in there
+                damaged[segments[0]] = CorruptBatch("what would replace it is too large", path=segments[0].path)
             count = max(full.fitted, 1) if count > 1 else 0
         except CorruptBatch as error:
             bad = next((each for each in segments[:count] if each.path == error.path), segments[0])

@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from ..batch import kernel
-from ..batch.arrow import DEFAULT_COLUMNS
 from ..batch.build import NOBODY, Producer
 from ..batch.checksum import crc32c
 from ..batch.header import (
     ATTRIBUTES,
     BASE,
     BASE_SEQUENCE,
+    DEFAULT_COLUMNS,
     LAST,
     MAX_TIME,
     POSITION,

@@ -62,6 +62,7 @@ from .append import Appender
 from .index import SegmentIndex
 from .names import SWAP, TMP, run_name
 from .segment import Chunk, Segment
+from .state import UpkeepState, load_state
 from .swapping import finish_swap
 
 #: Joined batches are about this large, before compression: what a writer makes, too.
@@ -135,6 +136,12 @@ def locked(log: Appender) -> Iterator[None]:
         yield
     finally:
         log.lock.release()
+
+
+def begin(log: Appender) -> tuple[int, UpkeepState]:
+    """How often the log was truncated before, and what upkeep remembers of it: both of the same moment."""
+    with locked(log):
+        return log.cuts, load_state(log.directory)
 
 
 @contextmanager
@@ -571,9 +578,8 @@ def _swap(log: Appender, made: Rewritten, cuts: int | None) -> bool:
         try:
             log.save(clean=False)  # the watermark on disk must not speak of a position in a file that is replaced
             for segment in run:
-                segment.repairs = False
+                segment.repairs, segment.pinned = False, True
                 _ = segment.storage  # open, so that whoever reads it now goes on reading it
-                segment.pinned = True
             renaming = True
             directory.rename(made.name, name)
         except BaseException:

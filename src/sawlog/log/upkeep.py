@@ -217,8 +217,7 @@ def recompress(
     report = RecompressionReport()
     newest = time.time_ns() // 1_000_000 - older_than_ms
     with log.upkeep_lock:
-        cuts = log.cuts
-        state = load_state(log.directory)
+        cuts, state = rewrite.begin(log)
         for segment in log.segments.all[:-1]:
             if segment.next_offset <= state.recompressed_offset or not segment.size:
                 continue
@@ -255,8 +254,7 @@ def scrub(log: Appender, *, not_since_ms: int = 0) -> ScrubReport:
     report = ScrubReport()
     now = time.time_ns() // 1_000_000
     with log.upkeep_lock:
-        cuts = log.cuts
-        state = load_state(log.directory)
+        cuts, state = rewrite.begin(log)
         listed = log.segments.all[:-1]
         known = {segment.base_offset: state.scrubbed.get(segment.base_offset, -1) for segment in listed}
         for segment in listed:

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..batch.arrow import DEFAULT_COLUMNS
 from ..batch.build import Encoder
+from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, TopicNotFound

@@ -1,4 +1,4 @@
-"""What the demo looks like: headings, checks, bars, a chart, and the table at the end.
+"""What the tour looks like: headings, checks, bars, a chart, and the table at the end.
 
 In a terminal there is colour and a moving bar; elsewhere the same words, plain, with no control character among
 them. Where the encoding has no block characters, the nearest that ASCII has stand in for them.
@@ -66,7 +66,7 @@ class Progressing:
 
 
 class Screen:
-    """Everything that is printed goes through here, and so do the checks that decide how the demo ends."""
+    """Everything that is printed goes through here, and so do the checks that decide how the tour ends."""
 
     def __init__(self) -> None:
         codecs.register_error("nearest", _nearest)
@@ -121,7 +121,7 @@ class Screen:
         self.line()
 
     def check(self, true: bool, text: str) -> None:
-        """Something that has to hold: shown either way, and one that does not hold fails the demo."""
+        """Something that has to hold: shown either way, and one that does not hold fails the tour."""
         self.checks += 1
         if not true:
             self.failed.append(text)

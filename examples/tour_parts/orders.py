@@ -1,7 +1,7 @@
 """A busy hour of a shop: JSON orders that look alive and are the same every time.
 
 Nothing here is random. The number of an order is mixed into 64 bits, and its fields are cut out of them, so any
-order can be made again from its number alone, which is how the demo knows what it should find in the log.
+order can be made again from its number alone, which is how the tour knows what it should find in the log.
 """
 
 from __future__ import annotations

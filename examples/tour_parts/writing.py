@@ -28,7 +28,7 @@ class Written:
 
 
 def config_for(events: int) -> LogConfig:
-    """Small enough segments that there are about eight of them, also in a short demo."""
+    """Small enough segments that there are about eight of them, also in a short tour."""
     return LogConfig(segment_bytes=min(max(events * ORDER_BYTES // 8, 16 << 10), 16 << 20))
 
 

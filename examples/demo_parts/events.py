@@ -1,0 +1,68 @@
+"""A shop's events, made up but lifelike: few customers and products get most of the traffic, some events come late.
+
+Everything follows from a seed, so the same events can be made again. A click or an order has a time of its own (event
+time); what a busy network does to it is that some arrive up to three minutes after others that happened later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+#: The first event happened then; the events cover half an hour.
+START_MS = 1_762_500_000_000
+SPAN_MS = 30 * 60_000
+LATE_MS = 3 * 60_000
+#: Nothing is later than this behind the newest: what the job waits for before it closes a window.
+WATERMARK = "4 minutes"
+
+CATEGORIES = ("books", "games", "garden", "kitchen", "music", "tools")
+PRODUCTS = 400
+CUSTOMERS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event on its way to a topic."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    time_ms: int
+
+
+def products(seed: int = 1) -> Iterator[tuple[bytes, bytes]]:
+    """The catalogue: key and value of every product."""
+    random = np.random.default_rng(seed)
+    for number in range(PRODUCTS):
+        category = CATEGORIES[int(random.integers(len(CATEGORIES)))]
+        price_cents = int(random.integers(199, 19_999))
+        yield b"p%d" % number, json.dumps({"category": category, "price_cents": price_cents}).encode()
+
+
+def events(count: int, seed: int = 2) -> Iterator[Event]:
+    """So many clicks and orders, in the order of their arrival; the last ones close the last windows."""
+    random = np.random.default_rng(seed)
+    happened = np.sort(random.integers(0, SPAN_MS, count))
+    late = np.where(random.random(count) < 0.05, random.integers(0, LATE_MS, count), 0)
+    order = np.argsort(happened + late, kind="stable")
+    customers = (random.zipf(1.3, count) - 1) % CUSTOMERS
+    chosen = (random.zipf(1.2, count) - 1) % PRODUCTS
+    is_order = random.random(count) < 0.15
+    quantities = random.integers(1, 5, count)
+    for at in order.tolist():
+        time_ms = START_MS + int(happened[at])
+        body = {"product": f"p{chosen[at]}", "customer": f"c{customers[at]}", "time_ms": time_ms}
+        if is_order[at]:
+            body["quantity"] = int(quantities[at])
+        topic = "orders" if is_order[at] else "clicks"
+        yield Event(topic, b"c%d" % customers[at], json.dumps(body).encode(), time_ms)
+    # A day later somebody looks in: time has passed for every partition, so that no window stays open.
+    for topic in ("orders", "clicks"):
+        for number in range(64):
+            time_ms = START_MS + 24 * 3_600_000
+            body = {"product": "p0", "customer": f"c{number}", "time_ms": time_ms, "quantity": 0, "end": True}
+            yield Event(topic, b"end %d" % number, json.dumps(body).encode(), time_ms)
