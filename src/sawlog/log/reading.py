@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..batch import kernel
 from ..batch import read as batch_read
-from ..batch.header import LAST, POSITION, SIZE, Rows
+from ..batch.header import BASE, COUNT, LAST, POSITION, SIZE, Rows
 from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, StorageError
@@ -200,7 +200,7 @@ class Reader:
 
     def _cursors(self, start: int, end: int, max_bytes: int | None = None) -> Iterator[kernel.RecordCursor]:
         """One cursor after the other, each to be drained before the next."""
-        for segment, chunk in self._limited(start, end, max_bytes):
+        for segment, chunk in self._limited(start, end, max_bytes, needs_record=True):
             done = 0
             for body, run, error in batch_read.unpack(chunk.view, chunk.rows, self.config.max_decompressed_bytes):
                 if error is not None:
@@ -219,33 +219,31 @@ class Reader:
         row = chunk.rows[number]
         return error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
 
-    def _limited(self, start: int, end: int, max_bytes: int | None) -> Iterator[tuple[Segment, Chunk]]:
+    def _limited(
+        self, start: int, end: int, max_bytes: int | None, *, needs_record: bool = False
+    ) -> Iterator[tuple[Segment, Chunk]]:
+        """Chunks up to `max_bytes`, but at least one batch; if it `needs_record`, one with a record from `start` on:
+        batches that compaction has emptied do not count then."""
         if max_bytes is None:
             yield from self.chunks(start, end, RECORD_CHUNK_BYTES)
             return
         used = 0
         # What is looked at beyond the page is looked at in vain: keep that to a quarter of it.
         step = min(max(max_bytes // 4, CHUNK_BYTES // 32), CHUNK_BYTES)
-        for segment, chunk in self._until_damage(start, end, step):
-            sizes = np.cumsum(chunk.rows[:, SIZE]) + used
-            fits = int((sizes <= max_bytes).sum())
-            if fits < len(chunk.rows):
-                chunk.rows = chunk.rows[: max(fits, 0 if used else 1)]
-                if len(chunk.rows):
-                    yield segment, chunk
-                return
-            used = int(sizes[-1])
-            yield segment, chunk
-
-    def _until_damage(self, start: int, end: int, chunk_bytes: int) -> Iterator[tuple[Segment, Chunk]]:
-        """For paging: a page ends before damage; the page that would start with it raises."""
-        given = False
         try:
-            for each in self.chunks(start, end, chunk_bytes):
-                yield each
-                given = True
-        except CorruptBatch:
-            if not given:
+            for segment, chunk in self.chunks(start, end, step):
+                counted = np.where(_may_be_empty(chunk.rows, start), 0, chunk.rows[:, SIZE])
+                sizes = np.cumsum(counted if needs_record else chunk.rows[:, SIZE]) + used
+                fits = int((sizes <= max_bytes).sum())
+                if fits < len(chunk.rows):
+                    chunk.rows = chunk.rows[: max(fits, 0 if used else int((sizes == 0).sum()) + 1)]
+                    if len(chunk.rows):
+                        yield segment, chunk
+                    return
+                used = int(sizes[-1])
+                yield segment, chunk
+        except CorruptBatch:  # a page ends before damage; the page that would start with it raises
+            if not used:
                 raise
 
     # --- Arrow
@@ -318,6 +316,16 @@ class Reader:
     def offset_at(self, timestamp: int) -> int:
         """The first offset whose record is not older than `timestamp`; the end if all are."""
         self.segments.refresh()
+        for _ in range(_RETRIES):
+            version = self.segments.version
+            try:
+                return self._offset_at(timestamp)
+            except (CorruptBatch, StorageError):
+                if not self._changed_since(version):
+                    raise
+        return self._offset_at(timestamp)
+
+    def _offset_at(self, timestamp: int) -> int:
         lowest = self.segments.lowest_offset
         for segment in self.segments.all:
             if segment.next_offset <= lowest or not segment.size:
@@ -375,6 +383,12 @@ class Reader:
             segments.refresh()
             pause = min(pause * 2, _POLL_MOST_S)
         return True
+
+
+def _may_be_empty(rows: Rows, start: int) -> Any:
+    """Which batches may hold no record from `start` on."""
+    holes = rows[:, COUNT] <= rows[:, LAST] - rows[:, BASE]
+    return (rows[:, COUNT] == 0) | (holes & (rows[:, BASE] < start))
 
 
 def _bytes_of(view: memoryview, rows: Rows) -> memoryview:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 from ..errors import InvalidConfig, TopicNotFound
@@ -10,6 +11,8 @@ from ..topics.topic import Topic
 from .options import EARLIEST, LATEST, Offsets, Point, ReadOptions
 
 Share = tuple[str, int]
+
+_logger = logging.getLogger("sawlog.spark")
 
 
 def open_store(path: str) -> Store:
@@ -22,40 +25,52 @@ class Places:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self._missed: set[str] = set()
         self.store = open_store(options.path)
 
     def close(self) -> None:
         """Let go of the store."""
         self.store.close()
 
-    def topics(self) -> list[Topic]:
-        """The topics, in order. A topic that is named has to be there; a pattern may find none."""
+    def topics(self, *, lost_ok: bool = False) -> list[Topic]:
+        """The topics, in order. A topic that is named has to be there, unless `lost_ok`; a pattern may find none."""
         chosen = self._options.subscription
         if chosen.pattern is not None:
             pattern = re.compile(chosen.pattern)
-            return [self.store.topic(name) for name in self.store.topics() if pattern.fullmatch(name)]
-        names = chosen.topics or tuple(topic for topic, _ in chosen.assigned)
-        return [self.store.topic(name) for name in sorted(names)]
-
-    def shares(self) -> list[tuple[Topic, int]]:
-        """All partitions, in order."""
-        assigned = dict(self._options.subscription.assigned)
-        found: list[tuple[Topic, int]] = []
-        for topic in self.topics():
-            numbers = assigned.get(topic.name, range(topic.partitions))
-            for number in numbers:
-                if number >= topic.partitions:
-                    raise TopicNotFound(
-                        f"option assign: the topic {topic.name!r} has partitions 0 to {topic.partitions - 1}, "
-                        f"not {number}"
-                    )
-                found.append((topic, number))
+            return [topic for topic in self.store if pattern.fullmatch(topic.name)]
+        found: list[Topic] = []
+        for name in sorted(chosen.topics or {topic for topic, _ in chosen.assigned}):
+            try:
+                found.append(self.store.topic(name))
+            except TopicNotFound as error:
+                self._miss(error, lost_ok)
         return found
 
-    def ends(self) -> Offsets:
+    def _miss(self, error: TopicNotFound, lost_ok: bool) -> None:
+        """Something is gone: an error, or said once."""
+        if not lost_ok:
+            raise error
+        if str(error) not in self._missed:
+            self._missed.add(str(error))
+            _logger.warning("%s", error)
+
+    def shares(self, *, lost_ok: bool = False) -> list[tuple[Topic, int]]:
+        """All partitions, in order; with `lost_ok` those that are there."""
+        assigned = dict(self._options.subscription.assigned)
+        found: list[tuple[Topic, int]] = []
+        for topic in self.topics(lost_ok=lost_ok):
+            for number in assigned.get(topic.name, range(topic.partitions)):
+                if number < topic.partitions:
+                    found.append((topic, number))
+                    continue
+                said = f"the topic {topic.name!r} has partitions 0 to {topic.partitions - 1}, not {number}"
+                self._miss(TopicNotFound(f"option assign: {said}"), lost_ok)
+        return found
+
+    def ends(self, *, lost_ok: bool = False) -> Offsets:
         """Where each partition ends now."""
         made: Offsets = {}
-        for topic, number in self.shares():
+        for topic, number in self.shares(lost_ok=lost_ok):
             made.setdefault(topic.name, {})[number] = topic.partition(number).next_offset
         return made
 

@@ -64,7 +64,7 @@ class Task(InputPartition):
 def plan(places: Places, options: ReadOptions, start: Offsets, end: Offsets) -> list[Task]:
     """Tasks for everything from `start` to `end`."""
     ranges: list[tuple[Log, str, int, int, int]] = []
-    for topic, number in places.shares():
+    for topic, number in places.shares(lost_ok=not options.fail_on_data_loss):
         if number not in end.get(topic.name, {}):
             continue
         log = topic.partition(number)

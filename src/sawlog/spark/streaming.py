@@ -5,8 +5,8 @@ until the first micro-batch is committed. If "latest" were looked up each time, 
 delivered. So the answer is kept: in this object for a run, and, for a query with a `groupId`, in the store until its
 first micro-batch is done. Without a `groupId` a restart in that moment is noticed and refused, not passed over.
 
-`commit` is called one micro-batch late, and is no acknowledgement: it only moves the group's offsets, so that lag can
-be seen. Nothing is ever deleted because of it.
+Progress is shown as the group's offsets, so that lag can be seen, and is no acknowledgement: nothing is ever deleted
+because of it. Spark's `commit` comes one micro-batch late, so it is shown when Spark asks for more from there.
 
 This object lives in a process beside the driver for as long as the query runs; copies of it read in the tasks.
 """
@@ -50,6 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Json | None = None
         self._target: Offsets | None = None
         self._store: Store | None = None
+        self._shown: Json | None = None
         self._triggered_s = 0.0
         self._began = False
 
@@ -70,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the query starts; the same however often Spark asks."""
         if self._initial is None:
             start = self._options.start or Point("latest", option="startingOffsets")
-            moves = start.kind in ("latest", "time", "times") or any(number < 0 for _, _, number in start.each)
+            moves = start.kind != "offsets" or any(number < 0 for _, _, number in start.each)
             if moves and self._options.group is not None:
                 self._initial = self._kept_start(self._options.group, start)
             else:
@@ -120,16 +121,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is all that this run reads."""
-        self._target = self._ends({})
+        self._target = self._ends()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """Up to where the next micro-batch goes."""
+        if start != self._initial:  # Spark asks for more from there when everything before it is done
+            self._show(start)
         began = _from_json(start)
-        ends = self._target if self._target is not None else self._ends(began)
+        ends = self._target if self._target is not None else self._ends()
         ends = {topic: dict(each) for topic, each in ends.items()}
-        for topic, each in began.items():  # nothing goes backwards, and nothing that was read is forgotten
+        for topic, each in began.items():
             for number, offset in each.items():
-                ends.setdefault(topic, {})[number] = max(ends.get(topic, {}).get(number, offset), offset)
+                end = ends.setdefault(topic, {}).setdefault(number, offset)  # what was read is not forgotten
+                if end < offset:
+                    each[number] = self._start_again(topic, number, offset, end)
         behind = _behind(began, ends)
         if self._waits(sum(behind.values())):
             return start
@@ -138,6 +143,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             shares = _shared_out(behind, most)
             ends = _added(began, ends, behind, shares)
         return _as_json(ends)
+
+    def _start_again(self, topic: str, number: int, offset: int, end: int) -> int:
+        """Where to go on in a partition that is shorter than what was read of it."""
+        said = (
+            f"partition {number} of {topic!r} was read up to {offset} and ends at {end} now: it was cut off, or the "
+            "topic was deleted and made anew"
+        )
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{said}; failOnDataLoss=false would go on at its beginning")
+        _logger.warning("%s; going on at its beginning", said)
+        return self.places.store.topic(topic).partition(number).lowest_offset
 
     def _waits(self, available: int) -> bool:
         """Whether there is too little for now, by minOffsetsPerTrigger and maxTriggerDelay."""
@@ -152,58 +168,69 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._triggered_s = now
         return False
 
-    def _ends(self, began: Offsets) -> Offsets:
+    def _ends(self) -> Offsets:
         """Where everything ends now; a topic that is gone is an error, or left out."""
         try:
-            return self.places.ends()
+            return self.places.ends(lost_ok=not self._options.fail_on_data_loss)
         except TopicNotFound as error:
-            if self._options.fail_on_data_loss:
-                raise DataLoss(f"{error}; failOnDataLoss=false would go on without it") from error
-            _logger.warning("%s", error)
-            known = set(self.places.store.topics())
-            return {
-                name: {number: self.places.store.topic(name).partition(number).next_offset for number in each}
-                for name, each in began.items()
-                if name in known
-            }
+            raise DataLoss(f"{error}; failOnDataLoss=false would go on without it") from error
 
     def reportLatestOffset(self) -> Json:
         """For the query's progress, where lag is seen."""
-        return _as_json(self._ends({}))
+        return _as_json(self._ends())
 
     # --- a micro-batch
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of one micro-batch."""
         began, ends = _from_json(start), _from_json(end)
-        self._check_order(began, ends)
-        return plan(self.places, self._options, began, ends)
-
-    def _check_order(self, began: Offsets, ends: Offsets) -> None:
         for topic, each in ends.items():
             for number, last in each.items():
-                first = began.get(topic, {}).get(number, 0)
-                if first > last:
-                    raise DataLoss(
-                        f"this micro-batch should go from {first} to {last} in partition {number} of {topic!r}: where "
-                        f"the query starts is not what it was. A query that starts at latest or at a time needs a name "
-                        f'for itself, .option("groupId", ...), to survive a restart in its first micro-batch. Remove '
-                        f"its checkpoint to start anew"
-                    )
+                if began.get(topic, {}).get(number, 0) > last:
+                    self._pass_over(began, topic, number, last, moved=start == self._initial)
+        try:
+            return plan(self.places, self._options, began, ends)
+        except TopicNotFound as error:
+            raise DataLoss(f"{error}; failOnDataLoss=false would go on without it") from error
+
+    def _pass_over(self, began: Offsets, topic: str, number: int, last: int, *, moved: bool) -> None:
+        """This micro-batch ends before it starts: either the query's start has moved, or the partition began anew."""
+        said = f"this micro-batch should go from {began[topic][number]} to {last} in partition {number} of {topic!r}"
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{said}: where the query starts is not what it was. A query that starts at latest or at a time needs "
+                f'a name for itself, .option("groupId", ...), to survive a restart in its first micro-batch. Remove '
+                f"its checkpoint to start anew"
+            )
+        _logger.warning("%s", said)
+        if not moved:
+            del began[topic][number]  # from its beginning
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
         return read(partition, self._columns, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def commit(self, end: Json) -> None:
-        """Spark will not ask for anything before this again: show it as the group's progress."""
+        """Spark will not ask for anything before this again."""
+        self._show(end)
+
+    def _show(self, done: Json) -> None:
+        """Everything before this is done: show it as the group's progress."""
         group = self._options.group
-        if group is None:
+        if group is None or done == self._shown:
             return
         try:
-            offsets = {(topic, number): at for topic, each in _from_json(end).items() for number, at in each.items()}
-            self._writable().groups.commit(group, offsets, metadata="spark")
+            store = self._writable()
+            there = {name: store.topic(name).partitions for name in done if name in store}
+            offsets = {
+                (topic, number): at
+                for topic, each in _from_json(done).items()
+                for number, at in each.items()
+                if number < there.get(topic, 0)
+            }
+            store.groups.commit(group, offsets, metadata="spark")
             self._forget_start(group)
+            self._shown = done
         except SawlogError as error:
             _logger.warning("the progress of the group %r could not be shown: %s", group, error)
 

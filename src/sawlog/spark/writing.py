@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 
 from ..batch.build import Encoder
-from ..errors import InvalidConfig, InvalidRecord
+from ..errors import InvalidConfig, InvalidRecord, SawlogError
 from ..log.append import recipe_of
 from ..topics.intents import Intents, Piece, StagedFile
 from ..topics.partitioner import partitions_for
@@ -209,6 +210,14 @@ class Staging:
             for draft in self._drafts.values()
         )
 
+    def abandon(self) -> None:
+        """This attempt failed: what it staged is of no use to anybody."""
+        if self._file is not None:
+            mine = f"{self._file.name.rpartition('.')[0]}."
+            for name in self._intents.staging.names():
+                if name.startswith(mine):
+                    self._intents.staging.remove(name)
+
     def close(self) -> None:
         """Let go of the files; what is staged stays."""
         if self._file is not None:
@@ -224,6 +233,11 @@ def stage(iterator: Iterator[pa.RecordBatch], options: WriteOptions, name: str, 
         for batch in iterator:
             staging.take(batch)
         return Staged(name, staging.finish(), query)
+    except BaseException:
+        # Nobody will tell the driver of it, and what a full disk interrupted would keep it full.
+        with suppress(SawlogError):
+            staging.abandon()
+        raise
     finally:
         staging.close()
 

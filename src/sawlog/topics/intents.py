@@ -238,17 +238,24 @@ class Stage:
         """Whether it is ours: not after its end, and not in a forked child."""
         return self._owner is None or self._owner.held
 
+    @property
+    def current(self) -> bool:
+        """Whether it is ours, and nobody has removed the file that says so."""
+        return self._owner is None or self._owner.current
+
     def leave(self) -> None:
         """Let go of it and let it be: there is an intent that needs it."""
         if self._owner is not None:
             self._owner.release()
 
     def end(self) -> None:
-        """Remove what belongs to it. What cannot be removed now is swept later."""
+        """Remove what belongs to it, unless an intent needs it. What cannot be removed now is swept later."""
         if self._owner is None or not self._owner.held:
             return
         try:
-            _remove_all(self._staging, self.id)
+            # A repeated commit finds the intent of the first one, which may be waiting to be completed.
+            if not self._staging.exists(f"{self.id}{_INTENT}"):
+                _remove_all(self._staging, self.id)
         except SawlogError as error:
             _logger.warning("left to be swept: %s", error)
         finally:
@@ -295,17 +302,25 @@ class Intents:
         until_ms = int((time.time() + seconds) * 1000)
         documents.store(self.staging, _file_name(id_, label, _LEASE), {"until_ms": until_ms})
 
-    def adopt(self, id_: str) -> Stage:
-        """The stage of an id under which other processes have staged. `DirectoryLocked` if somebody has it."""
-        return Stage(self.staging, adopt=id_)
+    def adopt(self, id_: str, *, timeout_s: float = 5.0) -> Stage:
+        """The stage of an id under which other processes have staged. Whoever opens the store and sweeps has it for a
+        moment, and a commit whose driver died for longer: it is waited for. `DirectoryLocked` if somebody keeps it."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                stage = Stage(self.staging, adopt=id_)
+            except DirectoryLocked:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                if stage.current:
+                    return stage
+                stage.leave()  # whoever had it before has removed the file that we locked
+            time.sleep(_POLL_S)
 
     def discard(self, id_: str) -> None:
         """Remove what was staged under an id, unless it was committed and waits to be completed."""
-        stage = self.adopt(id_)
-        if self.staging.exists(f"{id_}{_INTENT}"):
-            stage.leave()
-        else:
-            stage.end()
+        self.adopt(id_).end()
 
     # --- what is there
 

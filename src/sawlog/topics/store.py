@@ -378,7 +378,7 @@ class Store:
         self._check_writable()
         wanted = list(parts)
         with self._committing:
-            held = self._intents.adopt(stage)
+            held = self._intents.adopt(stage, timeout_s=lock_timeout_s)
             try:
                 placed: tuple[Part, ...] = ()
                 if wanted or name is not None:

@@ -1,0 +1,28 @@
+"""`python -m sawlog.pipelines JOB …`, and the script for `spark-submit` (`sawlog pipeline script` says where it is).
+
+A script is no part of a package, so unlike everywhere else the imports here are absolute.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+JOBS = ("ingest", "export", "verify", "compact", "repartition", "stats", "scaffold")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job that the first argument names; the exit code."""
+    if not arguments or arguments[0] not in JOBS:
+        sys.stderr.write(f"usage: {Path(__file__).name} {{{','.join(JOBS)}}} …; each says more with --help\n")
+        return 2
+    job = importlib.import_module(f"sawlog.pipelines.{arguments[0]}")
+    code: int = job.main(arguments[1:])
+    return code
+
+
+if __name__ == "__main__":
+    here = str(Path(__file__).resolve().parent)
+    sys.path[:] = [path for path in sys.path if path != here]  # ours are not top-level modules
+    sys.exit(main(sys.argv[1:]))

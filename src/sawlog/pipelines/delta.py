@@ -1,0 +1,55 @@
+"""Micro-batches as commits of a Delta table, through the `deltalake` package: no jar, and no Spark to read it.
+
+Delta's log remembers the last batch of every application in the same commit that adds the batch's files (`txn`), so a
+replayed batch is recognised, and a reader finds a batch wholly or not at all. A micro-batch passes through the driver's
+memory; `max_records` bounds it. Small files are put together by Delta's own `optimize`; the old ones stay for those who
+read older versions, until somebody vacuums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class DeltaTarget:
+    """A Delta table. One query writes to it at a time."""
+
+    def __init__(self, root: Path, name: str, by: Sequence[str], file_bytes: int) -> None:
+        try:
+            import deltalake
+        except ImportError as error:
+            raise InvalidConfig(f"Delta needs the package deltalake ({error}): pip install deltalake") from error
+        self._deltalake = deltalake
+        self._root, self._name, self._by = str(root), f"sawlog-{name}", list(by)
+        self._file_bytes = file_bytes
+        self.merged_files = self.new_files = 0
+
+    def take(self, rows: DataFrame, batch: int) -> None:
+        """Commit a micro-batch, unless it is there."""
+        delta = self._deltalake
+        if self._exists():
+            last = delta.DeltaTable(self._root).transaction_version(self._name)
+            if last is not None and last >= batch:
+                return
+        noted = delta.CommitProperties(app_transactions=[delta.Transaction(self._name, batch)])
+        delta.write_deltalake(
+            self._root, rows.toArrow(), mode="append", partition_by=self._by or None, commit_properties=noted
+        )
+
+    def _exists(self) -> bool:
+        return bool(self._deltalake.DeltaTable.is_deltatable(self._root))
+
+    def compact(self) -> None:
+        """Put small files together."""
+        if not self._exists():
+            return
+        done = self._deltalake.DeltaTable(self._root).optimize.compact(target_size=self._file_bytes)
+        self.merged_files += done["numFilesRemoved"]
+        self.new_files += done["numFilesAdded"]

@@ -1,0 +1,258 @@
+"""`export`: a topic to Parquet or Delta, once or continuously, each record exactly once, small files put together.
+
+The columns are key, value, topic, partition, offset, timestamp (and headers); `by` names those that become directories,
+among them `date` and `hour`, taken from the timestamp in UTC. With `json`, value becomes a struct by a schema that is
+given or inferred from what is there at first; a value that does not parse is null there, and kept in `unparsed`.
+
+How far it is lies in the target itself, in `_sawlog/` (readers pass over names that begin with an underscore): what is
+there and how far it got belong together, so whoever removes the target begins anew. A topic that was deleted and made
+anew, or rewritten, has other offsets; that is noticed, and wants another target.
+
+How a micro-batch becomes visible: see parquet.py and delta.py.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ..errors import InvalidConfig
+from ..storage import FileDirectory
+from ..topics import documents
+from ..topics.store import Store
+from . import running
+from .arguments import option, run_main
+from .ingest import parsed_schema
+from .running import CHECKPOINT, Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FORMATS = ("parquet", "delta")
+#: Notes and checkpoint, in the target.
+NOTES = "_sawlog"
+_STATE = "export.json"
+#: So many records decide what a value looks like.
+_SAMPLE_RECORDS = 10_000
+_CORRUPT = "_corrupt_record"
+_BY = ("topic", "partition", "date", "hour")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportParams:
+    """What to write out, and how."""
+
+    data: str = option("the store's directory")
+    topic: str = option("the topic")
+    target: str = option("the directory to write to")
+    format: Literal["parquet", "delta"] = option("parquet or delta", "parquet")
+    by: tuple[str, ...] = option("the columns that become directories: topic, partition, date, hour", ("date",))
+    json: bool = option("take values apart as JSON", False)
+    schema: str | None = option("with json: the schema, as 'id int, name string'; else inferred once", None)
+    headers: bool = option("write the headers as well", False)
+    every_s: float | None = option("go on every so many seconds, until stopped; else once", None)
+    max_records: int = option("at most so many records in a micro-batch", 500_000)
+    compact: bool = option("put small files together", True)
+    file_bytes: int = option("files are put together up to this size", 128 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What was written by this run."""
+
+    topic: str
+    target: str
+    format: str
+    records: int
+    batches: int
+    #: Small files that were put together, and what they became.
+    merged_files: int
+    new_files: int
+    stopped: bool
+
+
+class Target(Protocol):
+    """Where micro-batches go: each once, however often it comes."""
+
+    merged_files: int
+    new_files: int
+
+    def take(self, rows: DataFrame, batch: int) -> None:
+        """A micro-batch; nothing if it is there already."""
+
+    def compact(self) -> None:
+        """Put small files together."""
+
+
+def run(spark: SparkSession, params: ExportParams, progress: Progress | None = None) -> ExportReport:
+    """Write what is new, or go on until stopped."""
+    _check(params)
+    with Store.open(params.data, "r") as store:
+        root, topic_id = str(Path(store.path).absolute()), store.topic(params.topic).id
+    target = Path(params.target).absolute()
+    _check_target(target)
+    with running.alone(target / NOTES) as directory:
+        with running.explained():
+            state = _state(spark, params, root, topic_id, directory)
+            sink = _sink(params, directory, state["id"])
+            query = (
+                _rows(spark, params, root, state["schema"])
+                .writeStream.foreachBatch(sink.take)
+                .option("checkpointLocation", f"{directory.path}/{CHECKPOINT}")
+                .trigger(**running.trigger(params.every_s))
+                .start()
+            )
+        flow = running.watch(query, progress)
+        if params.compact:
+            sink.compact()
+    counts = flow.records, flow.batches, sink.merged_files, sink.new_files
+    return ExportReport(params.topic, str(target), params.format, *counts, flow.stopped)
+
+
+def _check(params: ExportParams) -> None:
+    if params.format not in FORMATS:
+        raise InvalidConfig(f"format is one of {', '.join(FORMATS)}, not {params.format!r}")
+    if params.schema is not None and not params.json:
+        raise InvalidConfig("a schema says how to take JSON apart: give json as well")
+    unknown = [name for name in params.by if name not in _BY]
+    if unknown or len(set(params.by)) < len(params.by):
+        raise InvalidConfig(f"by is a choice of {', '.join(_BY)}, not {', '.join(params.by)}")
+    for name in ("max_records", "file_bytes"):
+        if getattr(params, name) < 1:
+            raise InvalidConfig(f"{name} is at least 1, not {getattr(params, name)}")
+    if params.every_s is not None and params.every_s <= 0:
+        raise InvalidConfig(f"every_s is a number of seconds above 0, not {params.every_s}")
+
+
+def _check_target(target: Path) -> None:
+    """Ours, or nothing there yet: nobody's files are mixed with ours by a mistyped path."""
+    if target.is_dir() and not (target / NOTES).is_dir() and any(target.iterdir()):
+        raise InvalidConfig(f"{target} is neither empty nor the target of an export; choose another directory")
+
+
+def _sink(params: ExportParams, notes: FileDirectory, name: str) -> Target:
+    if params.format == "delta":
+        from .delta import DeltaTarget
+
+        return DeltaTarget(Path(notes.path).parent, name, params.by, params.file_bytes)
+    from .parquet import ParquetTarget
+
+    return ParquetTarget(notes, name, params.by, params.file_bytes if params.compact else None)
+
+
+def _state(
+    spark: SparkSession, params: ExportParams, root: str, topic_id: str, directory: FileDirectory
+) -> dict[str, Any]:
+    """What the first run has decided; the later ones have to go on in the same way."""
+    asked = {
+        "topic": params.topic,
+        "topic_id": topic_id,
+        "format": params.format,
+        "by": list(params.by),
+        "json": params.json,
+        "headers": params.headers,
+    }
+    if directory.exists(_STATE):
+        state = documents.load(directory, _STATE)
+        _check_same(state, asked, str(Path(directory.path).parent))
+        if params.schema is None:
+            return state
+        state["schema"] = parsed_schema(params.schema).json()
+    else:
+        shape = (
+            None
+            if not params.json
+            else parsed_schema(params.schema).json()
+            if params.schema
+            else _inferred(spark, params, root)
+        )
+        state = {"id": uuid.uuid4().hex, **asked, "schema": shape}
+    documents.store(directory, _STATE, state)
+    return state
+
+
+def _check_same(state: dict[str, Any], asked: dict[str, Any], target: str) -> None:
+    if state["topic"] == asked["topic"] and state["topic_id"] != asked["topic_id"]:
+        raise InvalidConfig(
+            f"{target} holds an earlier topic {asked['topic']!r}: it was made anew or rewritten since, and its offsets "
+            "are other ones. Export to a new directory"
+        )
+    for name, value in asked.items():
+        if state[name] != value:
+            raise InvalidConfig(
+                f"{target} was begun with {name}={state[name]!r}, not {value!r}; go on so, or export to a new directory"
+            )
+
+
+def _inferred(spark: SparkSession, params: ExportParams, root: str) -> str:
+    rows = spark.read.format("sawlog").option("path", root).option("subscribe", params.topic)
+    sample = rows.option("columns", "value").load().limit(_SAMPLE_RECORDS)
+    shape = spark.read.json(
+        sample.where("value is not null").selectExpr("cast(value as string) as value").rdd.map(_first)
+    )
+    fields = [each for each in shape.schema.fields if each.name != _CORRUPT]
+    if not fields:
+        raise InvalidConfig(f"no schema can be inferred from {params.topic!r}: no JSON object is in it; give a schema")
+    from pyspark.sql.types import StructType
+
+    return StructType(fields).json()
+
+
+def _first(row: Any) -> str:
+    text: str = row[0]
+    return text
+
+
+def _rows(spark: SparkSession, params: ExportParams, root: str, schema: str | None) -> DataFrame:
+    """The stream, with the columns that are written."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", *(["headers"] if params.headers else [])]
+    rows = (
+        spark.readStream.format("sawlog")
+        .option("path", root)
+        .option("subscribe", params.topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", params.max_records)
+        .option("columns", ",".join(names))
+        .load()
+    )
+    if schema is not None:
+        rows = _taken_apart(rows, StructType.fromJson(json.loads(schema)))
+    if "date" in params.by or "hour" in params.by:
+        rows = rows.withColumn("date", F.to_date("timestamp"))
+    if "hour" in params.by:
+        rows = rows.withColumn("hour", F.hour("timestamp"))
+    return rows
+
+
+def _taken_apart(rows: DataFrame, shape: StructType) -> DataFrame:
+    """Value as a struct, and as it was where it is no JSON object of that shape."""
+    from pyspark.sql import functions as F
+
+    whole = shape.add(_CORRUPT, "string")
+    parsed = F.from_json(
+        F.col("value").cast("string"), whole, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    )
+    bad = F.col("parsed").isNull() | F.col(f"parsed.{_CORRUPT}").isNotNull()
+    return (
+        rows.withColumn("parsed", parsed)
+        .withColumn("unparsed", F.when(bad, F.col("value")))
+        .withColumn("value", F.when(~bad, F.col("parsed").dropFields(_CORRUPT)))
+        .drop("parsed")
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """For `python -m` and `spark-submit`."""
+    return run_main(ExportParams, run, arguments, "A topic to Parquet or Delta, each record once.")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,192 @@
+"""Micro-batches as plain Parquet files that every reader understands, each batch exactly once.
+
+Spark has a sink for this. It makes a replayed batch harmless by a list of the files that count (`_spark_metadata`),
+which no other reader knows, and which forbids putting small files together. So here the files' names carry the batch:
+
+```
+out/date=2026-01-31/9f3c01ab-0000000017-00000.parquet    target, batch, number
+out/_sawlog/done                                         the last batch that is wholly there
+out/_sawlog/staging/                                     what is being written
+out/_sawlog/merge                                        small files that are being replaced by one
+```
+
+A batch is written to staging, moved in file by file, then noted in `done`. After a crash Spark repeats the batch with
+the same records: if `done` has it, nothing happens; if not, what was moved in is removed first. So a reader never finds
+a record twice or not at all, except one that looks while the files of a batch are being moved in: that one finds a part
+of it. Who needs more than that has Delta.
+
+Small files of one directory are put together by a new file beside them; `merge` says which ones it replaces, so that
+after a crash the rest of them goes. A reader that lists the directory in just that moment finds those records twice.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..storage import FileDirectory
+from ..topics import documents
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_DONE, _STAGING, _MERGE = "done", "staging", "merge"
+#: While a query goes on, files are put together every so many micro-batches.
+_COMPACT_EVERY = 32
+#: A file is small below this share of the wanted size.
+_SMALL_SHARE = 2
+_MERGE_ROWS = 64 << 10
+
+
+class ParquetTarget:
+    """A directory of Parquet files. One query writes to it at a time."""
+
+    def __init__(self, notes: FileDirectory, name: str, by: Sequence[str], file_bytes: int | None) -> None:
+        self._notes, self._label, self._by = notes, name[:8], tuple(by)
+        self._file_bytes = file_bytes
+        self._root = Path(notes.path).parent
+        self._staging = Path(notes.path) / _STAGING
+        self.merged_files = self.new_files = 0
+        shutil.rmtree(self._staging, ignore_errors=True)
+        self._finish_merge()
+
+    def take(self, rows: DataFrame, batch: int) -> None:
+        """Write a micro-batch, unless it is there."""
+        done = self._done()
+        if batch <= done:
+            return
+        self._remove(batch)
+        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # else INT96, of old
+        rows.write.partitionBy(*self._by).option("compression", "zstd").mode("overwrite").parquet(str(self._staging))
+        touched = {self._move_in(path, batch, number) for number, path in enumerate(_data_files(self._staging))}
+        for directory in touched:
+            _sync(directory)
+        documents.store(self._notes, _DONE, {"batch": batch})
+        shutil.rmtree(self._staging)
+        if self._file_bytes is not None and batch % _COMPACT_EVERY == _COMPACT_EVERY - 1:
+            self.compact()
+
+    def _done(self) -> int:
+        if not self._notes.exists(_DONE):
+            return -1
+        return documents.field(documents.load(self._notes, _DONE), "batch", int, _DONE)
+
+    def _remove(self, batch: int) -> None:
+        """What an attempt that died has moved in."""
+        for path in _data_files(self._root, f"{self._label}-{batch:010d}-*.parquet"):
+            path.unlink()
+
+    def _move_in(self, path: Path, batch: int, number: int) -> Path:
+        directory = self._root / path.parent.relative_to(self._staging)
+        if not directory.is_dir():
+            directory.mkdir(parents=True)
+            for parent in [directory.parent, *directory.parent.parents]:
+                _sync(parent)
+                if parent == self._root:
+                    break
+        _sync(path)
+        path.rename(directory / f"{self._label}-{batch:010d}-{number:05d}.parquet")
+        return directory
+
+    # --- small files
+
+    def compact(self) -> None:
+        """Put small files of one directory together."""
+        if self._file_bytes is None:
+            return
+        for directory in sorted({path.parent for path in _data_files(self._root, f"{self._label}-*.parquet")}):
+            for group in self._groups(directory, self._file_bytes):
+                self._merge(directory, group)
+
+    def _groups(self, directory: Path, most: int) -> Iterator[list[Path]]:
+        """Small files, in the order of their records, as many as make a whole one."""
+        group: list[Path] = []
+        size_bytes = 0
+        for path in sorted(directory.glob(f"{self._label}-*.parquet")):
+            size = path.stat().st_size
+            if size * _SMALL_SHARE >= most:
+                continue
+            if group and (size_bytes + size > most or not _same_shape(group[0], path)):
+                if len(group) > 1:
+                    yield group
+                group, size_bytes = [], 0
+            group.append(path)
+            size_bytes += size
+        if len(group) > 1:
+            yield group
+
+    def _merge(self, directory: Path, group: list[Path]) -> None:
+        self._staging.mkdir(exist_ok=True)
+        made = self._staging / "merged.parquet"
+        _write_together(group, made)
+        _sync(made)
+        last = group[-1].name.split("-")[1]
+        name = f"{self._label}-{last}-merged-{uuid.uuid4().hex[:8]}.parquet"
+        where = str(directory.relative_to(self._root))
+        documents.store(
+            self._notes, _MERGE, {"directory": where, "made": name, "replaced": [path.name for path in group]}
+        )
+        made.rename(directory / name)
+        _sync(directory)
+        self._finish_merge()
+        self.merged_files += len(group)
+        self.new_files += 1
+
+    def _finish_merge(self) -> None:
+        """Remove what the merged file replaces, if that has come as far as to be there."""
+        if not self._notes.exists(_MERGE):
+            return
+        merge = documents.load(self._notes, _MERGE)
+        directory = self._root / merge["directory"]
+        if (directory / merge["made"]).exists():
+            for name in merge["replaced"]:
+                (directory / name).unlink(missing_ok=True)
+            _sync(directory)
+        self._notes.remove(_MERGE)
+        self._notes.sync()
+
+
+def _data_files(root: Path, pattern: str = "*.parquet") -> list[Path]:
+    """Parquet files below a directory, without what is nobody's business."""
+    return [
+        path
+        for path in sorted(root.rglob(pattern))
+        if not any(part.startswith(("_", ".")) for part in path.relative_to(root).parts)
+    ]
+
+
+def _same_shape(one: Path, other: Path) -> bool:
+    import pyarrow.parquet as pq
+
+    return bool(pq.read_schema(one).remove_metadata().equals(pq.read_schema(other).remove_metadata()))
+
+
+def _write_together(paths: Sequence[Path], made: Path) -> None:
+    """All rows of all files, one after the other, in row groups of a decent size."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(paths[0])
+    waiting: list[pa.RecordBatch] = []
+    with pq.ParquetWriter(made, schema, compression="zstd") as writer:
+        for path in paths:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(_MERGE_ROWS):
+                    waiting.append(batch.cast(schema))
+                    if sum(each.num_rows for each in waiting) >= _MERGE_ROWS:
+                        writer.write_table(pa.Table.from_batches(waiting))
+                        waiting = []
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting))
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

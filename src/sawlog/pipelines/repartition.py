@@ -1,0 +1,41 @@
+"""`repartition`: rewrite a topic with another number of partitions, more or fewer; see rewrite.py.
+
+With the number that it has, it puts every record where its key belongs: after partitions were added to a topic, older
+records lie where their keys belonged before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .arguments import option, run_main
+from .rewrite import RewriteReport, rewrite
+from .running import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionParams:
+    """What to rewrite, and how."""
+
+    data: str = option("the store's directory")
+    topic: str = option("the topic")
+    partitions: int = option("how many partitions it gets")
+
+
+def run(spark: SparkSession, params: RepartitionParams, progress: Progress | None = None) -> RewriteReport:
+    """Spread the records over so many partitions."""
+    return rewrite(spark, params.data, params.topic, params.partitions, last_only=False, progress=progress)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """For `python -m` and `spark-submit`."""
+    return run_main(RepartitionParams, run, arguments, "Rewrite a topic with another number of partitions.")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,245 @@
+"""Rewriting a whole topic: a new one is written beside it, and takes its place at one moment.
+
+```
+orders, orders--rewrite-1f0c22ab     what is there is read, put in order, and written to the new one
+orders locked                        what came meanwhile follows; from here on nobody writes to it
+orders                               the new one has the name (Store.replace_topic); the old one is gone
+```
+
+Records go to the partition of their key (Kafka's murmur2) and keep key, value, headers and timestamp; those without a
+key are spread evenly. The records of a key keep their order. That of a partition is the order of its offsets; where a
+key lies in several partitions, because partitions were added once, these are merged by time.
+
+The new topic counts its offsets from 0 and has an id of its own, so what consumer groups have committed for the old one
+does not count: they begin as new groups do. Nobody may hold a partition's lock when the topic is swapped. A run that
+dies leaves the topic as it was; the next one removes what it has left, and begins anew.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa  # here and not where it is needed: Spark looks at the types of `place`
+
+from ..errors import InvalidConfig, SawlogError
+from ..topics.names import quoted
+from ..topics.partitioner import partitions_for
+from ..topics.store import Store
+from ..topics.topic import Topic
+from . import running
+from .running import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_logger = logging.getLogger("sawlog.pipelines")
+
+_MARK = "--rewrite-"
+#: Records without a key change the partition every so many, so that all partitions get some.
+_KEYLESS_RUN = 4096
+#: What would change or drop records on their way: it counts again once the new topic is complete.
+_LATER = ("cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type")
+_TOMBSTONES_MS = 86_400_000
+
+Ends = dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteReport:
+    """A topic before and after."""
+
+    topic: str
+    records_before: int
+    records: int
+    size_bytes_before: int
+    size_bytes: int
+    partitions_before: int
+    partitions: int
+    #: Records that came while it was rewritten, and were brought over under the lock.
+    followed: int
+
+
+def rewrite(
+    spark: SparkSession,
+    data: str,
+    name: str,
+    partitions: int | None,
+    *,
+    last_only: bool,
+    progress: Progress | None = None,
+) -> RewriteReport:
+    """Write the topic anew, with so many partitions, all records or the last of each key."""
+    if partitions is not None and partitions < 1:
+        raise InvalidConfig(f"partitions is at least 1, not {partitions}")
+    if _MARK in name:
+        raise InvalidConfig(f"{name!r} is what an unfinished rewrite has left; rewrite the topic itself")
+    Store.open(data, "r").close()  # a mistyped directory must not become a store
+    with Store.open(data, upkeep_interval_s=None) as store:
+        old = store.topic(name)
+        with running.alone(Path(store.path) / "pipelines" / f"rewrite-{quoted(name)}"):
+            _remove_leftovers(store, name)
+            _check_unlocked(old)
+            made = f"{name[:220]}{_MARK}{uuid.uuid4().hex[:8]}"
+            try:
+                return _Rewrite(spark, store, old, made, partitions or old.partitions, last_only, progress).run()
+            except BaseException:
+                _discard(store, made)
+                raise
+
+
+def _remove_leftovers(store: Store, name: str) -> None:
+    for other in store.topics():
+        if other.startswith(f"{name[:220]}{_MARK}"):
+            store.delete_topic(other)
+
+
+def _check_unlocked(topic: Topic) -> None:
+    """Find out now, not after an hour, that somebody is writing."""
+    for number in range(topic.partitions):
+        log = topic.partition(number)
+        with log.hold():
+            pass
+        log.release()
+
+
+def _discard(store: Store, made: str) -> None:
+    try:
+        if made in store:
+            store.delete_topic(made)
+    except SawlogError as error:
+        _logger.warning("left to be removed by the next rewrite: %s", error)
+
+
+class _Rewrite:
+    """One topic on its way from the old to the new form."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: Store,
+        old: Topic,
+        made: str,
+        partitions: int,
+        last_only: bool,
+        progress: Progress | None,
+    ) -> None:
+        self._spark, self._store, self._old, self._made = spark, store, old, made
+        self._partitions, self._last_only = partitions, last_only
+        self._progress = progress
+
+    def run(self) -> RewriteReport:
+        old, store = self._old, self._store
+        before = old.describe()
+        given = old.settings
+        now: dict[str, Any] = {name: value for name, value in given.items() if name not in _LATER}
+        later: dict[str, Any] = {name: value for name, value in given.items() if name in _LATER}
+        store.create_topic(self._made, self._partitions, **now)
+        ends = _ends(old)
+        read = self._copy({}, ends, last_only=self._last_only)
+        for number in range(old.partitions):
+            with old.partition(number).hold():
+                pass  # the lock stays ours until the store is closed
+        last = _ends(old)
+        followed = self._copy(ends, last, last_only=False) if last != ends else 0
+        store.alter_topic(self._made, **later)
+        new = store.replace_topic(old.name, self._made, ends=last)
+        after = new.describe()
+        return RewriteReport(
+            topic=new.name,
+            records_before=read + followed,
+            records=after.records,
+            size_bytes_before=before.size_bytes,
+            size_bytes=after.size_bytes,
+            partitions_before=before.partitions,
+            partitions=after.partitions,
+            followed=followed,
+        )
+
+    def _copy(self, start: Ends, end: Ends, *, last_only: bool) -> int:
+        """Records from `start` to `end` to the new topic, in one transaction; how many were read."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        seen = Observation()
+        with running.explained():
+            rows = self._rows(start, end).observe(seen, F.count(F.lit(1)).alias("records"))
+            rows = rows.withColumn("moment", self._moment())
+            if last_only:
+                rows = _last(rows, self._keep_tombstones_ms())
+            (
+                rows.withColumn("target", self._target())
+                .repartition(self._partitions, "target")
+                .sortWithinPartitions("moment", "partition", "offset")
+                .select("key", "value", "headers", "timestamp", F.col("target").alias("partition"))
+                .write.format("sawlog")
+                .mode("append")
+                .option("path", self._store.path)
+                .option("topic", self._made)
+                .save()
+            )
+            count = int(seen.get["records"])
+        if self._progress is not None:
+            self._progress(count)
+        return count
+
+    def _rows(self, start: Ends, end: Ends) -> DataFrame:
+        reader = self._spark.read.format("sawlog").option("path", self._store.path)
+        reader = reader.option("subscribe", self._old.name).option("includeHeaders", "true")
+        if start:
+            reader = reader.option("startingOffsets", _offsets(self._old.name, start))
+        return reader.option("endingOffsets", _offsets(self._old.name, end)).load()
+
+    def _moment(self) -> Column:
+        """A time that never goes back within a partition: by it several are merged without mixing any of them up."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        if self._old.partitions == 1:
+            return F.lit(None).cast("timestamp")
+        so_far = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
+        return F.max("timestamp").over(so_far)
+
+    def _target(self) -> Column:
+        """The partition of the key; a record without one goes with its neighbours, and all get some."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.pandas.functions import arrow_udf
+
+        count = self._partitions
+
+        def place(keys: pa.Array) -> pa.Array:
+            return pa.array(partitions_for(keys, count, 0), pa.int32())
+
+        of_key: Any = arrow_udf(place, "int")  # type: ignore[call-overload]
+        spread = F.pmod(F.col("partition") + F.floor(F.col("offset") / _KEYLESS_RUN), F.lit(count)).cast("int")
+        return F.when(F.col("key").isNull(), spread).otherwise(of_key(F.col("key")))
+
+    def _keep_tombstones_ms(self) -> int:
+        kept: Mapping[str, Any] = self._old.settings
+        return int(kept.get("delete.retention.ms", _TOMBSTONES_MS))
+
+
+def _last(rows: DataFrame, keep_tombstones_ms: int) -> DataFrame:
+    """The last record of each key, and all without one; a last one without a value goes when it is old enough."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    newest = Window.partitionBy("key").orderBy(F.desc("moment"), F.desc("partition"), F.desc("offset"))
+    ranked = rows.withColumn("rank", F.when(F.col("key").isNotNull(), F.row_number().over(newest)).otherwise(1))
+    since = F.timestamp_millis(F.lit(time.time_ns() // 1_000_000 - keep_tombstones_ms))
+    wanted = F.col("value").isNotNull() | F.col("key").isNull() | (F.col("timestamp") >= since)
+    return ranked.where((F.col("rank") == 1) & wanted).drop("rank")
+
+
+def _ends(topic: Topic) -> Ends:
+    return {number: offsets.next for number, offsets in topic.offsets().items()}
+
+
+def _offsets(name: str, ends: Ends) -> str:
+    return json.dumps({name: {str(number): offset for number, offset in ends.items()}})

@@ -1,0 +1,167 @@
+"""`scaffold`: a project for Spark's own declarative pipelines (`spark-pipelines`) around a topic, ready to run.
+
+```
+project/
+  spark-pipeline.yml         what belongs to it, and where its checkpoints are
+  transformations/orders.py  tables over the topic: the records, and a count by key
+  run                        a script that runs it
+  README.md
+```
+
+Each run takes what is new in the topic since the last one. The tables' catalogue has to outlive a run: Spark's default,
+in memory, forgets them and then finds their files in the way; so `run` asks for the one on disk (Hive's, embedded).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import InvalidConfig
+from ..topics.store import Store
+from .arguments import option, run_main
+
+_YAML = """\
+name: {name}
+storage: {storage}
+libraries:
+  - glob:
+      include: transformations/**
+configuration:
+  spark.sql.shuffle.partitions: "2"
+  spark.sql.session.timeZone: UTC
+"""
+
+_TABLES = '''\
+"""Tables over the topic {topic!r}. `spark` is put here by spark-pipelines."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import functions as F
+
+DATA = {data!r}
+
+
+@dp.table(comment="Every record of the topic, once; each run adds the new ones.")
+def {table}():
+    return (
+        spark.readStream.format("sawlog")
+        .option("path", DATA)
+        .option("subscribe", {topic!r})
+        .option("startingOffsets", "earliest")
+        .load()
+        .withColumn("value", F.col("value").cast("string"))
+        .withColumn("key", F.col("key").cast("string"))
+    )
+
+
+@dp.materialized_view(comment="How many records each key has.")
+def {table}_by_key():
+    records = spark.read.table("{table}")
+    return records.groupBy("key").agg(F.count("*").alias("records"), F.max("timestamp").alias("last"))
+'''
+
+_SINK = """
+
+# What is derived can go to a topic again, exactly once.
+dp.create_sink(
+    name="{sink}", format="sawlog", options={{"path": DATA, "topic": {to!r}, "partitions": "{partitions}"}}
+)
+
+
+@dp.append_flow(target="{sink}")
+def to_{sink}():
+    return spark.readStream.table("{table}").select("key", F.upper("value").alias("value"))
+"""
+
+_RUN = """\
+#!/bin/sh
+# Runs the pipeline: ./run, or ./run --full-refresh-all; `spark-pipelines run --help` says what else.
+cd "$(dirname "$0")" || exit 1
+python="${{PYSPARK_PYTHON:-{python}}}"
+export PYSPARK_PYTHON="$python"
+java="$("$python" -c 'from sawlog.spark.java import find_java; print(find_java() or "")')" || exit 1
+if [ -n "$java" ]; then export JAVA_HOME="$java"; fi
+PATH="$(dirname "$python"):$PATH"
+exec spark-pipelines run --conf spark.sql.catalogImplementation=hive "$@"
+"""
+
+_README = """\
+# {name}
+
+A pipeline over the topic `{topic}` of the sawlog store `{data}`.
+
+    ./run
+
+Each run adds what is new in the topic to the table `{table}` and computes `{table}_by_key` anew. Edit
+`transformations/{table}.py`, or put more files beside it. It needs `pip install 'sawlog[spark]' 'pyspark[pipelines]'`.
+
+Tables and their catalogue lie here: `spark-warehouse/`, `metastore_db/`; checkpoints in `storage/`. Remove all three to
+begin anew.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaffoldParams:
+    """What to lay out, and where."""
+
+    target: str = option("the project's directory; new or empty")
+    data: str = option("the store's directory")
+    topic: str = option("the topic to read")
+    to: str | None = option("a topic to write to as well", None)
+    partitions: int = option("for a topic to write to that is made: how many partitions", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaffoldReport:
+    """What was made."""
+
+    target: str
+    files: tuple[str, ...]
+
+
+def run(params: ScaffoldParams) -> ScaffoldReport:
+    """Lay out the project."""
+    target = Path(params.target).absolute()
+    with Store.open(params.data, "r") as store:
+        topic, data = store.topic(params.topic).name, str(Path(store.path).absolute())
+    if params.to == params.topic:
+        raise InvalidConfig("a pipeline that writes to the topic that it reads never ends: name another")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InvalidConfig(f"{target} is not empty; choose a new directory")
+    table = identifier(topic)
+    names = {"name": identifier(target.name), "topic": topic, "data": data, "table": table}
+    code = _TABLES.format(**names)
+    if params.to is not None:
+        sink = f"{identifier(params.to)}_sink"
+        code += _SINK.format(**names, to=params.to, sink=sink, partitions=params.partitions)
+    files = {
+        "spark-pipeline.yml": _YAML.format(**names, storage=(target / "storage").as_uri()),
+        f"transformations/{table}.py": code,
+        "run": _RUN.format(python=sys.executable),
+        "README.md": _README.format(**names),
+    }
+    for name, text in files.items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    (target / "run").chmod(0o755)
+    return ScaffoldReport(str(target), tuple(files))
+
+
+def identifier(name: str) -> str:
+    """A name that SQL and Python take without quotes."""
+    made = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower() or "topic"
+    return f"t_{made}" if made[0].isdigit() else made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """For `python -m`."""
+    about = "A project for spark-pipelines around a topic."
+    return run_main(ScaffoldParams, run, arguments, about, needs_spark=False)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

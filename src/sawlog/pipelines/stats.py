@@ -1,0 +1,221 @@
+"""`stats`: records, bytes, keys and rates over time, for each topic and partition; as a report and as Parquet.
+
+Everything is counted record by record, in parallel; only the number of different keys is an estimate (within a few per
+cent). A row without a partition is the whole topic. The size is that on disk, with headers and compression; bytes are
+those of keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidConfig
+from ..topics.store import Store
+from . import running
+from .arguments import option, run_main
+from .running import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_MOST_STEPS = 200
+_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+#: Steps that people think in.
+_STEPS_MS = (
+    *(each * _SECOND for each in (1, 2, 5, 10, 15, 30)),
+    *(each * _MINUTE for each in (1, 2, 5, 10, 15, 30)),
+    *(each * _HOUR for each in (1, 2, 3, 6, 12)),
+    *(each * _DAY for each in (1, 2, 7, 14, 28, 84, 364)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StatsParams:
+    """What to count."""
+
+    data: str = option("the store's directory")
+    topic: str | None = option("only this topic", None)
+    every_s: float | None = option("the step of the rates in seconds; else one that suits", None)
+    parquet: str | None = option("a directory for partitions.parquet and rates.parquet", None)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStats:
+    """One partition, or (partition None) a whole topic."""
+
+    topic: str
+    partition: int | None
+    records: int
+    #: Bytes of keys and values.
+    bytes: int
+    #: Different keys, about.
+    keys: int
+    without_key: int
+    #: Milliseconds since 1970; None if there is no record.
+    oldest: int | None
+    newest: int | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What came in one step of time."""
+
+    topic: str
+    partition: int
+    time: int
+    step_ms: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatsReport:
+    """All partitions, and how they grew."""
+
+    partitions: tuple[PartitionStats, ...]
+    rates: tuple[Rate, ...]
+    step_ms: int
+
+
+def run(spark: SparkSession, params: StatsParams, progress: Progress | None = None) -> StatsReport:
+    """Count everything that is there now."""
+    if params.every_s is not None and params.every_s < 0.001:
+        raise InvalidConfig(f"every_s is at least 0.001 (a millisecond), not {params.every_s}")
+    sizes, root = _sizes(params)
+    names = sorted({topic for topic, _ in sizes})
+    if not names:
+        return StatsReport((), (), 0)
+    with running.explained():
+        rows = _rows(spark, root, names).cache()
+        try:
+            partitions = _partitions(rows, sizes)
+            if progress is not None:
+                progress(sum(each.records for each in partitions if each.partition is None))
+            step_ms = _step(params, partitions)
+            rates = _rates(rows, step_ms)
+        finally:
+            rows.unpersist()
+    report = StatsReport(partitions, rates, step_ms)
+    if params.parquet is not None:
+        write_parquet(report, Path(params.parquet))
+    return report
+
+
+def _sizes(params: StatsParams) -> tuple[dict[tuple[str, int], int], str]:
+    """What each partition takes on disk, and where the store is."""
+    with Store.open(params.data, "r") as store:
+        topics = list(store) if params.topic is None else [store.topic(params.topic)]
+        return {
+            (topic.name, number): topic.partition(number).size_bytes
+            for topic in topics
+            for number in range(topic.partitions)
+        }, str(Path(store.path).absolute())
+
+
+def _rows(spark: SparkSession, root: str, names: list[str]) -> DataFrame:
+    """What is counted of each record: small, so that it can be gone through twice."""
+    rows = spark.read.format("sawlog").option("path", root).option("subscribe", ",".join(names))
+    return (
+        rows.option("columns", "topic,partition,key,value,timestamp")
+        .load()
+        .selectExpr(
+            "topic",
+            "partition",
+            "xxhash64(key) as key",
+            "key is null as keyless",
+            "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) as bytes",
+            "unix_millis(timestamp) as time",
+        )
+    )
+
+
+def _partitions(rows: DataFrame, sizes: dict[tuple[str, int], int]) -> tuple[PartitionStats, ...]:
+    from pyspark.sql import functions as F
+
+    counted = rows.rollup("topic", "partition").agg(
+        F.count(F.lit(1)).alias("records"),
+        F.sum("bytes").alias("bytes"),
+        F.approx_count_distinct(F.when(~F.col("keyless"), F.col("key"))).alias("keys"),
+        F.count_if("keyless").alias("without_key"),
+        F.min("time").alias("oldest"),
+        F.max("time").alias("newest"),
+    )
+    found = {(row["topic"], row["partition"]): row.asDict() for row in counted.collect() if row["topic"] is not None}
+    made = []
+    for topic in sorted({name for name, _ in sizes}):
+        each = {number: size for (name, number), size in sizes.items() if name == topic}
+        for number, size in [*each.items(), (None, sum(each.values()))]:
+            made.append(_row(topic, number, found.get((topic, number), {}), size))
+    return tuple(made)
+
+
+def _row(topic: str, number: int | None, found: dict[str, Any], size_bytes: int) -> PartitionStats:
+    return PartitionStats(
+        topic=topic,
+        partition=number,
+        records=found.get("records", 0),
+        bytes=found.get("bytes", 0),
+        keys=found.get("keys", 0),
+        without_key=found.get("without_key", 0),
+        oldest=found.get("oldest"),
+        newest=found.get("newest"),
+        size_bytes=size_bytes,
+    )
+
+
+def _step(params: StatsParams, partitions: Sequence[PartitionStats]) -> int:
+    """The step that was asked for, or the finest of the usual ones that gives not too many."""
+    if params.every_s is not None:
+        return round(params.every_s * 1000)
+    oldest = [each.oldest for each in partitions if each.oldest is not None]
+    newest = [each.newest for each in partitions if each.newest is not None]
+    span = max(newest) - min(oldest) if oldest and newest else 0
+    return next((step for step in _STEPS_MS if span / step <= _MOST_STEPS), _STEPS_MS[-1])
+
+
+def _rates(rows: DataFrame, step_ms: int) -> tuple[Rate, ...]:
+    from pyspark.sql import functions as F
+
+    begin = F.floor(F.col("time") / step_ms) * step_ms
+    counted = rows.groupBy("topic", "partition", begin.alias("time")).agg(
+        F.count(F.lit(1)).alias("records"), F.sum("bytes").alias("bytes")
+    )
+    return tuple(
+        Rate(row["topic"], row["partition"], row["time"], step_ms, row["records"], row["bytes"])
+        for row in counted.orderBy("topic", "partition", "time").collect()
+    )
+
+
+def write_parquet(report: StatsReport, target: Path) -> None:
+    """The report as two files; times are times there."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    moment = pa.timestamp("ms", tz="UTC")
+    whole = {"topic": pa.string(), "partition": pa.int32(), "records": pa.int64(), "bytes": pa.int64()}
+    partitions = {
+        **whole,
+        "keys": pa.int64(),
+        "without_key": pa.int64(),
+        "oldest": moment,
+        "newest": moment,
+        "size_bytes": pa.int64(),
+    }
+    rates = {**whole, "time": moment, "step_ms": pa.int64()}
+    target.mkdir(parents=True, exist_ok=True)
+    for name, rows, columns in (("partitions", report.partitions, partitions), ("rates", report.rates, rates)):
+        table = pa.Table.from_pylist([asdict(row) for row in rows], schema=pa.schema(columns))
+        pq.write_table(table, target / f"{name}.parquet", compression="zstd")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """For `python -m` and `spark-submit`."""
+    return run_main(StatsParams, run, arguments, "Records, bytes, keys and rates of a store.")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,200 @@
+"""`verify`: every batch of every segment of a store, checked in parallel; what is bad, and where.
+
+The driver lists the segments, the tasks read them; no lock is taken and nothing is changed, so it may run beside
+writers. Segments that are replaced while it runs (compaction, merging) are looked for again under their new names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ..errors import SawlogError, StorageError, TopicNotFound
+from ..log.log import Log
+from ..log.verify import VerifyReport as LogReport
+from ..log.verify import verify_segment
+from ..topics.store import Store
+from . import running
+from .arguments import option, run_main
+from .running import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: A task has about so much to read, if segments are smaller.
+_TASK_BYTES = 64 << 20
+#: Tasks for each core before progress is shown and the next ones are handed out.
+_WAVE = 4
+#: How often segments that were replaced are looked for.
+_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyParams:
+    """What to check."""
+
+    data: str = option("the store's directory")
+    topic: str | None = option("only this topic", None)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """One segment, or something else of a partition that cannot be read at all."""
+
+    topic: str
+    partition: int | None
+    segment: str
+    batches: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """All segments in order."""
+
+    ok: bool
+    records: int
+    size_bytes: int
+    segments: tuple[SegmentReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Segments of one partition, by their first offsets."""
+
+    data: str
+    topic: str
+    partition: int
+    bases: tuple[int, ...]
+    size_bytes: int
+
+
+_Place = tuple[str, int, int]
+
+
+def run(spark: SparkSession, params: VerifyParams, progress: Progress | None = None) -> VerifyReport:
+    """Check everything below the end as of now."""
+    found: dict[_Place, SegmentReport] = {}
+    broken: dict[tuple[str, int | None], SegmentReport] = {}
+    for _ in range(_ROUNDS):
+        tasks = list(_tasks(params, found, broken))
+        if not tasks:
+            break
+        for base_reports in _checked(spark, tasks, progress):
+            found.update(base_reports)
+    reports = [*broken.values(), *(found[place] for place in sorted(found))]
+    return VerifyReport(
+        ok=not any(report.problems for report in reports),
+        records=sum(report.records for report in reports),
+        size_bytes=sum(report.size_bytes for report in reports),
+        segments=tuple(reports),
+    )
+
+
+def _tasks(
+    params: VerifyParams, found: dict[_Place, SegmentReport], broken: dict[tuple[str, int | None], SegmentReport]
+) -> Iterator[_Task]:
+    """Segments that have not been read yet, the largest tasks first."""
+    made: list[_Task] = []
+    with Store.open(params.data, "r") as store:
+        for name in store.topics() if params.topic is None else [params.topic]:
+            try:
+                topic = store.topic(name)
+            except TopicNotFound:
+                if params.topic is not None:
+                    raise
+                continue  # deleted since
+            except SawlogError as error:
+                broken[name, None] = SegmentReport(name, None, "topic.json", problems=(str(error),))
+                continue
+            for number in range(topic.partitions):
+                try:
+                    log = topic.partition(number)
+                    left = [each for each in log.segment_set.all if (name, number, each.base_offset) not in found]
+                except SawlogError as error:
+                    broken[name, number] = SegmentReport(name, number, "", problems=(str(error),))
+                    continue
+                made += _cut(params.data, name, number, [(each.base_offset, each.size) for each in left])
+    yield from sorted(made, key=lambda task: -task.size_bytes)
+
+
+def _cut(data: str, topic: str, number: int, segments: list[tuple[int, int]]) -> Iterator[_Task]:
+    bases: list[int] = []
+    size_bytes = 0
+    for base, size in segments:
+        if bases and size_bytes + size > _TASK_BYTES:
+            yield _Task(data, topic, number, tuple(bases), size_bytes)
+            bases, size_bytes = [], 0
+        bases.append(base)
+        size_bytes += size
+    if bases:
+        yield _Task(data, topic, number, tuple(bases), size_bytes)
+
+
+def _checked(
+    spark: SparkSession, tasks: list[_Task], progress: Progress | None
+) -> Iterator[dict[_Place, SegmentReport]]:
+    context = spark.sparkContext
+    waiting = iter(tasks)
+    while wave := list(islice(waiting, _WAVE * context.defaultParallelism)):
+        with running.explained():
+            results = context.parallelize(wave, len(wave)).map(check).collect()
+        if progress is not None:
+            progress(sum(task.size_bytes for task in wave))
+        yield from results
+
+
+def check(task: _Task) -> dict[_Place, SegmentReport]:
+    """In a task: read the segments. What is not there any more, or was replaced meanwhile, is left out."""
+    with Store.open(task.data, "r") as store:
+        try:
+            log = store.topic(task.topic).partition(task.partition)
+        except TopicNotFound:
+            return {}  # deleted since
+        return dict(_check_all(log, task))
+
+
+def _check_all(log: Log, task: _Task) -> Iterator[tuple[_Place, SegmentReport]]:
+    segments, wanted = log.segment_set, frozenset(task.bases)
+    for segment in segments.all:
+        if segment.base_offset not in wanted:
+            continue
+        report = LogReport()
+        problems: list[str] = []
+        segments.use(segment)
+        try:
+            verify_segment(segment, report, log.config.max_decompressed_bytes)
+        except StorageError as error:
+            problems.append(f"{segment.path}: {error}")
+        finally:
+            segments.done(segment)
+        problems += map(str, report.problems)
+        if problems:
+            segments.refresh()
+            if segment not in segments.all:
+                continue  # replaced or deleted while it was read: that is no damage
+        yield (
+            (task.topic, task.partition, segment.base_offset),
+            SegmentReport(
+                task.topic,
+                task.partition,
+                segment.name,
+                report.batches,
+                report.records,
+                report.size_bytes,
+                tuple(problems),
+            ),
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """For `python -m` and `spark-submit`; 4 if anything is wrong."""
+    return run_main(VerifyParams, run, arguments, "Check every batch of every segment, in parallel.")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
