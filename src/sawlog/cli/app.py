@@ -14,6 +14,7 @@ from .doctor import doctor
 from .groups import groups
 from .helping import Command, CommandGroup
 from .inspect import inspect
+from .pipeline import pipelines
 from .produce import produce
 from .read import read
 from .repair import repair
@@ -32,6 +33,7 @@ _COMMANDS = {
     "verify": "Read everything and check it.",
     "inspect": "Show a file of a log, batch by batch.",
     "repair": "Plan or do what recovery can put right.",
+    "pipeline": "Jobs on Spark: ingest, export, verify, rewrite, count.",
     "upkeep": "Retention, compaction and merging, now.",
     "doctor": "Look at this machine and this disk.",
     "bench": "Measure this machine and this disk.",
@@ -90,6 +92,7 @@ def sawlog(
 
 app.add_typer(topics, name="topic", short_help=_COMMANDS["topic"])
 app.add_typer(groups, name="groups", short_help=_COMMANDS["groups"])
+app.add_typer(pipelines, name="pipeline", short_help=_COMMANDS["pipeline"])
 for _each in (produce, read, stats, verify, inspect, repair, upkeep, doctor, bench, cheat):
     app.command(_each.__name__, cls=Command, short_help=_COMMANDS[_each.__name__])(_each)
 

@@ -433,35 +433,25 @@ class Intents:
 
     def _place(self, intent: Intent, part: Part, log: Log, skip: int = 0) -> None:
         """Append the batches of a part, without its first `skip` records."""
-        for batches in self._groups(intent, part, skip):
-            log.append_batches(batches)
-        log.sync()
-
-    def _groups(self, intent: Intent, part: Part, skip: int) -> Iterator[bytes]:
-        """The batches of a part, in order, some megabytes at a time."""
-        group = bytearray()
         passed = 0
-        for raw, count in self._batches(intent, part):
-            passed += count
-            if passed > skip:  # a batch that is not wholly there is not there at all
-                group += raw
-            if len(group) >= _PLACE_BYTES:
-                yield bytes(group)
-                group.clear()
+        for raw, counts in self._groups(intent, part):
+            # A batch that is not wholly there is not there at all.
+            there = [size for count, size in counts if (passed := passed + count) <= skip]
+            if rest := raw[sum(there) :]:
+                log.append_batches(rest, trusted=True)
         if passed != part.count:
             raise CorruptFile(f"{self.staging.path}: {passed} records are staged, and {part.count} were committed")
-        if group:
-            yield bytes(group)
+        log.sync()
 
-    def _batches(self, intent: Intent, part: Part) -> Iterator[tuple[bytes, int]]:
-        """Each batch of a part, and how many offsets it takes."""
+    def _groups(self, intent: Intent, part: Part) -> Iterator[tuple[memoryview, list[tuple[int, int]]]]:
+        """The batches of a part in order, some megabytes at a time, and of each how many offsets and bytes it takes."""
         for piece in part.pieces:
             if not piece.file:
-                yield from _batches_in(lambda position, size: intent.data[position : position + size], piece)
+                yield from _groups_in(lambda position, size: intent.data[position : position + size], piece)
                 continue
             storage = self.staging.open_shared(piece.file)
             try:
-                yield from _batches_in(storage.read, piece)
+                yield from _groups_in(storage.read, piece)
             finally:
                 storage.close()
 
@@ -627,13 +617,24 @@ def _enter(held: ExitStack, log: Log, deadline: float) -> None:
         time.sleep(_POLL_S)
 
 
-def _batches_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tuple[bytes, int]]:
-    """Each batch of a piece, and how many offsets it takes. What is in it, the log checks when it is appended."""
-    position, end = piece.position, piece.position + piece.size_bytes
+def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tuple[memoryview, list[tuple[int, int]]]]:
+    """Whole batches of a piece. What is in them, the log checks when they are appended."""
+    position, end, want = piece.position, piece.position + piece.size_bytes, _PLACE_BYTES
     while position < end:
-        head = read(position, HEADER_BYTES)
-        size_bytes = 12 + int.from_bytes(head[8:12], "big", signed=True)
-        if not HEADER_BYTES <= size_bytes <= end - position:
+        block = memoryview(read(position, min(want, end - position)))
+        counts: list[tuple[int, int]] = []
+        at = 0
+        while len(block) - at >= HEADER_BYTES:
+            size = 12 + int.from_bytes(block[at + 8 : at + 12], "big", signed=True)
+            if size < HEADER_BYTES or size > end - position - at:
+                break
+            if size > len(block) - at:
+                want = max(want, size)
+                break
+            counts.append((int.from_bytes(block[at + 23 : at + 27], "big", signed=True) + 1, size))
+            at += size
+        if not counts and len(block) >= min(want, end - position):
             raise CorruptFile(f"{piece.file or 'an intent'}: there is no whole batch at byte {position}")
-        yield read(position, size_bytes), int.from_bytes(head[23:27], "big", signed=True) + 1
-        position += size_bytes
+        if counts:
+            yield block[:at], counts
+        position += at

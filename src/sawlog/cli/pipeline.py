@@ -1,0 +1,442 @@
+"""`sawlog pipeline`: jobs that run on Spark, with progress on stderr and a summary on stdout.
+
+Each command takes what the job's parameters are (`sawlog.pipelines`), runs it in a local session, or in the one that is
+active, and shows its report. Spark itself is only looked for when a job starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import CORRUPT, FAILED, INTERRUPTED
+from .helping import Command, CommandGroup
+from .options import Data, MaybeTopic, Output, Topic, parsed, read_as
+from .output import Column, Format, note
+from .output import Output as Printer
+from .places import open_store
+from .plot import BarChart, Chart, TimeChart, svg, text_lines, write_png
+from .progress import Progress
+from .units import duration_ms, shown_count, shown_size, shown_time, size_bytes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ..pipelines.rewrite import RewriteReport
+    from ..pipelines.stats import StatsReport
+
+pipelines = typer.Typer(
+    help="Jobs on Spark: ingest, export, verify, compact, repartition, stats.", cls=CommandGroup, rich_markup_mode=None
+)
+
+
+class _FileFormat(StrEnum):
+    """What `ingest` reads."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+class _TableFormat(StrEnum):
+    """What `export` writes."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+_Every = Annotated[
+    str | None,
+    typer.Option("--every", metavar="TIME", help="Go on, with a look every 30s or 5m, until Ctrl-C; else once."),
+]
+_COUNTS = [Column("records", shown=shown_count), Column("records_before", "records before", shown_count)]
+_SIZES = [Column("size_bytes", "size", shown_size), Column("size_bytes_before", "size before", shown_size)]
+_SEGMENT_COLUMNS = [
+    Column("topic"),
+    Column("partition"),
+    Column("segment"),
+    Column("batches", shown=shown_count),
+    Column("records", shown=shown_count),
+    Column("size_bytes", "size", shown_size),
+    Column("problems", shown=lambda problems: str(len(problems)) if problems else "none"),
+]
+_STATS_COLUMNS = [
+    Column("topic"),
+    Column("partition", shown=lambda number: "all" if number is None else str(number)),
+    Column("records", shown=shown_count),
+    Column("bytes", "keys and values", shown_size),
+    Column("size_bytes", "on disk", shown_size),
+    Column("keys", "keys, about", shown_count),
+    Column("without_key", shown=shown_count),
+    Column("oldest", shown=shown_time),
+    Column("newest", shown=shown_time),
+]
+
+
+@contextmanager
+def _running(title: str, total: int | None, unit: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
+    """A session, and a bar that shows how far the job is."""
+    from ..pipelines import running
+
+    try:
+        if sys.stderr.isatty():
+            note("starting Spark")
+        spark = running.session()
+    except ImportError as error:
+        note(f"sawlog: pipelines need Spark ({error}): pip install 'sawlog[spark]'")
+        raise typer.Exit(FAILED) from None
+    with Progress(title, total, unit) as progress:
+        yield spark, progress.advance
+
+
+def _seconds(every: str | None) -> float | None:
+    found = parsed("--every", every, duration_ms)
+    return None if found is None else found / 1000
+
+
+def _show(report: Any, output: Format, columns: list[Column] | None = None) -> None:
+    Printer(output).item(dataclasses.asdict(report), columns or _COUNTS)
+    if getattr(report, "stopped", False):
+        raise typer.Exit(INTERRUPTED)
+
+
+@pipelines.command(cls=Command)
+def ingest(
+    topic: Topic,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A directory, a pattern ('in/*.csv') or a file.")],
+    data: Data,
+    form: Annotated[
+        _FileFormat,
+        typer.Option("--format", metavar="auto|text|json|csv|parquet", help="What the files hold; auto: by ending."),
+    ] = _FileFormat.AUTO,
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", metavar="COLUMN", help="The column or field that is the key.")
+    ] = None,
+    timestamp: Annotated[
+        str | None, typer.Option("--timestamp", metavar="COLUMN", help="The column or field that is the time.")
+    ] = None,
+    value: Annotated[
+        str | None,
+        typer.Option("--value", metavar="COLUMN", help="CSV, Parquet: the column to store, not the row as JSON."),
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option("--schema", metavar="DDL", help="CSV, Parquet: 'id int, name string'; else inferred once."),
+    ] = None,
+    no_header: Annotated[bool, typer.Option("--no-header", help="CSV: the first line is a row already.")] = False,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-P", min=1, metavar="N", help="For a topic that is made.")
+    ] = 1,
+    compression: Annotated[
+        str | None,
+        typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd; else the topic's."),
+    ] = None,
+    files: Annotated[int, typer.Option("--files", min=1, metavar="N", help="At most so many in a micro-batch.")] = 1000,
+    every: _Every = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Take files into a topic, each once: text, JSON lines, CSV or Parquet.
+
+    Lines of text and JSON are stored as they are, rows of CSV and Parquet as JSON. Run it again and it takes what is
+    new, also after it was killed. Files must be complete when they appear: write them elsewhere and move them in.
+
+    \b
+    Examples:
+      sawlog pipeline ingest orders incoming -d data --key customer.id --timestamp placed_at
+      sawlog pipeline ingest prices 'prices/*.csv' -d data --key symbol --partitions 4
+      sawlog pipeline ingest logs /var/log/app -d data --format text --every 30s
+    """
+    from ..pipelines import ingest as job
+
+    params = job.IngestParams(
+        data=str(data),
+        topic=topic,
+        source=source,
+        format=form.value,
+        key=key,
+        timestamp=timestamp,
+        value=value,
+        schema=schema,
+        header=not no_header,
+        partitions=partitions,
+        compression=compression,
+        every_s=_seconds(every),
+        files=files,
+    )
+    with _running("ingesting", None, "records") as (spark, advance):
+        report = job.run(spark, params, advance)
+    _show(report, output)
+
+
+@pipelines.command(cls=Command)
+def export(
+    topic: Topic,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The directory to write to.")],
+    data: Data,
+    form: Annotated[
+        _TableFormat, typer.Option("--format", metavar="parquet|delta", help="Files, or a Delta table.")
+    ] = _TableFormat.PARQUET,
+    by: Annotated[
+        str, typer.Option("--by", metavar="NAMES", help="What becomes directories: topic, partition, date, hour.")
+    ] = "date",
+    json: Annotated[bool, typer.Option("--json", help="Take values apart as JSON, into columns of value.")] = False,
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="DDL", help="With --json: 'id int, name string'; else inferred.")
+    ] = None,
+    headers: Annotated[bool, typer.Option("--headers", help="Write the headers as well.")] = False,
+    max_records: Annotated[
+        int, typer.Option("--max-records", min=1, metavar="N", help="At most so many in a micro-batch.")
+    ] = 500_000,
+    no_compact: Annotated[bool, typer.Option("--no-compact", help="Leave small files as they are.")] = False,
+    file_size: Annotated[
+        str, typer.Option("--file-size", metavar="SIZE", help="Small files are put together up to this size.")
+    ] = "128MiB",
+    every: _Every = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Write a topic out as Parquet files or as a Delta table, each record once.
+
+    Run it again and it adds what is new, also after it was killed; how far it is lies in the target, in _sawlog.
+
+    \b
+    Examples:
+      sawlog pipeline export orders lake/orders -d data
+      sawlog pipeline export orders lake/orders -d data --json --by date,hour --every 1m
+      sawlog pipeline export orders lake/orders_delta -d data --format delta
+    """
+    from ..pipelines import export as job
+
+    params = job.ExportParams(
+        data=str(data),
+        topic=topic,
+        target=target,
+        format=form.value,
+        by=tuple(name.strip() for name in by.split(",") if name.strip()),
+        json=json,
+        schema=schema,
+        headers=headers,
+        every_s=_seconds(every),
+        max_records=max_records,
+        compact=not no_compact,
+        file_bytes=read_as(size_bytes, file_size, "--file-size"),
+    )
+    with _running("exporting", None, "records") as (spark, advance):
+        report = job.run(spark, params, advance)
+    _show(report, output)
+
+
+@pipelines.command(cls=Command)
+def verify(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) -> None:
+    """Check every batch of every segment, in parallel.
+
+    The same as `sawlog verify`, for stores that are too large for one process. Exits with 4 if anything is wrong.
+
+    \b
+    Examples:
+      sawlog pipeline verify -d data
+      sawlog pipeline verify orders -d data --output ndjson
+    """
+    from ..pipelines import verify as job
+
+    with open_store(data) as store:
+        topics = [store.topic(topic)] if topic is not None else list(store)
+        total = sum(each.describe().size_bytes for each in topics)
+    with _running("verifying", total, "bytes") as (spark, advance):
+        report = job.run(spark, job.VerifyParams(str(data), topic), advance)
+    Printer(output).rows(map(dataclasses.asdict, report.segments), _SEGMENT_COLUMNS, empty="there is nothing to verify")
+    for segment in report.segments:
+        for problem in segment.problems:
+            note(f"!! {problem}")
+    if not report.ok:
+        note("`sawlog inspect FILE` shows the place, `sawlog repair --plan` what can be done")
+        raise typer.Exit(CORRUPT)
+
+
+@pipelines.command(cls=Command)
+def compact(topic: Topic, data: Data, output: Output = Format.TABLE) -> None:
+    """Rewrite a topic so that each key has its last record only.
+
+    The new topic takes the place of the old one at one moment. Its offsets count from 0, so consumer groups begin anew.
+    Nobody may be writing to it.
+
+    \b
+    Examples:
+      sawlog pipeline compact prices -d data
+    """
+    from ..pipelines import compact as job
+
+    with _rewriting(data, topic) as (spark, advance):
+        report = job.run(spark, job.CompactParams(str(data), topic), advance)
+    _show_rewrite(report, output)
+
+
+@pipelines.command(cls=Command)
+def repartition(
+    topic: Topic,
+    data: Data,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-P", min=1, metavar="N", help="How many it gets; more or fewer.")
+    ],
+    output: Output = Format.TABLE,
+) -> None:
+    """Rewrite a topic with another number of partitions; the order of each key's records stays.
+
+    The new topic takes the place of the old one at one moment. Its offsets count from 0, so consumer groups begin anew.
+    Nobody may be writing to it.
+
+    \b
+    Examples:
+      sawlog pipeline repartition orders -d data --partitions 16
+    """
+    from ..pipelines import repartition as job
+
+    with _rewriting(data, topic) as (spark, advance):
+        report = job.run(spark, job.RepartitionParams(str(data), topic, partitions), advance)
+    _show_rewrite(report, output)
+
+
+@contextmanager
+def _rewriting(data: Path, topic: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
+    with open_store(data) as store:
+        total = store.topic(topic).describe().records
+    with _running("rewriting", total, "records") as job:
+        yield job
+
+
+def _show_rewrite(report: RewriteReport, output: Format) -> None:
+    _show(report, output, [*_COUNTS, *_SIZES, Column("followed", "came meanwhile", shown_count)])
+
+
+@pipelines.command(cls=Command)
+def stats(
+    data: Data,
+    topic: MaybeTopic = None,
+    every: Annotated[
+        str | None,
+        typer.Option("--every", metavar="TIME", help="The step of the rates, as 1m or 1h; else one that suits."),
+    ] = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="DIR", help="Write partitions.parquet and rates.parquet there.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw into this .svg or .png file.")
+    ] = None,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Only the table, no picture in the terminal.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Count records, bytes and different keys, and the rates over time, record by record and in parallel.
+
+    \b
+    Examples:
+      sawlog pipeline stats -d data
+      sawlog pipeline stats orders -d data --every 1h --plot orders.svg --parquet report
+    """
+    from ..pipelines import stats as job
+
+    if plot is not None and plot.suffix not in (".svg", ".png"):
+        raise typer.BadParameter(f"{plot.name} is neither .svg nor .png", param_hint="--plot")
+    params = job.StatsParams(str(data), topic, _seconds(every), None if parquet is None else str(parquet))
+    with _running("counting", None, "records") as (spark, advance):
+        report = job.run(spark, params, advance)
+    printer = Printer(output)
+    if output in (Format.JSON, Format.NDJSON):
+        printer.item(dataclasses.asdict(report))
+    else:
+        rows = map(dataclasses.asdict, report.partitions)
+        printer.rows(rows, _STATS_COLUMNS, empty="there is nothing to count: no topics")
+    charts = _charts(report, topic)
+    if plot is not None:
+        _draw(charts, plot)
+    elif printer.for_people and not no_plot:
+        width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+        for chart in charts:
+            printer.line()
+            for line in text_lines(chart, width):
+                printer.line(line)
+        printer.flush()
+
+
+def _charts(report: StatsReport, topic: str | None) -> list[Chart]:
+    """The rate of all records over time, and the records and keys of each partition."""
+    each = [row for row in report.partitions if row.partition is not None]
+    if not each:
+        return []
+    one = len({row.topic for row in each}) == 1
+    names = [f"partition {row.partition}" if one else f"{row.topic}/{row.partition}" for row in each]
+    bars = BarChart("Records by partition", "records", names, [float(row.records) for row in each], shown_count)
+    if not report.rates:
+        return [bars]
+    first, step = min(rate.time for rate in report.rates), report.step_ms
+    values = [0.0] * ((max(rate.time for rate in report.rates) - first) // step + 1)
+    for rate in report.rates:
+        values[(rate.time - first) // step] += rate.records / step * 1000
+    title = f"Records of {topic or 'all topics'} over time"
+    return [TimeChart(title, "records a second", first, step, values), bars]
+
+
+def _draw(charts: list[Chart], plot: Path) -> None:
+    if plot.suffix == ".svg":
+        plot.write_text(svg(charts), encoding="utf-8")
+    else:
+        try:
+            write_png(charts, plot)
+        except ImportError as error:
+            note(f"sawlog: PNG needs matplotlib ({error}); ask for {plot.with_suffix('.svg')} instead")
+            raise typer.Exit(FAILED) from None
+    note(f"{plot}: {len(charts)} charts")
+
+
+@pipelines.command(cls=Command)
+def init(
+    topic: Topic,
+    target: Annotated[str, typer.Argument(metavar="PROJECT", help="The project's directory; new or empty.")],
+    data: Data,
+    to: Annotated[str | None, typer.Option("--to", metavar="TOPIC", help="A topic to write to as well.")] = None,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-P", min=1, metavar="N", help="For a topic to write to that is made.")
+    ] = 1,
+    output: Output = Format.TABLE,
+) -> None:
+    """Lay out a project for Spark's own declarative pipelines around a topic.
+
+    Tables over the topic, and a script that runs them; each run takes what is new.
+
+    \b
+    Examples:
+      sawlog pipeline init orders order-tables -d data
+      sawlog pipeline init orders shouting -d data --to loud-orders
+    """
+    from ..pipelines import scaffold as job
+
+    report = job.run(job.ScaffoldParams(target, str(data), topic, to, partitions))
+    Printer(output).item(dataclasses.asdict(report))
+    note(f"{Path(report.target) / 'run'} runs it")
+
+
+@pipelines.command(cls=Command)
+def script(output: Output = Format.TABLE) -> None:
+    """Say where the script for spark-submit is; it takes the name of a job, and its options.
+
+    \b
+    Examples:
+      sawlog pipeline script
+      spark-submit --master local[4] $(sawlog pipeline script) ingest --help
+    """
+    from ..pipelines import __main__ as found
+
+    printer = Printer(output)
+    if printer.for_people:
+        printer.line(str(Path(found.__file__)))
+        printer.flush()
+    else:
+        printer.item({"script": str(Path(found.__file__))})
