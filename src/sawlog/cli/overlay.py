@@ -77,7 +77,7 @@ class Overlay:
         found = self._file(name)
         return found.read(0, found.size)
 
-    def replace(self, name: str, data: Buffer) -> None:
+    def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
         """New content, in memory."""
         made = ScratchStorage(name, None, lambda: self.remove(name))
         made.append(data)

@@ -471,10 +471,10 @@ class Appender:
                 self._durable_tail = self._tail()
                 self.commit.reached(self._durable_tail[0])
 
-    def save_producers(self) -> None:
+    def save_producers(self, *, durable: bool = True) -> None:
         """Write the producers' state as of now."""
         self.producers.expire(_now())
-        self.directory.replace(PRODUCERS, self.producers.encode(self._active.tail[0]))
+        self.directory.replace(PRODUCERS, self.producers.encode(self._active.tail[0]), durable=durable)
 
     def save(self, *, clean: bool) -> None:
         """Replace the checkpoint by what is durable now."""
@@ -521,8 +521,10 @@ class Appender:
                 if self.held.held and self.commit.failure is None:
                     self._active.storage.release()
                     self.commit.ensure(self._active.tail[0])
-                    self._active.write_index()
-                    self.save_producers()
+                    # Caches: a power cut that damages them is noticed, and costs a scan. Closing a log is common where
+                    # processes take turns, and each fsync would take as long as an append.
+                    self._active.write_index(durable=False)
+                    self.save_producers(durable=False)
                     self.save(clean=True)
             finally:
                 self.closed = True

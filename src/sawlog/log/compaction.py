@@ -195,7 +195,7 @@ def _note_keys(
 
 def _note_segment(log: Appender, segment: Segment, start: int, keys: KeyMap, end: int) -> tuple[int, bool]:
     """The keys of one segment: up to which offset (`end`, if none), and whether the table is full."""
-    for chunk in rewrite.chunks_of(segment):
+    for chunk in rewrite.chunks_of(segment, segment.next_offset):
         log.check_upkeep()
         # Keys below `start` are there once already. Noted again they would fill the table in each round.
         dirty_rows = chunk.rows[chunk.rows[:, LAST] >= start]
@@ -230,22 +230,26 @@ def _rewrite_all(
 ) -> int:
     """Replace neighbouring segments by as few as they fit into; how many tombstones are left."""
     report.segments_before += len(segments)
-    at = tombstones = 0
-    while at < len(segments):
-        made, taken = _replace_some(log, segments[at:], wanted, damaged)
-        for segment in segments[at : at + taken]:
-            if segment in damaged and segment.path not in report.damaged:
-                report.damaged.append(segment.path)
-        at += taken
-        tombstones += made.counts.tombstones_kept if made is not None else 1  # unknown is not none
-        if made is not None and _is_worth_it(made) and rewrite.swap(log, made, cuts):
-            _add(report, made.counts)
-            report.segments_after += 1
+    left, tombstones = list(segments), 0
+    while left:
+        made, taken = _replace_some(log, left, wanted, damaged)
+        run, left = left[:taken], left[taken:]
+        report.damaged += [each.path for each in run if each in damaged and each.path not in report.damaged]
+        if made is not None and _is_worth_it(made):
+            if rewrite.swap(log, made, cuts):
+                _add(report, made.counts)
+                report.segments_after += 1
+            elif log.cuts == cuts:
+                # The beginning of the run was trimmed meanwhile; what is left of it still has to be rewritten.
+                listed = log.segments.all
+                left = [each for each in run if each in listed] + left
+                continue
         else:
             if made is not None:
                 report.bytes_read += made.counts.bytes_before
                 rewrite.discard(log, made)
             report.segments_after += taken
+        tombstones += made.counts.tombstones_kept if made is not None else 1  # unknown is not none
     return tombstones
 
 

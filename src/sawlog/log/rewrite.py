@@ -167,7 +167,8 @@ def replace_run(log: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewrit
 
 
 def _replace_run(log: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
-    base, end = run[0].base_offset, run[-1].next_offset
+    base, ends = run[0].base_offset, [segment.next_offset for segment in run]
+    end = ends[-1]
     name = run_name(base, end, TMP)
     log.directory.remove(name)
     with ExitStack() as undo:
@@ -178,8 +179,8 @@ def _replace_run(log: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewri
         work = _Rebatch(out, base, wanted, log.config.max_decompressed_bytes)
         fitted = 0
         try:
-            for fitted, segment in enumerate(run):  # noqa: B007 - how far it came is told below
-                for chunk in chunks_of(segment):
+            for fitted, segment in enumerate(run):
+                for chunk in chunks_of(segment, ends[fitted]):
                     log.check_upkeep()
                     work.take(chunk, segment)
                 out.check_room(work.open_bytes)
@@ -201,7 +202,8 @@ def merge_run(log: Appender, run: Sequence[Segment]) -> Rewritten:
 
 
 def _merge_run(log: Appender, run: Sequence[Segment]) -> Rewritten:
-    base, end = run[0].base_offset, run[-1].next_offset
+    base, ends = run[0].base_offset, [segment.next_offset for segment in run]
+    end = ends[-1]
     name = run_name(base, end, TMP)
     log.directory.remove(name)
     counts = Counts()
@@ -210,8 +212,8 @@ def _merge_run(log: Appender, run: Sequence[Segment]) -> Rewritten:
         undo.callback(log.directory.remove, name)
         undo.callback(storage.close)
         out = _Output(storage, base, log.config.index_interval_bytes, _limit(log, run))
-        for segment in run:
-            for chunk in chunks_of(segment):
+        for segment, segment_end in zip(run, ends, strict=True):
+            for chunk in chunks_of(segment, segment_end):
                 log.check_upkeep()
                 out.copy(chunk)
                 counts.records_before += int(chunk.rows[:, COUNT].sum())
@@ -229,13 +231,14 @@ def _limit(log: Appender, run: Sequence[Segment]) -> int:
     return log.config.segment_bytes if len(run) > 1 else MAX_SEGMENT_BYTES
 
 
-def chunks_of(segment: Segment) -> Iterator[Chunk]:
-    """All batches of a sealed segment, checked; and they have to reach to its end."""
+def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
+    """All batches of a sealed segment, checked; and they have to reach to its end, which is that of the moment when
+    the work began: a truncation changes it."""
     following = segment.base_offset
     loaded = segment.is_loaded
     passed = 0
     try:
-        for chunk in segment.chunks(segment.base_offset, segment.next_offset):
+        for chunk in segment.chunks(segment.base_offset, end):
             yield chunk
             following = int(chunk.rows[-1, LAST]) + 1
             segment.storage.forget(passed, chunk.origin - passed)
@@ -243,10 +246,8 @@ def chunks_of(segment: Segment) -> Iterator[Chunk]:
     finally:
         if not loaded:
             segment.unload()
-    if following != segment.next_offset:
-        raise CorruptBatch(
-            f"offsets {following} to {segment.next_offset - 1} are missing", path=segment.path, position=segment.size
-        )
+    if following != end:
+        raise CorruptBatch(f"offsets {following} to {end - 1} are missing", path=segment.path, position=segment.size)
 
 
 class _Output:

@@ -247,11 +247,11 @@ class Segment:
             return Walk(following, end, damage, at)
         return Walk(following, end, None, limit)
 
-    def write_index(self) -> None:
+    def write_index(self, *, durable: bool = True) -> None:
         """Write both index files, each replaced atomically."""
         offsets, times = self._data.index.encode()
-        self.directory.replace(file_name(self.base_offset, INDEX), offsets)
-        self.directory.replace(file_name(self.base_offset, TIME_INDEX), times)
+        self.directory.replace(file_name(self.base_offset, INDEX), offsets, durable=durable)
+        self.directory.replace(file_name(self.base_offset, TIME_INDEX), times, durable=durable)
 
     def remove_index(self) -> None:
         """Before a segment grows again, its index files go: a stale one must not outlive a crash."""

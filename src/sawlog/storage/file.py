@@ -427,7 +427,7 @@ class FileDirectory:
         finally:
             handle.close()
 
-    def replace(self, name: str, data: Buffer) -> None:
+    def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
         """Write beside, fsync, rename, fsync the directory."""
         temporary = f"{name}.tmp"
         handle = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -436,14 +436,16 @@ class FileDirectory:
                 rest = memoryview(data)
                 while rest:
                     rest = rest[os.write(handle.fd, rest) :]
-            sync_data(handle.fd, f"{self.path}/{temporary}")
+            if durable:
+                sync_data(handle.fd, f"{self.path}/{temporary}")
         except BaseException:
             self._discard(temporary)
             raise
         finally:
             handle.close()
         self.rename(temporary, name)
-        self.sync()
+        if durable:
+            self.sync()
 
     def _discard(self, name: str) -> None:
         """Remove what a failed write left behind: on a full disk it takes room. If even that fails, so be it."""

@@ -131,8 +131,9 @@ class Directory(Protocol):
     def read(self, name: str) -> bytes:
         """All bytes of a small file."""
 
-    def replace(self, name: str, data: Buffer) -> None:
-        """Make `data` the content of `name`, atomically and durably: before a crash the old, after it the new."""
+    def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
+        """Make `data` the content of `name`, atomically and durably: before a crash the old, after it the new. Without
+        `durable` only a process's end is survived; after a power cut the content may be anything."""
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name, over whatever had it; durable after `sync`. Also for a directory, to a new name."""

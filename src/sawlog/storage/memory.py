@@ -200,7 +200,7 @@ class MemoryDirectory:
         found = self._find(name)
         return found.read(0, found.size)
 
-    def replace(self, name: str, data: Buffer) -> None:
+    def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
         """A new object under the name."""
         made = MemoryStorage(self, name)
         made.append(data)

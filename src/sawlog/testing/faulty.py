@@ -244,9 +244,9 @@ class FaultyDirectory:
         """All bytes of a small file."""
         return self.perform("read", name, lambda: self.inner.read(name))
 
-    def replace(self, name: str, data: Buffer) -> None:
+    def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
         """New content for a name."""
-        self.perform("replace", name, lambda: self.inner.replace(name, data))
+        self.perform("replace", name, lambda: self.inner.replace(name, data, durable=durable))
 
     def rename(self, old: str, new: str) -> None:
         """Another name for a file; the call is listed under the old one."""

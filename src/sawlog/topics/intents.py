@@ -569,7 +569,7 @@ def check_name(name: str | None, sequence: int | None) -> None:
 def _file_name(id_: str, label: str, suffix: str = _BATCHES) -> str:
     for what in (id_, label):
         if not what or quoted(what) != what or "." in what:
-            raise InvalidConfig(f"a stage and its files are named with letters, digits, - and _, not {what!r}")
+            raise InvalidConfig(f"the id of a stage and a label have letters, digits, - and _, not {what!r}")
     return f"{id_}.{label}{suffix}"
 
 
