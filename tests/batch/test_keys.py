@@ -26,7 +26,7 @@ from sawlog.errors import SawlogError
 
 from .strategies import record_lists, share
 from .test_hostile import SMALL, flips
-from .twins import BOTH, interpreted, outcome, plain, scan
+from .twins import BOTH, interpreted, outcome, scan
 from .wire import CONTROL, TRANSACTIONAL, Header, around, batch, record, with_right_crc
 
 T = 1_700_000_000_000
@@ -190,7 +190,7 @@ def test_both_kernels_give_each_record_to_its_partition(records: Any, partitions
 @pytest.mark.parametrize("kernel", BOTH)
 def test_records_without_a_key_stay_together_for_a_while(kernel: Any) -> None:
     built = builders(kernel, 3)
-    chosen = iter([2, 0, 1, 2])
+    chosen = iter([2, 0, 1, 2, 0])
     dispatcher = kernel.Dispatcher(built, 10, lambda: next(chosen))
     for _ in range(6):
         dispatcher.add(b"12345")
@@ -444,7 +444,7 @@ def records_of(result: Any, last: int) -> list[Any]:
     """The kept records, read back."""
     said, body, base = result
     head = Header(base_offset=base, base_timestamp=said[3], last_delta=last - base, count=said[1])
-    return [plain(r) for r in decode(around(body, head))]
+    return decode(around(body, head))
 
 
 @share(0.5)
@@ -477,7 +477,7 @@ def test_both_kernels_keep_exactly_what_is_wanted(
     assert results[0] == results[1]
     said = results[0][0]
     assert (said[0], said[1], said[7]) == (len(records), len(wanted), False)
-    assert records_of(results[0], offset - 1) == [plain(r) for r in wanted]
+    assert records_of(results[0], offset - 1) == wanted
     assert said[4] == max((r.timestamp for r in wanted), default=-1)
     tombstones = [r for r in everything if r.key is not None and r.value is None]
     tombstones = [r for r in tombstones if r.offset >= floor and r.key not in again]
@@ -513,7 +513,7 @@ def test_times_and_offsets_may_grow_to_their_longest(kernel: Any) -> None:
     )
     said, _, _ = result = kept(kernel, data)
     assert (said[0], said[1], said[3], said[4]) == (2, 40, 0, far)
-    assert [r[1] for r in records_of(result, 2**31 - 31)] == [0] * 20 + [far] * 20
+    assert [r.timestamp for r in records_of(result, 2**31 - 31)] == [0] * 20 + [far] * 20
 
 
 def test_streamed_records_with_padded_numbers_are_kept_as_any() -> None:
@@ -522,7 +522,7 @@ def test_streamed_records_with_padded_numbers_are_kept_as_any() -> None:
     data = around(padded, Header(count=1, last_delta=0, base_timestamp=T))
     results = [kept(kernel, data) for kernel in (packaged, interpreted)]
     assert results[0] == results[1]
-    assert [r[4] for r in records_of(results[0], 0)] == [b"value"]
+    assert [r.value for r in records_of(results[0], 0)] == [b"value"]
 
 
 # --- bytes from an enemy
@@ -550,8 +550,9 @@ def test_records_cut_short_anywhere_do_not_parse(data: bytes) -> None:
     for size in range(61, len(data)):
         cut = with_right_crc(data[:8] + (size - 12).to_bytes(4, "big") + data[12:size])
         assert observed(packaged, cut) == observed(interpreted, cut)
-        said = kept(packaged, cut)[0]
-        assert said == "refused" or said[7]
+        if len(scan(packaged, memoryview(cut))[1]):  # else the header alone says that it cannot be
+            said = kept(packaged, cut)[0]
+            assert said == "refused" or said[7]
 
 
 @given(noise=st.binary(min_size=1, max_size=60), count=st.integers(0, 9), last=st.integers(0, 2**31 - 1))

@@ -151,7 +151,8 @@ class Filling:
             self.log.seal,
         ]
         while len(self.entries) < end:
-            self.random.choice(kinds)()
+            with self.log.hold():  # it is read back before upkeep can remove any of it
+                self.random.choice(kinds)()
 
     def truncate(self, offset: int) -> None:
         self.log.truncate(offset)
@@ -220,6 +221,6 @@ def check_raw(log: Log, entries: Sequence[Entry]) -> None:
 
 def check_times(log: Log, entries: Sequence[Entry]) -> None:
     times = sorted({e.timestamp for e in entries})
-    for time in times[:: max(len(times) // 20, 1)] + [times[-1] + 1] if times else []:
+    for time in [*times[:: max(len(times) // 20, 1)], times[-1] + 1] if times else []:
         expected = next((e.offset for e in entries if e.timestamp >= time), log.next_offset)
         assert log.offset_at(time) == expected

@@ -213,7 +213,7 @@ def test_a_follower_that_began_before_the_lock_sees_what_is_written_after_it(pla
     assert ready.wait(30)
     log.append(b"x")
     log.append(b"y")
-    thread.join(30)
+    thread.join(10)
     assert found == [0, 1, 2, 3, 4]
 
 
@@ -350,7 +350,7 @@ def test_a_follower_sees_what_is_written_after_a_release(place: Place) -> None:
     log.release()
     with place.open() as other:
         other.append(b"z")
-    thread.join(30)
+    thread.join(10)
     assert found == [0, 1, 2, 3, 4, 5]
 
 
@@ -562,3 +562,13 @@ def test_the_lock_of_one_process_is_seen_by_another(file_place: FilePlace) -> No
     log.release()
     assert elsewhere() == "5"
     assert log.append(b"mine") == 6
+
+
+@pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub", "upkeep"])
+def test_upkeep_is_refused_while_the_log_is_held(place: Place, work: str) -> None:
+    """It would wait for others' upkeep, which waits for the holder."""
+    log = place.open(LogConfig())
+    log.append(b"one")
+    with log.hold(), pytest.raises(InvalidConfig, match="hold"):
+        getattr(log, work)()
+    getattr(log, work)()

@@ -13,7 +13,7 @@ from sawlog.batch.compression import CODECS
 from sawlog.log import rewrite, state, upkeep
 from sawlog.log.state import UpkeepState, load_state
 
-from .keyed import Entry, Filling, appender, check_everything
+from .keyed import Filling, appender, check_everything
 from .places import FilePlace, MemoryPlace, Place, fill, named, now_ms, values
 
 
@@ -206,7 +206,7 @@ def test_a_damaged_segment_is_not_recompressed(place: Place) -> None:
 
 def test_recompression_keeps_the_times_that_the_log_gave(place: Place) -> None:
     log = place.open(timestamp_type="append")
-    for i in range(30):
+    for _ in range(30):
         log.append_many([b"same" * 20] * 10)
     log.seal()
     before = [(r.offset, r.timestamp, r.timestamp_type) for r in log]
@@ -438,5 +438,3 @@ def test_upkeep_applies_retention(place: Place) -> None:
     report = log.upkeep().retention
     assert report is not None
     assert (report.removed_records, log.lowest_offset) == (1, 1)
-
-

@@ -289,14 +289,15 @@ def test_a_log_that_goes_on_after_a_failed_call_can_be_truncated(case: Case) -> 
 class _Volatile(MemoryDirectory):
     """Knows what of it would survive a power cut, and gives one disk after the other that may be found then.
 
-    Bytes of a file survive up to its last sync. Names survive once the directory was synced, which `create` and
-    `replace` do themselves; of the renames and removals since then, any may have reached the disk.
+    Bytes of a file survive up to its last sync. Names survive once the directory was synced, which `create` and a
+    durable `replace` do themselves; of the changes of names since then, any may have reached the disk.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.durable: dict[str, MemoryStorage] = {}
-        self.pending: list[tuple[str, str]] = []
+        #: (the old name, or a new file; the new name, or none)
+        self.pending: list[tuple[str | MemoryStorage, str]] = []
         self.synced: dict[MemoryStorage, int] = {}
         #: Called before each change.
         self.watch: Callable[[], None] | None = None
@@ -312,13 +313,16 @@ class _Volatile(MemoryDirectory):
         self.sync()
         return made
 
-    def replace(self, name: str, data: Any) -> None:
+    def replace(self, name: str, data: Any, *, durable: bool = True) -> None:
         self._changing()
         made = _VolatileStorage(self, name)
         MemoryStorage.append(made, data)
-        self.synced[made] = made.size
         self._files[name] = made
-        self._settle()
+        if durable:
+            self.synced[made] = made.size
+            self._settle()
+        else:
+            self.pending.append((made, name))
 
     def rename(self, old: str, new: str) -> None:
         self._changing()
@@ -340,7 +344,7 @@ class _Volatile(MemoryDirectory):
 
     @staticmethod
     def _losses(count: int) -> Iterator[tuple[bool, ...]]:
-        """Which of the changes are lost: all ways for a few; else none, all, each alone, all but each, and some more."""
+        """Which of the changes are lost: all ways for a few; else none, all, each alone, all but each, some."""
         if count <= 3:
             yield from itertools.product((False, True), repeat=count)
             return
@@ -357,10 +361,8 @@ class _Volatile(MemoryDirectory):
         for lost in self._losses(len(self.pending)):
             names = dict(self.durable)
             for (old, new), is_lost in zip(self.pending, lost, strict=True):
-                if is_lost or old not in names:
-                    continue
-                moved = names.pop(old)
-                if new:
+                moved = None if is_lost else names.pop(old, None) if isinstance(old, str) else old
+                if moved is not None and new:
                     names[new] = moved
             made = MemoryDirectory(self.path)
             for name, storage in names.items():

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, LogConfig, RecordRemoved
-from sawlog.log import rewrite, swapping
+from sawlog import Log, LogConfig, Producer, RecordRemoved
+from sawlog.log import rewrite
 from sawlog.log.segments import FollowedSet
 
 from ..batch.clients import seen
 from ..processes.launch import finish, ready, start
 from ..processes.rewriting import SETTINGS, Rewriting
 from ..processes.watching import Watching
-from .places import FilePlace, Place
+from .places import FilePlace, Place, eventually
 
 SEED = int(os.environ.get("SAWLOG_SEED", "7"))
 WAYS: list[tuple[str, ...]] = [("follow",), ("read",), ()]
@@ -31,9 +31,8 @@ WAYS: list[tuple[str, ...]] = [("follow",), ("read",), ()]
 # --- all at once
 
 
-@pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])
-def test_readers_in_the_same_process_see_what_stays(place: Place, trims: bool, steps: int = 100) -> None:
-    log = place.open(SETTINGS.with_(max_mapped_segments=3))
+def watch_here(log: Log, trims: bool, steps: int) -> None:
+    """Readers in threads, beside a writer and its upkeep."""
     work = Rewriting(log, SEED, tell=lambda line: None)
     work.append()
     fall = ("fall",) if trims else ()
@@ -45,23 +44,32 @@ def test_readers_in_the_same_process_see_what_stays(place: Place, trims: bool, s
             each.result(timeout=60)
 
 
-@pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])
-def test_readers_in_other_processes_see_what_stays(tmp_path: Path, trims: bool, steps: int = 120) -> None:
-    fall = ("fall",) if trims else ()
-    readers = [start("watching", tmp_path, SEED + number, *way, *fall) for number, way in enumerate(WAYS[:1] + WAYS[2:])]
-    writer = ready(start("rewriting", tmp_path, SEED, steps, *(("trim",) if trims else ())))
-    finish(writer)
+def watch_elsewhere(directory: Path, trims: bool, seed: int, steps: int) -> None:
+    """Readers in processes, beside the writer's process."""
+    fall, trim = (("fall",), ("trim",)) if trims else ((), ())
+    readers = [start("watching", directory, seed, "follow", *fall), start("watching", directory, seed + 1, *fall)]
+    finish(ready(start("rewriting", directory, seed, steps, *trim)))
     for reader in readers:
         summary = json.loads(finish(reader).splitlines()[-1])
         assert summary["seen"] > 0
+
+
+@pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])
+def test_readers_in_the_same_process_see_what_stays(place: Place, trims: bool) -> None:
+    watch_here(place.open(SETTINGS.with_(max_mapped_segments=3)), trims, 100)
+
+
+@pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])
+def test_readers_in_other_processes_see_what_stays(tmp_path: Path, trims: bool) -> None:
+    watch_elsewhere(tmp_path, trims, SEED, 120)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])
 def test_readers_at_length(file_place: FilePlace, tmp_path: Path, trims: bool, seed: int) -> None:
-    test_readers_in_other_processes_see_what_stays(tmp_path / str(seed), trims, 1500)
-    test_readers_in_the_same_process_see_what_stays(file_place, trims, 800)
+    watch_elsewhere(tmp_path / str(seed), trims, seed, 1000)
+    watch_here(file_place.open(SETTINGS.with_(max_mapped_segments=3)), trims, 500)
 
 
 # --- step by step
@@ -125,6 +133,46 @@ def test_a_reader_elsewhere_goes_on(file_place: FilePlace, work: str) -> None:
             assert offset not in {record[0] for record in stay}
 
 
+def test_a_time_is_found_while_segments_are_replaced(file_place: FilePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = numbered(file_place)
+    reader = file_place.open(mode="r", max_mapped_segments=0)
+    real = FollowedSet.refresh
+    work: list[Callable[[], object]] = [log.merge_segments, lambda: log.trim(60)]
+
+    def refresh(self: Any) -> bool:
+        """What it has listed is gone the next moment."""
+        done = real(self)
+        if work:
+            work.pop(0)()
+        return done
+
+    monkeypatch.setattr(FollowedSet, "refresh", refresh)
+    assert reader.offset_at(0) == 0
+    assert reader.offset_at(0) == 60
+    assert not work
+
+
+def test_a_page_holds_a_record_however_many_were_removed_before_it(place: Place) -> None:
+    """Who reads in pages goes on behind the last record of each: one without any would be the end."""
+    log = place.open(LogConfig(durability="os"))
+    for number in range(50):
+        log.append_many([(b"%d" % number, b"a")], producer=Producer(number, 0, 0))
+    log.append_many([(b"x" * 300, b"b"), (b"y", b"c"), (b"z", b"a")])
+    log.append_many([(b"1", b"c"), (b"1", b"d")])
+    log.seal()
+    log.compact()
+    stay = [record.offset for record in log]
+    assert stay == [50, 52, 53, 54]
+    for size in (1, 61, 100, 1000):
+        pages, at = [], 0
+        while page := list(log.scan(at, max_bytes=size)):
+            pages += [record.offset for record in page]
+            at = pages[-1] + 1
+        assert pages == stay
+        for first in range(55):
+            assert next(log.scan(first, max_bytes=size)).offset == min(offset for offset in stay if offset >= first)
+
+
 def test_views_of_a_segment_that_was_replaced_stay_valid(file_place: FilePlace) -> None:
     log = numbered(file_place)
     batches = list(log.scan_arrow(views=True))
@@ -134,9 +182,6 @@ def test_views_of_a_segment_that_was_replaced_stay_valid(file_place: FilePlace) 
     log.merge_segments()
     log.recompress()
     assert ([batch.to_pylist() for batch in batches], page.raw) == before
-
-
-STEPS = ["made", "swapped", "indexes gone", "first gone", "all gone", "index written", "renamed"]
 
 
 def pausing(monkeypatch: pytest.MonkeyPatch, directory: Any, look: Callable[[str], None]) -> None:
@@ -160,7 +205,7 @@ def test_between_any_two_steps_of_a_swap_readers_see_a_whole_log(
     file_place: FilePlace, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
     """One that was open before, one that opens just now, and one in the writer itself."""
-    log = numbered(file_place, segment_bytes=3000)
+    log = numbered(file_place, segment_bytes=3000, max_mapped_segments=0)
     expected = [seen(record) for record in log]
     old = file_place.open(mode="r", max_mapped_segments=0)
     steps: list[str] = []
@@ -199,7 +244,7 @@ def test_a_listing_that_misses_the_swap_and_what_it_replaced_is_looked_at_again(
     log.merge_segments()
     reader = file_place.open(mode="r")
     real = type(reader._directory).names
-    lies = [[name for name in stale if not name.startswith(f"{12:020d}")] for _ in range(1)]
+    lies = [[name for name in stale if not name.startswith(f"{12:020d}")]]
 
     def names(self: Any) -> list[str]:
         return lies.pop() if lies else real(self)
@@ -218,12 +263,18 @@ def test_a_replaced_segment_is_let_go_when_its_readers_are_gone(file_place: File
         log.append(b"x", b"0")
         log.seal()
         list(log)
-    deleted = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd.isdigit() and _is_open(fd)]
-    assert len([path for path in deleted if str(file_place.path) in path and "deleted" in path]) <= 2
+    assert sum(str(file_place.path) in path and path.endswith("(deleted)") for path in open_files()) <= 2
 
 
-def _is_open(fd: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{fd}")
+def open_files() -> list[str]:
+    """What this process has open."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+        except FileNotFoundError:
+            pass  # the listing itself
+    return found
 
 
 # --- with the writer's other work
@@ -264,8 +315,7 @@ def test_closing_does_not_wait_for_upkeep_to_finish(place: Place, monkeypatch: p
         work = pool.submit(log.compact)
         assert began.wait(30)
         closed = pool.submit(log.close)
-        while not appender.closing:
-            pass
+        assert eventually(lambda: appender.closing)
         closing.set()
         closed.result(timeout=30)
         assert type(work.exception(timeout=30)).__name__ == "LogClosed"
@@ -297,22 +347,3 @@ def test_a_log_may_be_removed_during_upkeep(place: Place) -> None:
         error = running.exception(timeout=30)
     assert error is None or type(error).__name__ == "LogClosed"
     assert place.files() == {}
-
-
-def test_what_finishes_a_swap_can_be_done_twice(place: Place) -> None:
-    """Recovery does it from the beginning, however far it had come."""
-    log = numbered(place)
-    expected = [seen(record) for record in log]
-    log.close()
-    files = place.files()
-    sealed = sorted(name for name in files if name.endswith(".log"))[:3]
-    name = f"{0:020d}-{36:020d}.log.swap"
-    place.write(name, b"".join(files[each] for each in sealed))
-    directory = log._directory if place.kind == "memory" else None
-    if directory is not None:
-        swapping.finish_swap(directory, name, 0, [12, 24])
-        place.write(name, b"".join(files[each] for each in sealed))
-    log = place.open()
-    assert log.recovery
-    assert [seen(record) for record in log] == expected
-    assert isinstance(place.open(mode="r")._segments, FollowedSet)

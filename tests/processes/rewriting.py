@@ -118,7 +118,6 @@ class Rewriting:
             self.failed.append(error)
             sys.stderr.write(f"upkeep failed: {error!r}\n")
 
-
     def run(self, steps: Iterable[int], *, trims: bool) -> None:
         """Append so often, with upkeep beside it; then the end."""
         done = threading.Event()

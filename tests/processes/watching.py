@@ -47,6 +47,7 @@ class Watching:
             "read": self.read,
             "fetch": self.fetch,
             "page": self.page,
+            "time": self.time,
         }
         self.ways = [ways[name] for name in ways if name in options] or list(ways.values())
 
@@ -87,6 +88,13 @@ class Watching:
     def page(self, most: int) -> None:
         for row in rows(self.log.scan(self.position, max_bytes=most * 100)):
             self.take(row)
+
+    def time(self, most: int) -> None:
+        """Looks for a time; takes nothing."""
+        for moment in (0, 2**62):
+            at = self.log.offset_at(moment)
+            assert 0 <= at <= self.log.next_offset
+            assert moment == 0 or at >= self.position
 
     def step(self) -> None:
         """Some records, in some way."""

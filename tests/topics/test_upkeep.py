@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,8 +177,8 @@ def test_closing_a_store_ends_a_compaction_that_is_going_on(
     begun, go_on = threading.Event(), threading.Event()
     chunks_of = rewrite.chunks_of
 
-    def slowly(segment: object) -> object:
-        for chunk in chunks_of(segment):  # type: ignore[arg-type]
+    def slowly(*arguments: Any) -> object:
+        for chunk in chunks_of(*arguments):
             begun.set()
             assert go_on.wait(PATIENCE_S)
             yield chunk
@@ -206,10 +207,10 @@ def test_who_wants_to_write_waits_for_upkeep_in_another_store(
     begun, go_on = threading.Event(), threading.Event()
     chunks_of = rewrite.chunks_of
 
-    def slowly(segment: object) -> object:
+    def slowly(*arguments: Any) -> object:
         begun.set()
         assert go_on.wait(PATIENCE_S)
-        yield from chunks_of(segment)  # type: ignore[arg-type]
+        yield from chunks_of(*arguments)
 
     with file_place.open() as store:
         filled(store, "topic", cleanup_policy="compact", min_cleanable_dirty_ratio=0)

@@ -26,6 +26,7 @@ from ..batch.compression import codec_id
 from ..batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ..config import MAX_SEGMENT_BYTES, Interval, LogConfig
 from ..errors import (
+    InvalidConfig,
     InvalidRecord,
     InvalidRecordType,
     LogClosed,
@@ -159,6 +160,14 @@ class Appender:
         self._check_alive()
         if self.closing:
             raise LogClosed(f"the log {self.directory.path} is being closed")
+
+    @contextmanager
+    def upkeeping(self) -> Iterator[None]:
+        """One piece of upkeep. Not for who holds the log still: others' upkeep waits for that, and this for them."""
+        if self.lock._is_owned():  # type: ignore[attr-defined]
+            raise InvalidConfig("upkeep cannot be done while the log is held: call it outside `hold`")
+        with self.upkeep_lock:
+            yield
 
     def end_upkeep(self) -> None:
         """Before the log is closed: let upkeep end, and wait until it has."""

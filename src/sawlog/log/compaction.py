@@ -88,7 +88,7 @@ def compact(
     """Remove what is superseded from the sealed segments. One at a time a log; appends and reads go on."""
     began = time.perf_counter()
     report = CompactionReport()
-    with log.upkeep_lock:
+    with log.upkeeping():
         cuts, state = rewrite.begin(log)
         if state.damaged:
             state.cleaned = []

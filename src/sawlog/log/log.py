@@ -306,7 +306,7 @@ class Log:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Nobody else appends, truncates or trims while this is held; the holder may. Takes the lock if need be. For a
-        short time, and not around upkeep (`compact` and its like), which may wait for somebody who waits for this."""
+        short time, and not around upkeep: `compact` and its like refuse to run inside."""
         appender = self._writable()
         with appender.lock:
             appender.check_open()

@@ -208,8 +208,12 @@ class _Recovery:
         found = [(name, found) for name in names if (found := swap_range(name)) is not None]
         for name, (base, end) in found:
             old = [each for other in names if (each := segment_base(other)) is not None and base <= each < end]
-            if self._reaches(name, base, end) or not self._are_whole([*old, end]):
+            whole = self._reaches(name, base, end)
+            if whole or not self._are_whole([*old, end]):
                 self._find(Where.SWAP, name)
+                if not whole and base in old:  # it may hold good copies of what is damaged in the new one
+                    self._find(Where.SEALED_SEGMENT, f"{name} is damaged, and what it replaces is partly gone")
+                    self.directory.rename(file_name(base), file_name(base, LOG + QUARANTINED))
                 finish_swap(self.directory, name, base, [each for each in old if each != base])
             else:
                 self._find(Where.DAMAGED_SWAP, name)

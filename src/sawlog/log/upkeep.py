@@ -160,7 +160,7 @@ def merge_segments(log: Appender, below_bytes: int | None = None, *, least: int 
     """Make one of neighbouring sealed segments that are smaller than `below_bytes` (None: than a segment may be)."""
     report = MergeReport()
     below = log.config.segment_bytes if below_bytes is None else below_bytes
-    with log.upkeep_lock:
+    with log.upkeeping():
         runs = _small_runs(log.segments, below, least)
         while runs:
             run = runs.pop(0)
@@ -216,7 +216,7 @@ def recompress(
         raise InvalidConfig("recompress needs a codec: gzip, snappy, lz4 or zstd")
     report = RecompressionReport()
     newest = time.time_ns() // 1_000_000 - older_than_ms
-    with log.upkeep_lock:
+    with log.upkeeping():
         cuts, state = rewrite.begin(log)
         for segment in log.segments.all[:-1]:
             if segment.next_offset <= state.recompressed_offset or not segment.size:
@@ -253,7 +253,7 @@ def scrub(log: Appender, *, not_since_ms: int = 0) -> ScrubReport:
     """Read every sealed segment that was not read whole and found good in that time; list what is wrong."""
     report = ScrubReport()
     now = time.time_ns() // 1_000_000
-    with log.upkeep_lock:
+    with log.upkeeping():
         cuts, state = rewrite.begin(log)
         listed = log.segments.all[:-1]
         known = {segment.base_offset: state.scrubbed.get(segment.base_offset, -1) for segment in listed}

@@ -1,0 +1,95 @@
+"""One Spark for all tests of this folder: starting one takes longer than most tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sawlog
+from sawlog import Store
+
+from ..cli.conftest import Cli
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests with a Spark in one process, whatever pytest-xdist does with the others."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A local session: two cores, quick to start rather than quick to run; it knows our format."""
+    import sawlog.spark
+    from sawlog.pipelines import running
+
+    made = sawlog.spark.session(
+        "sawlog-tests",
+        cores=2,
+        memory="1g",
+        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        spark_sql_streaming_checkpointFileManagerClass=(
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+    )
+    assert running.session() is made
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Where the store is, or will be."""
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def cli(data: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The program, run inside this process, on the session that is there."""
+    monkeypatch.setenv("SAWLOG_DATA", str(data))
+    monkeypatch.setenv("COLUMNS", "100")
+    return Cli(data)
+
+
+@pytest.fixture
+def filled(data: Path) -> Callable[..., Path]:
+    """A store with a topic `orders`: records with values v0, v1, …, keys k0 to k4, a minute apart; `count` of them."""
+
+    def fill(count: int = 30, partitions: int = 2, first: int = 0, **settings: Any) -> Path:
+        with Store.open(data, upkeep_interval_s=None) as store:
+            topic = store.create_topic("orders", partitions, exist_ok=True, durability="os", **settings)
+            for number in range(first, first + count):
+                key, headers = b"k%d" % (number % 5), [("n", b"%d" % number)]
+                topic.append(b'{"n": %d, "who": "k%d"}' % (number, number % 5), key, headers, moment(number))
+        return data
+
+    return fill
+
+
+def moment(number: int) -> int:
+    """When record number so many was."""
+    return 1_767_225_600_000 + 60_000 * number  # 2026-01-01T00:00Z, and minutes
+
+
+@pytest.fixture
+def contents(data: Path) -> Callable[..., list[sawlog.Record]]:
+    """All records of a topic."""
+
+    def scan(topic: str = "orders") -> list[sawlog.Record]:
+        with Store.open(data, "r") as store:
+            return list(store[topic].scan())
+
+    return scan
+
+
+def forget_last_commit(checkpoint: Path) -> int:
+    """Make Spark believe that it died after its sink was done and before it noted that; which micro-batch."""
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+    return last

@@ -1,0 +1,147 @@
+"""The jobs from the command line: `sawlog pipeline …`, `python -m …`, spark-submit; and killed in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+
+import sawlog as package
+from sawlog import Record, Store
+from sawlog.pipelines import __main__ as script
+from sawlog.pipelines import export, ingest
+from sawlog.pipelines.export import ExportParams
+from sawlog.pipelines.ingest import IngestParams
+
+from ..cli.conftest import Cli
+
+PATIENCE_S = 180.0
+Fill = Callable[..., Path]
+Contents = Callable[..., list[Record]]
+
+
+def test_files_go_in_and_out(cli: Cli, tmp_path: Path, contents: Contents) -> None:
+    (tmp_path / "in.jsonl").write_text('{"id": 1}\n{"id": 2}\n')
+    taken = cli("pipeline", "ingest", "orders", tmp_path / "in.jsonl", "--key", "id", "--output", "json").ok().json
+    assert (taken["records"], taken["format"]) == (2, "json")
+    out = tmp_path / "out"
+    written = cli("pipeline", "export", "orders", out, "--by", "topic", "--json", "--output", "json").ok().json
+    assert written["records"] == 2
+    assert ds.dataset(out, partitioning="hive", format="parquet").count_rows() == 2
+    rewritten = cli("pipeline", "repartition", "orders", "-P", 3, "--output", "json").ok().json
+    assert (rewritten["partitions_before"], rewritten["partitions"]) == (1, 3)
+    compacted = cli("pipeline", "compact", "orders").ok()
+    assert "records before" in compacted.out
+    assert sorted(r.key for r in contents()) == [b"1", b"2"]
+
+
+def test_what_is_missing_or_wrong_has_its_exit_code(cli: Cli, filled: Fill, tmp_path: Path) -> None:
+    cli("pipeline", "export", "orders", tmp_path / "out").failed(3)
+    filled(5)
+    cli("pipeline", "export", "nothing", tmp_path / "out").failed(3)
+    cli("pipeline", "export", "orders", tmp_path / "out", "--by", "colour").failed(2)
+    cli("pipeline", "ingest", "orders", tmp_path / "missing.csv").failed(2)
+    with Store.open(cli.data, upkeep_interval_s=None) as writer:
+        writer["orders"].append(b"mine", partition=0)
+        cli("pipeline", "compact", "orders").failed(5)
+
+
+def test_arguments_of_a_script_are_the_parameters(
+    spark: Any, filled: Fill, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = filled(5), tmp_path / "out"
+    arguments = ["--data", str(data), "--topic", "orders", "--target", str(out), "--by", "topic,date", "--no-compact"]
+    assert script.main(["export", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == 5
+    assert next(out.glob("topic=orders/date=*"))
+    assert script.main(["export", *arguments, "--json"]) == 1
+    assert "was begun with json=False" in capsys.readouterr().err
+    assert script.main(["nonsense"]) == 2
+
+
+def test_the_script_is_where_the_program_says(cli: Cli) -> None:
+    assert Path(cli("pipeline", "script").ok().out.strip()) == Path(script.__file__)
+
+
+# --- real processes
+
+
+def started(*command: object) -> subprocess.Popen[bytes]:
+    """A process with a Spark of its own, in a group of its own, so that all of it can be killed at once."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1]), "PYSPARK_PYTHON": sys.executable}
+    environment.pop("PYSPARK_GATEWAY_PORT", None)
+    return subprocess.Popen(
+        list(map(str, command)),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def kill_when(process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> None:
+    """Kill the process, its Java and its workers as soon as it has come so far."""
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        while not ready():
+            assert process.poll() is None, (process.stderr.read() if process.stderr else b"").decode()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_an_export_that_was_killed_has_every_record_once(spark: Any, filled: Fill, tmp_path: Path, data: Path) -> None:
+    filled(2000)
+    out = tmp_path / "out"
+    params = ExportParams(str(data), "orders", str(out), max_records=50)
+    arguments = ["--data", data, "--topic", "orders", "--target", out, "--max-records", 50]
+    process = started(sys.executable, "-m", "sawlog.pipelines.export", *arguments)
+    commits = out / "_sawlog" / "checkpoint" / "commits"
+    kill_when(process, lambda: (commits / "2").exists())
+    report = export.run(spark, params)
+    assert 0 < report.records < 2000
+    found = ds.dataset(out, partitioning="hive", format="parquet").to_table(columns=["partition", "offset"])
+    places = Counter((row["partition"], row["offset"]) for row in found.to_pylist())
+    assert len(places) == 2000
+    assert set(places.values()) == {1}
+
+
+@pytest.mark.slow
+def test_an_ingest_that_was_killed_has_every_line_once(
+    spark: Any, tmp_path: Path, data: Path, contents: Contents
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(40):
+        (source / f"{number:03d}.txt").write_text("".join(f"{number}-{line}\n" for line in range(50)))
+    arguments = ["--data", data, "--topic", "orders", "--source", source, "--files", 1]
+    process = started(sys.executable, "-m", "sawlog.pipelines.ingest", *arguments)
+    commits = ingest.place(data, "orders", str(source)) / "checkpoint" / "commits"
+    kill_when(process, lambda: (commits / "2").exists())
+    ingest.run(spark, IngestParams(str(data), "orders", str(source), files=1))
+    expected = Counter(f"{number}-{line}".encode() for number in range(40) for line in range(50))
+    assert Counter(record.value for record in contents()) == expected
+
+
+@pytest.mark.slow
+def test_spark_submit_runs_a_job(filled: Fill, data: Path) -> None:
+    filled(100)
+    submit = Path(sys.executable).parent / "spark-submit"
+    arguments = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", script.__file__, "verify", "--data", data]
+    process = started(submit, *arguments)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err.decode()
+    assert json.loads(out.splitlines()[-1])["records"] == 100

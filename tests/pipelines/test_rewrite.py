@@ -1,0 +1,184 @@
+"""A topic is rewritten: nothing is lost, each key keeps its order, and the swap is one moment."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sawlog import Record, Store
+from sawlog.errors import DirectoryLocked, InvalidConfig, StoreNotFound, TopicNotFound
+from sawlog.pipelines import compact, repartition
+from sawlog.pipelines.compact import CompactParams
+from sawlog.pipelines.repartition import RepartitionParams
+from sawlog.pipelines.rewrite import RewriteReport
+
+from .conftest import moment
+
+Fill = Callable[..., Path]
+Contents = Callable[..., list[Record]]
+
+
+@pytest.fixture
+def spread(spark: Any, data: Path) -> Callable[..., RewriteReport]:
+    """Repartition the topic `orders`."""
+    return lambda partitions, progress=None: repartition.run(
+        spark, RepartitionParams(str(data), "orders", partitions), progress
+    )
+
+
+Spread = Callable[..., RewriteReport]
+
+
+def by_key(records: Iterable[Record]) -> dict[bytes | None, list[tuple[Any, ...]]]:
+    found = defaultdict(list)
+    for record in records:
+        found[record.key].append((record.value, record.timestamp, tuple(record.headers)))
+    return dict(found)
+
+
+@pytest.mark.parametrize("partitions", [1, 5])
+def test_every_record_of_a_key_is_there_in_its_order(
+    spread: Spread, filled: Fill, contents: Contents, partitions: int
+) -> None:
+    filled(100, partitions=2, segment_bytes=2000, retention_bytes=10**12)
+    before = by_key(contents())
+    report = spread(partitions)
+    assert (report.records_before, report.records, report.partitions) == (100, 100, partitions)
+    assert by_key(contents()) == before
+
+
+def test_settings_stay_and_keys_are_where_they_belong(spread: Spread, filled: Fill, data: Path) -> None:
+    settings = {"segment_bytes": 2000, "retention_bytes": 10**12, "message_timestamp_type": "LogAppendTime"}
+    filled(100, partitions=2, **settings)
+    with Store.open(data, "r") as store:
+        before, times = store["orders"].settings, [record.timestamp for record in store["orders"].scan()]
+    spread(5)
+    with Store.open(data, upkeep_interval_s=None) as store:
+        orders = store["orders"]
+        assert store.topics() == ["orders"]
+        assert orders.settings == before
+        assert all(orders.place_for(None, record.key) == record.partition for record in orders.scan())
+        assert sorted(record.timestamp for record in orders.scan()) == sorted(times)
+
+
+def test_a_key_that_lies_in_several_partitions_is_merged_by_time(
+    spread: Spread, filled: Fill, data: Path, contents: Contents
+) -> None:
+    filled(50, partitions=5)
+    with Store.open(data, upkeep_interval_s=None) as store:
+        store.alter_topic("orders", 7)
+    filled(50, first=50)
+    with Store.open(data, "r") as store:
+        assert any(len({r.partition for r in store["orders"].scan() if r.key == b"k%d" % k}) == 2 for k in range(5))
+    spread(3)
+    for key, records in by_key(contents()).items():
+        assert [when for _, when, _ in records] == [moment(n) for n in range(100) if b"k%d" % (n % 5) == key]
+
+
+def test_clocks_that_go_back_do_not_mix_a_partition_up(spread: Spread, data: Path, contents: Contents) -> None:
+    with Store.open(data, upkeep_interval_s=None) as store:
+        topic = store.create_topic("orders", 2)
+        for number, when in enumerate([900, 100, 500, 200]):
+            topic.append(b"%d" % number, b"key", (), when)
+    spread(1)
+    assert [record.value for record in contents()] == [b"0", b"1", b"2", b"3"]
+
+
+def test_records_without_a_key_are_all_there(spread: Spread, data: Path, contents: Contents) -> None:
+    with Store.open(data, upkeep_interval_s=None) as store:
+        store.create_topic("orders", 1).append_many([b"%d" % number for number in range(10_000)])
+    spread(3)
+    assert sorted(int(record.value) for record in contents()) == list(range(10_000))
+    assert {record.partition for record in contents()} == {0, 1, 2}
+
+
+def test_records_that_come_meanwhile_follow(spread: Spread, filled: Fill, contents: Contents) -> None:
+    filled(20)
+    came: list[int] = []
+
+    def progress(count: int) -> None:
+        if not came:
+            filled(7, first=20)
+        came.append(count)
+
+    report = spread(3, progress)
+    assert (came, report.followed, report.records) == ([20, 7], 7, 27)
+    for key, records in by_key(contents()).items():
+        assert [when for _, when, _ in records] == [moment(n) for n in range(27) if b"k%d" % (n % 5) == key]
+
+
+def test_a_topic_that_is_being_written_to_is_left_alone(spread: Spread, filled: Fill, data: Path) -> None:
+    filled(20)
+    with Store.open(data, upkeep_interval_s=None) as writer:
+        writer["orders"].append(b"mine", b"k0")
+        with pytest.raises(DirectoryLocked):
+            spread(3)
+        assert writer.topics() == ["orders"]
+        assert writer["orders"].partitions == 2
+
+
+def test_a_writer_that_comes_meanwhile_keeps_its_topic(spread: Spread, filled: Fill, data: Path) -> None:
+    filled(20)
+    with Store.open(data, upkeep_interval_s=None) as writer:
+        with pytest.raises(DirectoryLocked):
+            spread(3, lambda count: writer["orders"].append(b"mine", b"k0"))
+        assert writer.topics() == ["orders"]
+        assert len(list(writer["orders"].scan())) == 21
+
+
+def test_what_a_run_that_died_has_left_is_removed(spread: Spread, filled: Fill, data: Path) -> None:
+    filled(20)
+    with Store.open(data, upkeep_interval_s=None) as store:
+        store.create_topic("orders--rewrite-0123abcd", 3).append(b"half")
+    spread(3)
+    with Store.open(data, "r") as store:
+        assert store.topics() == ["orders"]
+
+
+def test_groups_begin_anew(spread: Spread, filled: Fill, data: Path) -> None:
+    filled(20)
+    with Store.open(data, upkeep_interval_s=None) as store:
+        store.groups.commit("billing", {("orders", 0): 3})
+    spread(3)
+    with Store.open(data, "r") as store:
+        assert all(row.committed is None for row in store.groups.describe("billing").rows)
+
+
+def test_compacting_keeps_the_last_record_of_each_key(spark: Any, filled: Fill, data: Path, contents: Contents) -> None:
+    filled(97, partitions=3)
+    with Store.open(data, upkeep_interval_s=None) as store:
+        orders = store["orders"]
+        orders.append_many([b"no key"] * 3)
+        orders.append(None, b"k0", (), moment(200))  # a tombstone, long ago
+        orders.append(None, b"k1")  # one of today
+    report = compact.run(spark, CompactParams(str(data), "orders"))
+    found = by_key(contents())
+    assert (report.records_before, report.records, report.partitions) == (102, 7, 3)
+    assert len(found.pop(None)) == 3
+    assert {key: [value for value, *_ in records] for key, records in found.items()} == {
+        b"k1": [None],
+        **{b"k%d" % (n % 5): [b'{"n": %d, "who": "k%d"}' % (n, n % 5)] for n in (92, 93, 94)},
+    }
+    again = compact.run(spark, CompactParams(str(data), "orders"))
+    assert (again.records_before, again.records) == (7, 7)
+    assert by_key(contents()) == {**found, None: [(b"no key", when, ()) for when in times(contents())]}
+
+
+def times(records: list[Record]) -> list[int]:
+    return [record.timestamp for record in records if record.key is None]
+
+
+def test_what_cannot_be_is_said(spread: Spread, filled: Fill, data: Path) -> None:
+    with pytest.raises(StoreNotFound):
+        spread(3)
+    filled(1)
+    with pytest.raises(InvalidConfig):
+        spread(0)
+    with Store.open(data, upkeep_interval_s=None) as store:
+        store.delete_topic("orders")
+    with pytest.raises(TopicNotFound):
+        spread(3)
