@@ -183,6 +183,14 @@ def test_write_options() -> None:
     assert (found.batch_bytes, found.lock_timeout_s) == (128 << 10, 5.0)
 
 
+def test_the_name_and_the_number_of_a_batch_go_together() -> None:
+    given = {"path": "d", "topic": "t", "txnAppId": "job", "txnVersion": "0"}
+    assert write_options(given).transaction == ("job", 0)
+    for missing in ("txnAppId", "txnVersion"):
+        with pytest.raises(InvalidConfig, match="go together"):
+            write_options({name: value for name, value in given.items() if name != missing})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("compression", "rar"), ("partitions", "0"), ("batchBytes", "x"), ("lockTimeout", "x"), ("topic", "")],

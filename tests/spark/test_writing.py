@@ -412,3 +412,13 @@ def test_a_stream_with_state_is_written_like_any_other(spark: Any, data: Path, s
     query = query.option("topic", "distinct").option("checkpointLocation", str(data.parent / "checkpoint"))
     query.trigger(availableNow=True).start().awaitTermination()
     assert values(store["distinct"]) == list(range(7))
+
+
+def test_a_batch_with_a_name_and_a_number_is_stored_once(spark: Any, data: Path, orders: Topic) -> None:
+    """What `foreachBatch` needs: Spark repeats a micro-batch, and with it the job inside."""
+    frame = spark.range(10).selectExpr("CAST(id AS string) AS value")
+    for version in (0, 0, 1, 0):
+        writer = frame.write.format("sawlog").mode("append").option("path", str(data)).option("topic", "orders")
+        writer.option("txnAppId", "job").option("txnVersion", version).save()
+    assert orders.describe().records == 20
+    assert left(data) == []

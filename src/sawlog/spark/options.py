@@ -52,6 +52,8 @@ _WRITE = {
     "compression": "none, gzip, snappy, lz4 or zstd; else what the topic says",
     "batchbytes": "about so large are the batches",
     "includeheaders": "taken and ignored: a column headers is written if there is one",
+    "txnappid": "with txnVersion, as for Delta: a batch that is stored once, however often it is tried",
+    "txnversion": "the number of the batch; only a higher one than the last of that txnAppId is stored",
     "locktimeout": "how long to wait for a partition that another process writes: 60s",
     "checkpointlocation": "Spark's own",
     "queryname": "Spark's own",
@@ -116,6 +118,8 @@ class WriteOptions:
     compression: str | None
     batch_bytes: int
     lock_timeout_s: float
+    #: The name and the number of a batch that is stored once, both or neither.
+    transaction: tuple[str, int] | None = None
 
 
 class _Given:
@@ -331,6 +335,9 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     compression = given.text("compression")
     if compression is not None and compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
         raise given.wrong("compression")
+    name, number = given.text("txnappid"), given.number("txnversion", 0)
+    if (name is None) != (number is None):
+        raise InvalidConfig("the options txnAppId and txnVersion go together")
     return WriteOptions(
         path=path,
         topic=given.text("topic"),
@@ -338,4 +345,5 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         compression=compression,
         batch_bytes=given.size("batchbytes") or 128 << 10,
         lock_timeout_s=given.duration_ms("locktimeout", 60_000) / 1000,
+        transaction=None if name is None or number is None else (name, number),
     )

@@ -256,7 +256,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are done: place what they staged, all or nothing."""
-        commit.publish(self._options, self._stage, _staged(messages))
+        name, sequence = self._options.transaction or (None, None)
+        commit.publish(self._options, self._stage, _staged(messages), name=name, sequence=sequence)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """It failed: remove what was staged, unless it was published after all."""
