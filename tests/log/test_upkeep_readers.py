@@ -112,6 +112,25 @@ def test_a_scan_that_has_begun_goes_on(place: Place, work: str) -> None:
     assert {record[0] for record in stay} <= set(rows)
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_no_record_comes_twice_when_batches_are_joined_under_a_scan(file_place: FilePlace, elsewhere: bool) -> None:
+    """What is read before the replacement shares a batch, after it, with what is to be read next."""
+    log = file_place.open(LogConfig(durability="os"))
+    for number in range(30):
+        log.append(b"%d" % number)
+        if number % 10 == 9:
+            log.seal()
+    log.append(b"end")
+    reader = file_place.open(mode="r") if elsewhere else log
+    scan, follow, arrow = reader.scan(), reader.follow(timeout=0), reader.scan_arrow()
+    records, followed, rows = [next(scan).offset], [next(follow).offset], next(arrow).column("offset").to_pylist()
+    assert log.compact().segments_after == 1
+    records += [record.offset for record in scan]
+    followed += [record.offset for record in follow]
+    rows += [offset for batch in arrow for offset in batch.column("offset").to_pylist()]
+    assert records == followed == rows == list(range(31))
+
+
 @pytest.mark.parametrize("work", WORK)
 def test_a_reader_elsewhere_goes_on(file_place: FilePlace, work: str) -> None:
     log = numbered(file_place)

@@ -167,7 +167,12 @@ class Appender:
         if self.lock._is_owned():  # type: ignore[attr-defined]
             raise InvalidConfig("upkeep cannot be done while the log is held: call it outside `hold`")
         with self.upkeep_lock:
-            yield
+            self.check_upkeep()
+            try:
+                yield
+            except StorageError:
+                self.check_upkeep()  # the files of a log that was closed or removed meanwhile are no failure
+                raise
 
     def end_upkeep(self) -> None:
         """Before the log is closed: let upkeep end, and wait until it has."""

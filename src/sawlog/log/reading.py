@@ -140,6 +140,7 @@ class Reader:
                 segment = self._segment_for(offset)
                 following = segment.next_offset  # as of now: it may be cut and grow again meanwhile
                 for chunk in self._chunks_of(segment, offset, end, chunk_bytes):
+                    chunk.start = offset
                     yield segment, chunk
                     offset = int(chunk.rows[-1, LAST]) + 1
                 if offset < min(end, following):
@@ -205,7 +206,9 @@ class Reader:
             for body, run, error in batch_read.unpack(chunk.view, chunk.rows, self.config.max_decompressed_bytes):
                 if error is not None:
                     raise self._located(error, segment, chunk, done)
-                cursor = kernel.RecordCursor(body, memoryview(run), start, end, self._topic, self._partition)
+                cursor = kernel.RecordCursor(
+                    body, memoryview(run), max(start, chunk.start), end, self._topic, self._partition
+                )
                 yield cursor
                 if cursor.stopped:
                     return
@@ -268,14 +271,14 @@ class Reader:
                 batch = to_arrow(
                     chunk.view,
                     chunk.rows,
-                    start,
+                    max(start, chunk.start),
                     end,
                     columns=columns,
                     views=views,
                     max_bytes=self.config.max_decompressed_bytes,
                 )
             except CorruptBatch:
-                yield from self._arrow_one_by_one(segment, chunk, start, end, columns, views)
+                yield from self._arrow_one_by_one(segment, chunk, max(start, chunk.start), end, columns, views)
                 continue
             for first in range(0, batch.num_rows, batch_rows):
                 yield batch.slice(first, batch_rows)

@@ -75,6 +75,9 @@ class Chunk:
     view: memoryview
     rows: Rows
     origin: int
+    #: Records below this offset have been given already: the segment may have been replaced in the middle of a scan, by
+    #: one in which they share a batch with what comes next.
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ..batch.compression import codec_id
 from ..config import UpkeepConfig
-from ..errors import CorruptBatch, InvalidConfig
+from ..errors import CorruptBatch, InvalidConfig, StorageError
 from . import compaction, retention, rewrite
 from .append import Appender
 from .compaction import CompactionReport, times_of
@@ -109,6 +109,14 @@ class UpkeepReport:
 
 def upkeep(log: Appender, config: UpkeepConfig) -> UpkeepReport:
     """Do what is due."""
+    try:
+        return _upkeep(log, config)
+    except StorageError:
+        log.check_upkeep()  # the log was closed or removed meanwhile
+        raise
+
+
+def _upkeep(log: Appender, config: UpkeepConfig) -> UpkeepReport:
     began = time.perf_counter()
     report = UpkeepReport(log.directory.path)
     removed = retention.apply_retention(log) if config.delete else None
