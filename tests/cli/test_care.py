@@ -45,6 +45,16 @@ def test_verify_of_one_directory(sawlog: Cli, orders: Path) -> None:
     assert (row["topic"], row["records"]) == ("partition-1", 5)
 
 
+def test_verify_of_a_store_looks_at_the_groups_offsets(sawlog: Cli, orders: Path) -> None:
+    with Store.open(orders) as store:
+        store.groups.commit("billing", {("orders", 0): 3})
+    assert sawlog("verify", "--output", "json").ok().json[-1]["topic"] == "(groups)"
+    [file] = (orders / "groups").glob("*.log")
+    flip_bit(file, 100)
+    assert sawlog("verify").code == 4
+    sawlog("verify", "orders").ok()
+
+
 def test_verify_beside_a_writer(sawlog: Cli, orders: Path) -> None:
     with Store.open(orders) as store:
         for number in range(50):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
 
+from ..log.log import Log
 from ..log.verify import Problem
+from ..topics.names import GROUPS
 from . import CORRUPT
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Column, Format, note
@@ -34,7 +38,8 @@ def verify(
     partition: Partitions = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Read everything and check it: every batch, every record, every index entry.
+    """Read everything and check it: every batch, every record, every index entry; of a whole store the groups' offsets,
+    too.
 
     Nothing is changed and no lock is taken, so it may run beside a writer. Exits with 4 if anything is wrong.
 
@@ -46,7 +51,8 @@ def verify(
     """
     printer = Printer(output)
     problems: list[Problem] = []
-    with reading(data, log, topic, partition) as places:
+    with reading(data, log, topic, partition) as topics, _offsets(data, log or topic or partition) as offsets:
+        places = [*topics, *offsets]
         total = sum(place.log.size_bytes for place in places)
         with Progress("verifying", total, "bytes") as progress:
             rows = list(_checked(places, problems, progress))
@@ -56,6 +62,17 @@ def verify(
             note(f"!! {problem}{_then(problem)}")
         note("`sawlog inspect FILE` shows the place, `sawlog repair --plan` what can be done")
         raise typer.Exit(CORRUPT)
+
+
+@contextmanager
+def _offsets(data: Path | None, narrowed: object) -> Iterator[list[Place]]:
+    """The log of the groups' committed offsets, if a whole store is verified and there is one."""
+    path = data / GROUPS if data is not None and not narrowed else None
+    if path is None or not any(path.glob("*.log")):
+        yield []
+        return
+    with Log.open(path, mode="r") as log:
+        yield [Place("(groups)", 0, log)]
 
 
 def _checked(places: list[Place], problems: list[Problem], progress: Progress) -> Iterator[dict[str, Any]]:
