@@ -113,6 +113,19 @@ def test_records_that_were_dropped_since_are_an_error(place: Place) -> None:
         offsets(log, pieces)
 
 
+def test_a_segment_that_goes_while_it_is_planned_is_found_missing_when_it_is_read(file_place: FilePlace) -> None:
+    log = filled(file_place)
+    with Log.open(file_place.path, log.config, mode="r") as reader:
+        end, second = reader.next_offset, log.segments[1]
+        seen = reader.segment_set
+        log.trim(second.next_offset)
+        seen.refresh = lambda: False  # type: ignore[method-assign]
+        pieces = slices.plan(reader, second.base_offset + 1, end, target_bytes=500)
+    with pytest.raises(OffsetOutOfRange):
+        offsets(log, pieces)
+    assert offsets(log, pieces[1:]) == list(range(second.next_offset, end))
+
+
 def test_damage_is_reported_and_not_passed_over(file_place: FilePlace) -> None:
     log = filled(file_place)
     pieces = slices.plan(log, 0, log.next_offset)

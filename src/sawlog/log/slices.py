@@ -64,6 +64,16 @@ def _cut(segment: Segment, start: int, end: int, target_bytes: int | None, max_r
     if whole and fits and (max_records is None or end - start <= max_records):
         yield _slice(segment, start, end, 0, segment.size)
         return
+    try:
+        found = list(_cut_by_index(segment, start, end, target_bytes, max_records))
+    except StorageError:  # dropped or replaced since the log was looked at: reading will find out what is left of it
+        found = [_slice(segment, start, end, 0, segment.size)]
+    yield from found
+
+
+def _cut_by_index(
+    segment: Segment, start: int, end: int, target_bytes: int | None, max_records: int | None
+) -> Iterator[Slice]:
     loaded = segment.is_loaded
     bounds = _boundaries(segment, start, end, target_bytes, max_records)
     for first, last in pairwise(bounds):
