@@ -535,16 +535,23 @@ class Appender:
                 if self.held.held and self.commit.failure is None:
                     self._active.storage.release()
                     self.commit.ensure(self._active.tail[0])
-                    # Caches: a power cut that damages them is noticed, and costs a scan. Closing a log is common where
-                    # processes take turns, and each fsync would take as long as an append.
-                    self._active.write_index(durable=False)
-                    self.save_producers(durable=False)
+                    self._save_caches()
                     self.save(clean=True)
             finally:
                 self.closed = True
                 self.segments.close()
                 self.held.release()
         self.segments.wake()
+
+    def _save_caches(self) -> None:
+        """When the log is closed. A power cut that damages them is noticed and costs a scan, so nothing is synced:
+        where processes take turns a log is closed often. On a full disk it does without them."""
+        try:
+            self._active.write_index(durable=False)
+            self.save_producers(durable=False)
+        except StorageError as error:
+            self.checkpoint_error = error
+            self._active.remove_index()
 
     def abandon(self) -> None:
         """The files are gone: let go of everything without writing."""
