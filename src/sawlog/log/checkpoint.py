@@ -19,7 +19,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from ..batch.checksum import crc32c
+from ..batch.checksum import with_line, without_line
 from ..errors import CorruptFile
 from ..storage import Directory
 from .names import CHECKPOINT
@@ -42,13 +42,13 @@ class Checkpoint:
     def encode(self) -> bytes:
         """The file's bytes."""
         body = f"{_TITLE}\n{json.dumps(asdict(self))}\n".encode()
-        return body + f"crc32c {crc32c(body):08x}\n".encode()
+        return with_line(body)
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
         """From the file's bytes; `CorruptFile` unless every byte of them is right."""
-        body, _, mark = data.rpartition(b"crc32c ")
-        if mark != f"{crc32c(body):08x}\n".encode() or not body.startswith(f"{_TITLE}\n".encode()):
+        body = without_line(data)
+        if body is None or not body.startswith(f"{_TITLE}\n".encode()):
             raise CorruptFile("a checkpoint whose checksum does not match")
         try:
             found = json.loads(body[len(_TITLE) + 1 :])

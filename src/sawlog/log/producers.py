@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from ..batch.checksum import crc32c
+from ..batch.checksum import with_line, without_line
 from ..batch.header import BASE, BASE_SEQUENCE, LAST, PRODUCER_EPOCH, PRODUCER_ID, Rows
 from ..errors import CorruptFile, OutOfOrderSequence, ProducerFenced
 
@@ -119,13 +119,13 @@ class ProducerState:
                 for b in batches
             )
         body = ("\n".join(lines) + "\n").encode()
-        return body + f"crc32c {crc32c(body):08x}\n".encode()
+        return with_line(body)
 
     @classmethod
     def decode(cls, data: bytes, expiry_ms: int) -> tuple[ProducerState, int]:
         """The state and the offset up to which it is true; `CorruptFile` unless every byte is right."""
-        body, _, mark = data.rpartition(b"crc32c ")
-        if mark != f"{crc32c(body):08x}\n".encode() or not body.startswith(_TITLE.encode()):
+        body = without_line(data)
+        if body is None or not body.startswith(_TITLE.encode()):
             raise CorruptFile("a producer file whose checksum does not match")
         made = cls(expiry_ms)
         try:

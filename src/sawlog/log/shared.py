@@ -50,7 +50,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
-from ..batch.checksum import crc32c
+from ..batch.checksum import with_line, without_line
 from ..batch.header import LAST, POSITION, SIZE
 from ..config import DAY_MS, LogConfig
 from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
@@ -83,13 +83,13 @@ class Note:
     def encode(self) -> bytes:
         """What is left in the lock's file."""
         body = f"{json.dumps(asdict(self))}\n".encode()
-        return body + f"crc32c {crc32c(body):08x}\n".encode()
+        return with_line(body)
 
     @classmethod
     def decode(cls, data: bytes) -> Note | None:
         """From the lock's file; None unless every byte is right."""
-        body, _, mark = data.rpartition(b"crc32c ")
-        if not body or mark != f"{crc32c(body):08x}\n".encode():
+        body = without_line(data)
+        if not body:
             return None
         try:
             found = json.loads(body)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
-from ..batch.checksum import crc32c
+from ..batch.checksum import with_line, without_line
 from ..errors import CorruptFile
 from ..storage import Directory
 from .names import UPKEEP
@@ -68,13 +68,13 @@ class UpkeepState:
     def encode(self) -> bytes:
         """The file's bytes."""
         body = _TITLE + json.dumps(asdict(self)).encode() + b"\n"
-        return body + f"crc32c {crc32c(body):08x}\n".encode()
+        return with_line(body)
 
     @classmethod
     def decode(cls, data: bytes) -> UpkeepState:
         """From the file's bytes; `CorruptFile` unless every byte of them is right."""
-        body, _, mark = data.rpartition(b"crc32c ")
-        if mark != f"{crc32c(body):08x}\n".encode() or not body.startswith(_TITLE):
+        body = without_line(data)
+        if body is None or not body.startswith(_TITLE):
             raise CorruptFile("an upkeep file whose checksum does not match")
         try:
             found = json.loads(body[len(_TITLE) :])
