@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import CORRUPT, FAILED, INTERRUPTED
+from .drawing import draw
 from .helping import Command, CommandGroup
 from .options import Data, MaybeTopic, Output, Topic, parsed, read_as
 from .output import Column, Format, note
 from .output import Output as Printer
 from .places import open_store
-from .plot import BarChart, Chart, TimeChart, svg, text_lines, write_png
+from .plot import BarChart, Chart, TimeChart, text_lines
 from .progress import Progress
 from .units import duration_ms, shown_count, shown_size, shown_time, size_bytes
 
@@ -356,7 +357,7 @@ def stats(
         printer.rows(rows, _STATS_COLUMNS, empty="there is nothing to count: no topics")
     charts = _charts(report, topic)
     if plot is not None:
-        _draw(charts, plot)
+        draw(charts, plot)
     elif printer.for_people and not no_plot:
         width = min(shutil.get_terminal_size((100, 24)).columns, 120)
         for chart in charts:
@@ -382,18 +383,6 @@ def _charts(report: StatsReport, topic: str | None) -> list[Chart]:
         values[(rate.time - first) // step] += rate.records / step * 1000
     title = f"Records of {topic or 'all topics'} over time"
     return [TimeChart(title, "records a second", first, step, values), bars]
-
-
-def _draw(charts: list[Chart], plot: Path) -> None:
-    if plot.suffix == ".svg":
-        plot.write_text(svg(charts), encoding="utf-8")
-    else:
-        try:
-            write_png(charts, plot)
-        except ImportError as error:
-            note(f"sawlog: PNG needs matplotlib ({error}); ask for {plot.with_suffix('.svg')} instead")
-            raise typer.Exit(FAILED) from None
-    note(f"{plot}: {len(charts)} charts")
 
 
 @pipelines.command(cls=Command)

@@ -19,13 +19,13 @@ from ..batch import kernel
 from ..batch.compression import codec_name
 from ..batch.header import ATTRIBUTES, BASE, BASE_TIME, COMPRESSION_MASK, COUNT, LAST, MAX_TIME, SIZE, Rows, new_rows
 from ..errors import CorruptBatch
-from . import FAILED
+from .drawing import draw
 from .offsets import Span, parse, resolve
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions, read_as
 from .output import Column, Format, note
 from .output import Output as Printer
 from .places import Place, reading
-from .plot import BarChart, Chart, TimeChart, columns_wanted, svg, text_lines, write_png
+from .plot import BarChart, Chart, TimeChart, columns_wanted, text_lines
 from .units import shown_count, shown_size, shown_time
 
 _FETCH_BYTES = 8 << 20
@@ -96,7 +96,7 @@ def stats(
         printer.rows(rows, _COLUMNS, empty="there is nothing to count: no topics")
     charts: list[Chart] = [chart for chart in (rate, _sizes(tallies)) if chart is not None]
     if plot is not None:
-        _write(charts, plot)
+        draw(charts, plot)
     elif printer.for_people and not no_plot:
         for chart in charts:
             printer.line()
@@ -195,15 +195,3 @@ def _sizes(tallies: list[Tally]) -> BarChart | None:
     names = [f"partition {each.place.partition}" if one_topic else each.place.name for each in tallies]
     sizes = [float(each.sizes.sum()) for each in tallies]
     return BarChart("Size by partition", "bytes", names, sizes, shown_size, binary=True)
-
-
-def _write(charts: list[Chart], plot: Path) -> None:
-    if plot.suffix == ".svg":
-        plot.write_text(svg(charts), encoding="utf-8")
-    else:
-        try:
-            write_png(charts, plot)
-        except ImportError as error:
-            note(f"sawlog: PNG needs matplotlib ({error}); ask for {plot.with_suffix('.svg')} instead")
-            raise typer.Exit(FAILED) from None
-    note(f"{plot}: {len(charts)} charts")
