@@ -1,4 +1,4 @@
-"""For those who build on sawlog: suites that a storage of your own has to pass, and a storage that fails on demand.
+"""For those who build on sawlog: suites that a storage of your own has to pass, and a disk that fails on demand.
 
 ```python
 import pytest
@@ -16,12 +16,25 @@ class TestMyStorage(StorageSuite):
 ```
 
 Whatever passes both can hold a log: `Log.open(MyDirectory(...))`. Our own storages are held to the same suites.
-`FaultyDirectory` wraps a directory and makes chosen calls fail, see `sawlog.testing.faulty`.
+`FaultyDirectory` wraps a directory and makes chosen calls fail, see `sawlog.testing.faulty`. `FaultyStorage` is one
+that simulates its disk, power cuts included, see `sawlog.testing.disk`.
 
 Nothing here imports pytest: a suite is a plain class whose test methods take the directory as their argument.
 """
 
+from .device import Step
+from .disk import MODES, FaultyStorage, Mode
 from .faulty import Call, Fault, FaultyDirectory
 from .suites import DirectorySuite, StorageSuite
 
-__all__ = ["Call", "DirectorySuite", "Fault", "FaultyDirectory", "StorageSuite"]
+__all__ = [
+    "MODES",
+    "Call",
+    "DirectorySuite",
+    "Fault",
+    "FaultyDirectory",
+    "FaultyStorage",
+    "Mode",
+    "Step",
+    "StorageSuite",
+]
