@@ -17,11 +17,13 @@ class TestMyStorage(StorageSuite):
 
 Whatever passes both can hold a log: `Log.open(MyDirectory(...))`. Our own storages are held to the same suites.
 `FaultyDirectory` wraps a directory and makes chosen calls fail, see `sawlog.testing.faulty`. `FaultyStorage` is one
-that simulates its disk, power cuts included, see `sawlog.testing.disk`.
+that simulates its disk, power cuts included, see `sawlog.testing.disk`. `enumerate_crashes` lets work of your own crash
+on such a disk at every moment, see `sawlog.testing.crashes`.
 
 Nothing here imports pytest: a suite is a plain class whose test methods take the directory as their argument.
 """
 
+from .crashes import Scenario, Workload, enumerate_crashes
 from .device import Step
 from .disk import MODES, FaultyStorage, Mode
 from .faulty import Call, Fault, FaultyDirectory
@@ -35,6 +37,9 @@ __all__ = [
     "FaultyDirectory",
     "FaultyStorage",
     "Mode",
+    "Scenario",
     "Step",
     "StorageSuite",
+    "Workload",
+    "enumerate_crashes",
 ]
