@@ -372,6 +372,10 @@ class Appender:
             self._durable_tail, self._synced_bytes = tail, written
         return tail[0]
 
+    def sync_held(self) -> None:
+        """Make everything durable that is written. For who is `exclusive`: waiting for others' syncs would not end."""
+        self.commit.reached(self._sync_active())
+
     def _sync(self, segment: Segment) -> None:
         """fsync, once: if it fails, everyone knows before the next one can try. The caller holds the sync lock."""
         try:

@@ -5,8 +5,9 @@ a damaged one. Later segments are deleted, newest first, on the disk as well. Th
 cut where it lies: what remains of it is written to a new file, fsynced and renamed over it, because readers may have
 it mapped. A batch that holds both kept and dropped records is built anew with the kept ones, at the same offsets.
 
-Trimming notes the new log start durably, then deletes the segments that lie wholly below it. Offsets never go back:
-if nothing is left, the log goes on in an empty segment at the offset that was next.
+Trimming notes the new log start durably, then deletes the segments that lie wholly below it. What lies below it is
+durable by then, whatever the policy: a log that ends before it starts is nothing that anybody could open. Offsets never
+go back: if nothing is left, the log goes on in an empty segment at the offset that was next.
 """
 
 from __future__ import annotations
@@ -189,6 +190,8 @@ def trim(log: Appender, offset: int) -> int:
         gone: list[Segment] = []
         while len(kept) > 1 and kept[0].next_offset <= offset:
             gone.append(kept.pop(0))
+        if offset > log.commit.durable_offset:
+            log.sync_held()
         try:
             _note_start(log, offset)
         except StorageFull:
