@@ -142,14 +142,20 @@ class LogPromise:
         assert any(self.rows[at][1] is None for at in later) or value is None, f"the last record of {key!r} is gone"
 
     def settle(self, found: list[Record], lowest: int, log: Log) -> None:
-        """From now on, what was found is what was promised."""
-        self.rows = {at: row for at, row in self.rows.items() if lowest <= at < log.next_offset}
-        self.rows.update((record.offset, row_of(record)) for record in found)
-        self.start, self.end = lowest, log.next_offset
-        if self.produced is not None and self.produced[2].stop > self.end:
-            self.produced = None
-        self.ends = {at for at in self.ends if at <= self.end} | {self.end}
-        self.cutting = self.trimming = None
+        """The log was opened: what was found is what is promised from now on, and all of it is durable."""
+        assert lowest == log.lowest_offset
+        self.take_over(found, log)
         self.ghosts = {}
-        self.durable = log.durable_offset
         assert self.durable == self.end, f"opened, and durable only up to {self.durable} of {self.end}"
+
+    def take_over(self, found: list[Record], log: Log) -> None:
+        """What was found is what is promised from now on."""
+        lowest, end = log.lowest_offset, log.next_offset
+        self.rows = {at: row for at, row in self.rows.items() if lowest <= at < end}
+        self.rows.update((record.offset, row_of(record)) for record in found)
+        self.start, self.end = lowest, end
+        if self.produced is not None and self.produced[2].stop > end:
+            self.produced = None
+        self.ends = {at for at in self.ends if at <= end or self.ghosts} | {end}
+        self.cutting = self.trimming = None
+        self.durable = log.durable_offset

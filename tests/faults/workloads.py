@@ -5,21 +5,27 @@ everything in an order that the seed decides. After a crash:
 
 - a reader that comes before the next writer sees what keeps the promise, changes nothing, and agrees with the writer;
 - the next writer's recovery finds no corruption, the log verifies, and holds what was promised, nothing else;
-- opening it once more, without having closed it, changes not a byte;
+- opening it once more, without having closed it, changes not a byte, nor does opening and closing it after a close;
 - it goes on: some more is done to it, under the same promises, and it is closed, or not.
+
+The reader and the second openings come by chance, not every time: there are very many times.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from sawlog import Interval, Log, LogConfig, LogNotFound, Record, UpkeepConfig
+from sawlog import Interval, Log, LogConfig, LogNotFound, Record, SawlogError, UpkeepConfig
 from sawlog.batch.build import Producer, encode
-from sawlog.testing import FaultyStorage, Workload
+from sawlog.storage import Directory
+from sawlog.testing import Fault, FaultyStorage, Workload
 
 from .promises import LogPromise, Row
 
@@ -29,6 +35,8 @@ CONFIG = LogConfig(
     segment_bytes=1500, segment_overflow_bytes=4000, index_interval_bytes=200, checkpoint_interval_ms=3_600_000
 )
 DURABILITIES: dict[str, Any] = {"always": "always", "os": "os", "interval": Interval(ms=3_600_000, bytes=600)}
+#: Calls that change something.
+WRITING = frozenset({"append", "create", "remove", "rename", "replace", "sync", "truncate", "write_at"})
 #: What may be done to a log that was just recovered.
 AFTERWARDS = ("append", "append_many", "append_stream", "seal", "truncate", "trim", "sync", "merge")
 
@@ -54,19 +62,19 @@ class LogWorkload(Workload):
     def work(self, disk: FaultyStorage) -> None:
         log = Log.open(disk.plain, self.config)
         for name in self.plan:
-            log = self.do(name, log, self.promise, disk)
+            log = self.do(name, log, self.promise, disk.plain)
         if self.closes:
             log.close()
             self.promise.durable = self.promise.end
 
-    def do(self, name: str, log: Log, promise: LogPromise, disk: FaultyStorage) -> Log:
+    def do(self, name: str, log: Log, promise: LogPromise, directory: Directory) -> Log:
         """One operation; the log to go on with."""
         if name == "any":
             name = self.random.choice(list(OPERATIONS))
         if name == "reopen":
             log.close()
             promise.durable = promise.end
-            return Log.open(disk.plain, self.config)
+            return Log.open(directory, self.config)
         OPERATIONS[name](self, log, promise)
         self._check_interval(log, promise)
         return log
@@ -96,7 +104,8 @@ class LogWorkload(Workload):
     def recover(self, disk: FaultyStorage, promise: LogPromise, *, power_cut: bool) -> None:
         if power_cut:
             promise.end = promise.durable  # also if the process of whoever opens it next dies before it has
-        seen = self._read(disk, promise)
+        chance = random.Random(disk.seed)
+        seen = self._read(disk, promise) if chance.random() < 0.5 else None
         log = Log.open(disk.plain, self.config)
         assert log.recovery, f"corruption was reported: {log.recovery}"
         lowest, end, found = log.lowest_offset, log.next_offset, list(log.scan())
@@ -107,8 +116,7 @@ class LogWorkload(Workload):
         assert verified, str(verified)
         self._send_again(log, promise)
         promise.settle(found, lowest, log)
-        chance = _number_of(disk)
-        if chance % 3 == 0:
+        if chance.random() < 0.25:
             self._open_twice(disk, found)
         self._go_on(log, promise, disk, chance)
 
@@ -144,22 +152,18 @@ class LogWorkload(Workload):
         changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
         assert not changed, f"opening it twice has changed {changed}"
 
-    def _go_on(self, log: Log, promise: LogPromise, disk: FaultyStorage, chance: int) -> None:
-        twin = type(self)(chance)
-        twin._sent = 1000 + self._sent
-        for number in range(2):
-            log = twin.do(AFTERWARDS[(chance // 7 ** (number + 1)) % len(AFTERWARDS)], log, promise, disk)
-        if chance % 2:
+    def _go_on(self, log: Log, promise: LogPromise, disk: FaultyStorage, chance: random.Random) -> None:
+        """Some more, as another process would do it."""
+        other = type(self)(disk.seed)
+        other._sent = 1000 + self._sent
+        for name in chance.sample(AFTERWARDS, chance.choice((1, 1, 2))):
+            log = other.do(name, log, promise, disk.plain)
+        if chance.random() < 0.25:
             log.close()
             promise.durable = promise.end
             before = disk.content()
             Log.open(disk.plain, self.config).close()
             assert disk.content() == before, "opening and closing has changed the disk"
-
-
-def _number_of(disk: FaultyStorage) -> int:
-    """A number that follows from the disk alone, so that a replay finds the same."""
-    return hash(tuple(len(data) for data in disk.content().values())) % 100_003
 
 
 def _size(row: Row) -> int:
@@ -466,7 +470,7 @@ class removal(LogWorkload):
 
     def work(self, disk: FaultyStorage) -> None:
         log = Log.open(disk.plain, self.config)
-        self.do("fill", log, self.promise, disk)
+        self.do("fill", log, self.promise, disk.plain)
         self.promise.removed = True
         log.remove()
         assert disk.content() == {}
@@ -480,6 +484,69 @@ class removal(LogWorkload):
                 offset = log.append(b"new")
                 assert log.read(offset).value == b"new"
 
+
+class _Failing(LogWorkload):
+    """Some call to the disk fails in the middle of the work: once or for ever, an fsync or a write, or it is full. What
+    the log said of each operation is true all the same, then and after a crash; a failed log is opened again."""
+
+    plan = ("fill", *["any"] * 7)
+
+    def work(self, disk: FaultyStorage) -> None:
+        self._break(disk)
+        log = self._open(disk)
+        for name in self.plan:
+            try:
+                log = self.do(name, log, self.promise, disk)
+            except SawlogError:
+                log = self._go_on_after(log, disk)
+        log.close()
+        self.promise.durable = self.promise.end
+
+    def _break(self, disk: FaultyStorage) -> None:
+        if self.random.random() < 0.2:
+            disk.capacity_bytes = self.random.randrange(2000, 9000)
+            return
+        what = self.random.choice((None, {"sync"}, {"append"}, {"replace"}, {"create", "rename", "remove"}))
+        fault = Fault(
+            self.random.randrange(1, 60 if what is None else 15),
+            self.random.choice((errno.EIO, errno.ENOSPC)),
+            WRITING if what is None else what,
+            forever=self.random.random() < 0.5,
+            effect=self.random.choice(("nothing", "part", "all")),
+            undo=self.random.random() < 0.7,
+        )
+        disk.arm(fault)
+
+    def _open(self, disk: FaultyStorage) -> Log:
+        try:
+            return Log.open(disk, self.config)
+        except SawlogError:
+            disk.disarm()
+            disk.capacity_bytes = None
+            return Log.open(disk, self.config)
+
+    def _go_on_after(self, log: Log, disk: FaultyStorage) -> Log:
+        promise = self.promise
+        if not log.writable or disk.capacity_bytes is not None:
+            disk.disarm()
+            disk.capacity_bytes = None
+            with suppress(SawlogError):
+                log.close()
+            log = Log.open(disk, self.config)
+            assert log.recovery, f"corruption was reported: {log.recovery}"
+        else:
+            promise.refuse()
+        found = list(log.scan())
+        promise.check(found, log.lowest_offset, log.next_offset)
+        promise.take_over(found, log)
+        assert log.verify(), str(log.verify())
+        return log
+
+
+for _durability, _policy in DURABILITIES.items():
+    _name = f"failing_{_durability}"
+    _fields = {"config": CONFIG.with_(durability=_policy), "__module__": __name__}
+    LOGS[_name] = type(_name, (_Failing,), _fields)
 
 LOGS["removal"] = removal
 globals().update(LOGS)

@@ -36,6 +36,7 @@ Threads: one enumeration at a time a process.
 from __future__ import annotations
 
 import copy
+import gc
 import random
 import traceback
 import uuid
@@ -71,7 +72,7 @@ class Workload:
 
     def recover(self, disk: FaultyStorage, promise: Any, *, power_cut: bool) -> None:
         """Open what a crash has left. Raise, whatever, unless the promise is kept. Then go on, and keep `promise` up to
-        date: it is a copy, and there may be another crash."""
+        date: it is a copy, and there may be another crash. What is left to chance here comes from `disk.seed`."""
         raise NotImplementedError
 
     def copy(self, promise: Any) -> Any:
@@ -160,7 +161,7 @@ class _Enumeration:
         disk = FaultyStorage(self.seed)
         workload = self.kind(self.seed)
         disk.watch = lambda step: self._crash_here(disk, workload, step)
-        with _standing_still(), _own_ids(f"{self.label}/{self.seed}"):
+        with _standing_still(), _collecting_little(), _own_ids(f"{self.label}/{self.seed}"):
             workload.work(disk)
             disk.watch = None
             self._crash_here(disk, workload, Step(disk.steps + 1, "end", ""))
@@ -223,7 +224,9 @@ class _Enumeration:
 
 
 def _crashed(disk: FaultyStorage, ending: Ending, chance: random.Random) -> FaultyStorage:
-    return disk.process_dies() if ending == "dies" else disk.crash(ending, chance.getrandbits(64))
+    found = disk.process_dies() if ending == "dies" else disk.crash(ending, chance.getrandbits(64))
+    found.seed = chance.getrandbits(32)
+    return found
 
 
 @contextmanager
@@ -235,6 +238,17 @@ def _standing_still() -> Iterator[None]:
         yield
     finally:
         background.every = real
+
+
+@contextmanager
+def _collecting_little() -> Iterator[None]:
+    """Disks and logs go in circles, and very many are made: what was there before need not be looked at each time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

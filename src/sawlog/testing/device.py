@@ -142,16 +142,18 @@ class Change:
         #: Its sync failed: nobody will ever know.
         self.doubtful = False
 
-    def apply(self, folder: Folder, names: dict[str, Node]) -> None:
-        """To the names of one directory. A file that gets a name loses the one it had."""
+    def apply(self, folder: Folder, names: dict[str, Node], *, in_order: bool = True) -> None:
+        """To the names of one directory. Where changes before it are missing, a file that gets a name may have another
+        one still: it loses that."""
         for where, name, node in self.parts:
             if where is not folder:
                 continue
             if node is None:
                 names.pop(name, None)
                 continue
-            for other in [other for other, known in names.items() if known is node]:
-                del names[other]
+            if not in_order:
+                for other in [other for other, known in names.items() if known is node]:
+                    del names[other]
             names[name] = node
 
 
@@ -191,7 +193,7 @@ class Folder:
             for change in self.pending:
                 change.sure = change.sure or not change.doubtful
             while self.pending and self.pending[0].sure:
-                self.pending.pop(0).apply(self, self.durable)
+                self.pending.pop(0).apply(self, self.durable, in_order=False)
 
     def sync_failed(self) -> None:
         """What was on its way is in doubt from now on."""

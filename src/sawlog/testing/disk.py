@@ -88,7 +88,7 @@ class _PowerCut:
         names = dict(folder.durable)
         for change in folder.pending:
             if change.sure or self._reached(change):
-                change.apply(folder, names)
+                change.apply(folder, names, in_order=False)
         for name, node in names.items():
             if isinstance(node, Folder):
                 made = Folder(found.disk, f"{found.path}/{name}")
