@@ -42,6 +42,8 @@ class LogPromise:
     #: Records that are superseded may be gone; and tombstones, with all that they delete.
     compacted: bool = False
     forgotten: bool = False
+    #: What compaction has taken already: what superseded it may be truncated since.
+    absent: set[int] = field(default_factory=set)
     #: What an idempotent producer sent last: as whom, what, and where it is.
     produced: tuple[Producer, list[tuple[Any, ...]], range] | None = None
     #: The log is being removed, or has been: there may be nothing at all.
@@ -51,7 +53,9 @@ class LogPromise:
 
     def copy(self) -> LogPromise:
         """As it is now."""
-        return replace(self, rows=dict(self.rows), ends=set(self.ends), ghosts=dict(self.ghosts))
+        return replace(
+            self, rows=dict(self.rows), ends=set(self.ends), ghosts=dict(self.ghosts), absent=set(self.absent)
+        )
 
     # --- what is done
 
@@ -85,11 +89,14 @@ class LogPromise:
 
     def truncate(self, log: Log, offset: int) -> None:
         """Drop the end."""
+        if self.compacted:
+            self.absent.update(self.rows.keys() - {record.offset for record in log.scan()})
         self.cutting = offset
         self.ends.add(offset)
         log.truncate(offset)
         self.cutting = None
         self.rows = {at: row for at, row in self.rows.items() if at < offset}
+        self.absent = {at for at in self.absent if at < offset}
         self.produced = None
         self.ends = {at for at in self.ends if at <= offset}
         self.end = offset
@@ -128,7 +135,7 @@ class LogPromise:
                 assert offset >= must, f"offset {offset} holds something else than was acknowledged"
                 assert row in self.ghosts.get(offset, ()), f"offset {offset} holds what nobody sent"
         for offset in range(lowest, end):
-            if offset not in rows:
+            if offset not in rows and offset not in self.absent:
                 self._check_missing(offset, rows)
 
     def _check_missing(self, offset: int, found: dict[int, Row]) -> None:
@@ -152,7 +159,9 @@ class LogPromise:
         """What was found is what is promised from now on."""
         lowest, end = log.lowest_offset, log.next_offset
         self.rows = {at: row for at, row in self.rows.items() if lowest <= at < end}
-        self.rows.update((record.offset, row_of(record)) for record in found)
+        there = {record.offset: row_of(record) for record in found}
+        self.absent = {at for at in range(lowest, end) if at not in there}
+        self.rows.update(there)
         self.start, self.end = lowest, end
         if self.produced is not None and self.produced[2].stop > end:
             self.produced = None

@@ -178,12 +178,9 @@ class StoreWorkload(Workload):
             if chance.random() < 0.5:
                 self._read(disk, promise)
             store = _opened(disk)
-            found = state_of(store)
-            if promise.loose and promise.then is not None:
-                promise.check_partitions(found)
-            self._check_all(store, promise)
+            found = self._check_all(store, promise)
             promise.made = True
-            self._go_on(store, promise, chance)
+            self._go_on(store, promise, found, chance)
             if chance.random() < 0.3:
                 store.close()
                 before = disk.content()
@@ -203,7 +200,7 @@ class StoreWorkload(Workload):
             promise.check_partitions(state_of(store))
         assert disk.steps == before, "a reader has written"
 
-    def _check_all(self, store: Store, promise: StorePromise) -> None:
+    def _check_all(self, store: Store, promise: StorePromise) -> State:
         """Every partition is opened for writing, which completes what was promised; then all is as it should be."""
         for topic in store:
             for number in range(topic.partitions):
@@ -212,13 +209,15 @@ class StoreWorkload(Workload):
                     pass
                 assert log.recovery, f"corruption was reported: {log.recovery}"
                 assert log.verify(), str(log.verify())
-        promise.check(state_of(store))
+        found = state_of(store)
+        promise.check(found)
         topics = store.directory.child("topics")
         assert topics.children() == store.topics(), f"left behind: {topics.children()}"
         for topic in store:
             assert len(topics.child(topic.name).children()) == topic.partitions
         if "staging" in store.directory.children():
             self._check_staging(store.directory.child("staging").names())
+        return found
 
     @staticmethod
     def _check_staging(names: list[str]) -> None:
@@ -228,8 +227,7 @@ class StoreWorkload(Workload):
         assert not left, f"left behind: {left}"
         assert not any(name.endswith(".intent") for name in names), f"not completed: {names}"
 
-    def _go_on(self, store: Store, promise: StorePromise, chance: random.Random) -> None:
-        found = state_of(store)
+    def _go_on(self, store: Store, promise: StorePromise, found: State, chance: random.Random) -> None:
         act, then = promise.act, promise.then
         if act is not None and then is not None and (promise.once or found == promise.now):
             promise.now = found

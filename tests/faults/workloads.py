@@ -5,7 +5,7 @@ everything in an order that the seed decides. After a crash:
 
 - a reader that comes before the next writer sees what keeps the promise, changes nothing, and agrees with the writer;
 - the next writer's recovery finds no corruption, the log verifies, and holds what was promised, nothing else;
-- opening it once more, without having closed it, changes not a byte, nor does opening and closing it after a close;
+- opening it once more, without having closed it, changes not a byte, nor does opening and closing it twice;
 - it goes on: some more is done to it, under the same promises, and it is closed, or not.
 
 The reader and the second openings come by chance, not every time: there are very many times.
@@ -148,8 +148,7 @@ class LogWorkload(Workload):
         with_log = Log.open(twin.plain, self.config)
         assert list(with_log.scan()) == found
         assert with_log.recovery.truncated_bytes == 0
-        after = twin.content()
-        changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+        changed = _changed(before, twin.content())
         assert not changed, f"opening it twice has changed {changed}"
 
     def _go_on(self, log: Log, promise: LogPromise, disk: FaultyStorage, chance: random.Random) -> None:
@@ -161,9 +160,15 @@ class LogWorkload(Workload):
         if chance.random() < 0.25:
             log.close()
             promise.durable = promise.end
+            Log.open(disk.plain, self.config).close()  # which may take away a segment that lies before the start
             before = disk.content()
             Log.open(disk.plain, self.config).close()
-            assert disk.content() == before, "opening and closing has changed the disk"
+            changed = _changed(before, disk.content())
+            assert not changed, f"opening and closing has changed {changed}"
+
+
+def _changed(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
+    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
 
 
 def _size(row: Row) -> int:
@@ -499,8 +504,8 @@ class _Failing(LogWorkload):
                 log = self.do(name, log, self.promise, disk)
             except SawlogError:
                 log = self._go_on_after(log, disk)
-        log.close()
-        self.promise.durable = self.promise.end
+        with suppress(SawlogError):  # what is not closed in order is recovered
+            log.close()
 
     def _break(self, disk: FaultyStorage) -> None:
         if self.random.random() < 0.2:
