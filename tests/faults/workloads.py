@@ -327,14 +327,18 @@ def expire(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     promise.end_trim(log)
 
 
-def retain(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """What `retention_bytes` says, where it is set."""
-    size, offset = log.size_bytes, promise.start
-    for segment in log.segments[:-1] if log.config.retention_bytes is not None else ():
-        if size - segment.size_bytes < (log.config.retention_bytes or 0):
+def _retained(log: Log, promise: LogPromise) -> int:
+    """Where the log will start if `retention_bytes` is obeyed."""
+    size, offset, keep = log.size_bytes, promise.start, log.config.retention_bytes
+    for segment in log.segments[:-1] if keep is not None else ():
+        if size - segment.size_bytes < (keep or 0):
             break
         size, offset = size - segment.size_bytes, max(offset, segment.next_offset)
-    promise.begin_trim(offset)
+    return offset
+
+
+def retain(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    promise.begin_trim(_retained(log, promise))
     log.apply_retention()
     promise.end_trim(log)
 
@@ -377,8 +381,9 @@ def scrub(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 def upkeep(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     promise.compacted = True
+    promise.begin_trim(_retained(log, promise))
     log.upkeep(UpkeepConfig(compact=True, recompress_after_ms=0, scrub_interval_ms=0, min_dirty_ratio=0.1))
-    promise.note(log)
+    promise.end_trim(log)
 
 
 def fill(run: LogWorkload, log: Log, promise: LogPromise) -> None:
@@ -449,7 +454,7 @@ _PLANS: dict[str, tuple[Sequence[str], dict[str, Any], bool]] = {
     "merging": (("fill", "fill", "merge", "append", "fill", "merge"), {}, True),
     "recompression": (("fill", "fill", "seal", "recompress", "append"), {"compression": "lz4"}, False),
     "scrubbing": (("fill", "scrub", "append", "scrub"), {}, True),
-    "upkeeping": (("fill", "fill", "fill", "upkeep", "append", "upkeep"), {"retention_bytes": 6000}, True),
+    "upkeeping": (("fill", "fill", "fill", "upkeep", "append", "upkeep"), {"retention_bytes": 2500}, True),
     "mixed": (("fill", *["any"] * 8), {}, False),
     "mixed_and_closed": (("any", *["any"] * 8), {"max_mapped_segments": 1}, True),
 }
