@@ -277,6 +277,9 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 class FileDirectory:
     """A directory of the file system, held open by a descriptor."""
 
+    #: Also of one that could not be opened.
+    fd = -1
+
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
         self.path = os.fspath(path)
         if create:
@@ -487,7 +490,10 @@ class FileDirectory:
                 raise storage_error(error, "removing", self.path) from error
 
     def close(self) -> None:
-        """Close the descriptor once."""
+        """Close the descriptor once. Without this call, the last one who holds the directory closes it by going: whoever
+        failed on the way to use it cannot always say so."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+
+    __del__ = close
