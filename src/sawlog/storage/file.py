@@ -490,8 +490,8 @@ class FileDirectory:
                 raise storage_error(error, "removing", self.path) from error
 
     def close(self) -> None:
-        """Close the descriptor once. Without this call, the last one who holds the directory closes it by going: whoever
-        failed on the way to use it cannot always say so."""
+        """Close the descriptor once. Without this call, the last one who holds the directory closes it by going: not
+        everybody who fails on the way to use it can say so."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
