@@ -29,7 +29,7 @@ from ..topics.partitioner import partitions_for
 from ..topics.settings import is_compacted
 from ..topics.store import Store
 from ..topics.topic import Topic
-from . import commit
+from . import commit, worker
 from .options import WriteOptions
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _TAKEN = {
     "headers": ("array<struct<key:string,value:binary>>",),
 }
 #: Batches are written to the staged file when so many bytes have come together.
-_FLUSH_BYTES = 4 << 20
+_FLUSH_BYTES = 2 << 20
 
 
 def check_columns(shape: StructType, options: WriteOptions) -> tuple[str, ...]:
@@ -96,7 +96,9 @@ class _Draft:
     topic: Topic
     number: int
     encoder: Encoder
-    buffer: bytearray = field(default_factory=bytearray)
+    #: Finished batches that are not written yet, and their size.
+    batches: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
     pieces: list[Piece] = field(default_factory=list)
     count: int = 0
 
@@ -178,26 +180,29 @@ class Staging:
         if found is None:
             config = topic.config
             if self._options.compression is not None:
-                config = config.with_(compression=self._options.compression, compression_level=None)
+                config = config.with_(
+                    compression=self._options.compression, compression_level=self._options.compression_level
+                )
             found = self._drafts[topic.name, number] = _Draft(topic, number, Encoder(recipe_of(config)))
         return found
 
     def _stage_rows(self, draft: _Draft, rows: pa.RecordBatch) -> None:
         most = min(self._options.batch_bytes, draft.topic.config.segment_bytes // 2 + 1)
         for encoded in draft.encoder.table(rows, most):
-            draft.buffer += encoded.data
+            draft.batches.append(bytes(encoded.data))  # the encoder goes on in the same buffer
+            draft.size_bytes += len(encoded.data)
             draft.count += encoded.count
-        if len(draft.buffer) >= _FLUSH_BYTES:
-            self._flush(draft)
+            if draft.size_bytes >= _FLUSH_BYTES:
+                self._flush(draft)
 
     def _flush(self, draft: _Draft) -> None:
-        if draft.buffer:
+        if draft.batches:
             if self._file is None:
                 label = uuid.uuid4().hex
                 self._intents.lend(self._stage, label)
                 self._file = self._intents.file(self._stage, label)
-            draft.pieces.append(self._file.write(draft.buffer))
-            draft.buffer = bytearray()
+            draft.pieces.append(self._file.write(b"".join(draft.batches)))
+            draft.batches, draft.size_bytes = [], 0
 
     def finish(self) -> tuple[StagedPart, ...]:
         """Everything durable; what there is."""
@@ -240,6 +245,7 @@ def stage(iterator: Iterator[pa.RecordBatch], options: WriteOptions, name: str, 
         raise
     finally:
         staging.close()
+        worker.settle()
 
 
 class BatchWriter(DataSourceArrowWriter):

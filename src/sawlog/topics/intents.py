@@ -76,7 +76,7 @@ from . import documents
 from .names import STAGING, quoted
 
 #: How much is read from a staged file and appended at once.
-_PLACE_BYTES = 8 << 20
+_PLACE_BYTES = 2 << 20
 _POLL_S = 0.005
 #: How long what tasks have staged waits for the commit of their job, if nobody says otherwise.
 _LEASE_S = 24 * 3600.0
@@ -438,7 +438,7 @@ class Intents:
             # A batch that is not wholly there is not there at all.
             there = [size for count, size in counts if (passed := passed + count) <= skip]
             if rest := raw[sum(there) :]:
-                log.append_batches(rest, trusted=True)
+                log.place_batches(bytearray(rest))
         if passed != part.count:
             raise CorruptFile(f"{self.staging.path}: {passed} records are staged, and {part.count} were committed")
         log.sync()
