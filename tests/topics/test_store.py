@@ -45,8 +45,22 @@ def test_the_layout_can_be_read_with_ls(place: StorePlace) -> None:
     found = {name for name in tree(place.raw()) if not name.endswith("LOCK")}
     segments = {f"topics/orders/partition-{n}/{'0' * 20}.log" for n in (0, 1)}
     checkpoints = {f"topics/orders/partition-{n}/checkpoint" for n in (0, 1)}
-    directories = {"topics/", "topics/orders/", "topics/orders/partition-0/", "topics/orders/partition-1/"}
+    directories = {"staging/", "topics/", "topics/orders/", "topics/orders/partition-0/", "topics/orders/partition-1/"}
     assert found == {"sawlog.json", "topics/orders/topic.json", *directories, *segments, *checkpoints}
+
+
+def test_what_a_crash_left_while_a_store_was_made_is_no_obstacle(tmp_path: Path) -> None:
+    for name in ("topics", "staging"):
+        (tmp_path / name).mkdir()
+    with Store.open(tmp_path) as store:
+        assert store.topics() == []
+
+
+def test_topics_of_another_system_are_not_taken_for_a_store(tmp_path: Path) -> None:
+    (tmp_path / "topics" / "orders" / "partition-0").mkdir(parents=True)
+    with pytest.raises(InvalidConfig, match="topics/"):
+        Store.open(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["topics"]
 
 
 def test_a_missing_directory_is_made_with_its_parents(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Writing, in the tasks: rows become finished batches in a staged file; only their places are missing.
 
 Each attempt of each task writes a file of its own, so attempts that fail, are repeated or run twice (speculation) do
-not disturb each other: only what the driver is told of counts, and the rest is swept. Rows go to the partition that a
+not disturb each other: only what the driver is told of counts, and the rest is swept. A few kilobytes need no file,
+they go to the driver with that message. Rows go to the partition that a
 column `partition` says, else to their key's (Kafka's murmur2), else to one that is drawn for each Arrow batch.
 """
 
@@ -24,7 +25,7 @@ from pyspark.sql.datasource import (
 from ..batch.build import Encoder
 from ..errors import InvalidConfig, InvalidRecord, SawlogError
 from ..log.append import recipe_of
-from ..topics.intents import Intents, Piece, StagedFile
+from ..topics.intents import INLINE_BYTES, Intents, Piece, StagedFile
 from ..topics.partitioner import partitions_for
 from ..topics.settings import is_compacted
 from ..topics.store import Store
@@ -71,13 +72,14 @@ def check_columns(shape: StructType, options: WriteOptions) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What a task has staged for one partition."""
+    """What a task has for one partition: staged, or, if it is little, here."""
 
     topic: str
     topic_id: str
     partition: int
     count: int
     pieces: tuple[Piece, ...]
+    data: bytes = b""
 
 
 @dataclass
@@ -205,15 +207,15 @@ class Staging:
             draft.batches, draft.size_bytes = [], 0
 
     def finish(self) -> tuple[StagedPart, ...]:
-        """Everything durable; what there is."""
-        for draft in self._drafts.values():
+        """Everything durable, or little enough to go with the message to the driver; what there is."""
+        drafts = list(self._drafts.values())
+        if self._file is None and sum(draft.size_bytes for draft in drafts) <= INLINE_BYTES:
+            return tuple(_part(draft, b"".join(draft.batches)) for draft in drafts)
+        for draft in drafts:
             self._flush(draft)
         if self._file is not None:
             self._file.sync()
-        return tuple(
-            StagedPart(draft.topic.name, draft.topic.id, draft.number, draft.count, tuple(draft.pieces))
-            for draft in self._drafts.values()
-        )
+        return tuple(_part(draft) for draft in drafts)
 
     def abandon(self) -> None:
         """This attempt failed: what it staged is of no use to anybody."""
@@ -229,6 +231,10 @@ class Staging:
             self._file.close()
         self._intents.close()
         self._store.close()
+
+
+def _part(draft: _Draft, data: bytes = b"") -> StagedPart:
+    return StagedPart(draft.topic.name, draft.topic.id, draft.number, draft.count, tuple(draft.pieces), data)
 
 
 def stage(iterator: Iterator[pa.RecordBatch], options: WriteOptions, name: str, query: str | None) -> Staged:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -366,11 +367,13 @@ class Store:
         stage: str,
         parts: Iterable[Part],
         *,
+        data: bytes = b"",
         name: str | None = None,
         sequence: int | None = None,
         lock_timeout_s: float = 60.0,
     ) -> dict[tuple[str, int], range]:
         """Place what other processes have staged (`Intents.lend`, `Intents.file`), as a transaction; the offsets.
+        Pieces without a file are in `data`.
 
         What belongs to the stage and is in no part, of attempts that failed, goes. If it raises, nothing was stored and
         the stage is as it was, except where the error is `TransactionPending`.
@@ -382,13 +385,26 @@ class Store:
             try:
                 placed: tuple[Part, ...] = ()
                 if wanted or name is not None:
-                    options = {"name": name, "sequence": sequence, "lock_timeout_s": lock_timeout_s}
+                    options = {"data": data, "name": name, "sequence": sequence, "lock_timeout_s": lock_timeout_s}
                     placed = self._intents.commit(held, wanted, self._log_of, **options).parts  # type: ignore[arg-type]
             except BaseException:
                 held.leave()
                 raise
             held.end()
         return {part.order: part.offsets for part in placed}
+
+    def stage_data(self, stage: str, data: bytes) -> str:
+        """Write batches to a staged file of their own, durably, for `publish`; its name, for the pieces."""
+        self._check_writable()
+        label = uuid.uuid4().hex
+        self._intents.lend(stage, label)
+        file = self._intents.file(stage, label)
+        try:
+            file.write(data)
+            file.sync()
+        finally:
+            file.close()
+        return file.name
 
     def discard(self, stage: str) -> None:
         """Remove what was staged, unless it was published and is only waiting to be completed."""
