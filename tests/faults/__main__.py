@@ -18,6 +18,8 @@ import sys
 COMMANDS: dict[str, tuple[str, str]] = {
     "crashes": (".crashes", "cut the power at every I/O of every operation, recover, check, go on"),
     "errors": (".errors", "make every I/O of every operation fail, with each errno, once and for ever"),
+    "bits": (".bits", "flip every bit of every kind of file, and look at everything again"),
+    "mutants": (".mutants", "plant known bugs, one at a time, and see whether the rest of this table finds them"),
 }
 
 
