@@ -1,8 +1,8 @@
 """Bit rot: one bit of one file is different from what was written, and everything is looked at again.
 
-A *fixture* is what lies on a disk, whole: a log or a store that was closed, or whose process was killed in the middle of
-something. A *flip* is one bit of one of its files. For each flip the fixture's judge opens what is there, for reading
-first and then for writing, and says what came of it. What it holds sawlog to:
+A *fixture* is what lies on a disk, whole: a log or a store that was closed, or whose process was killed in the middle
+of something. A *flip* is one bit of one of its files. For each flip the fixture's judge opens what is there, for
+reading first and then for writing, and says what came of it. What it holds sawlog to:
 
 - Below the durable watermark a flip is reported as corruption: by reading, by `verify`, and by opening if that reads
   there. Everything around it is served, byte for byte. Nothing is cut, nothing deleted, and no offset given again.
@@ -187,7 +187,8 @@ def run(options: argparse.Namespace) -> int:
             if options.flip.path in fixture.files:
                 say(f"{fixture.name}: {fixture.try_flip(options.flip)}")
         return 0
-    work = [(each, sample(each, options.flips, options.seed) if options.flips else list(each.flips())) for each in chosen]
+    count = options.flips
+    work = [(each, sample(each, count, options.seed) if count else list(each.flips())) for each in chosen]
     with Tally("bits", sum(len(flips) for _, flips in work), "flips") as tally:
         for fixture, flips in work:
             try_all(fixture, flips, tally)

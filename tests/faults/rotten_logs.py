@@ -1,7 +1,7 @@
-"""Logs with a bit that is wrong: what is promised about each of them, and the judge that holds sawlog to it; see bits.py.
+"""Logs with a wrong bit: what is promised about each of them, and the judge that holds sawlog to it; see bits.py.
 
-All of them hold the same records, in three segments: single ones, batches, a compressed one, a stream, a producer's, one
-whose value looks like a batch, tombstones. They differ in how they ended:
+All of them hold the same records, in three segments: single ones, batches, a compressed one, a stream, a producer's,
+one whose value looks like a batch, tombstones. They differ in how they ended:
 
     closed             in order
     killed             the watermark lies in the middle of the last segment
@@ -24,6 +24,7 @@ from sawlog.batch.build import encode
 from sawlog.batch.header import BatchHeader, scan
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.recovery import Where
+from sawlog.log.verify import Problem
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import Call, FaultyDirectory
 
@@ -34,9 +35,11 @@ _CONFIG = LogConfig(durability="os", index_interval_bytes=100, segment_age_ms=No
 _LOWEST = 2
 #: A segment's records are of one day, the next one's of the day after; so ages need not be exact.
 _FIRST, _SECOND, _THIRD = (1_000_000_000_000 + 86_400_000 * day for day in range(3))
-_TIMES = [day + more for day in (_FIRST, _SECOND, _THIRD) for more in range(-1, 14)]
+_TIMES = [day + more for day in (_FIRST, _SECOND, _THIRD) for more in (-1, 1, 4, 6, 12)]
 #: The bytes of a batch's header that its checksum does not cover and nobody needs.
 _LEADER_EPOCH = range(12, 16)
+#: Those that say where the next batch stands and which offset it begins with: length, base offset, last offset delta.
+_PLACE = {*range(12), *range(23, 27)}
 _CACHES = (".index", ".timeindex", "producers", "upkeep", "LOCK")
 
 
@@ -63,9 +66,7 @@ class Whole:
     def batch_of(self, flip: Flip) -> BatchHeader:
         """The batch that the flip is in."""
         return next(
-            each
-            for each in self.batches[flip.path]
-            if each.position <= flip.position < each.position + each.size_bytes
+            each for each in self.batches[flip.path] if each.position <= flip.position < each.position + each.size_bytes
         )
 
 
@@ -124,7 +125,7 @@ def whole_of(files: Mapping[str, bytes]) -> Whole:
     with Log.open(untrimmed, _CONFIG, mode="r") as log:
         records = {record.offset: record for record in log}
         following = log.next_offset
-        times = {time: log.offset_at(time) for time in _TIMES}
+        times = {when: log.offset_at(when) for when in _TIMES}
     mark = None if saved is None else (f"{saved.segment:020d}.log", saved.position)
     return Whole(records, following, batches, mark, saved is not None and saved.clean, times)
 
@@ -174,9 +175,22 @@ def look(log: Log, whole: Whole) -> tuple[set[int], bool]:
     for first, last in _runs(found):
         rows = [row for batch in log.scan_arrow(first, last + 1) for row in batch["value"].to_pylist()]
         assert rows == [found[offset].value for offset in range(first, last + 1)], "Arrow differs"
-    report = log.verify()
-    assert bool(damage) <= (not report.ok), f"reading meets {damage}, verify nothing"
-    return set(found), report.ok
+    for when, offset in whole.offset_at.items():
+        try:
+            at = log.offset_at(when)
+        except CorruptBatch:
+            continue  # it is in the way
+        there = [each for each in found if each >= offset]
+        assert at in (offset, log.lowest_offset, *there[:1], log.next_offset), f"offset_at({when}) is {at}"
+        assert at <= min(there, default=at), f"offset_at({when}) is {at}, and {there[0]} is not older"
+    problems = [each for each in log.verify().problems if not _is_of_an_index(each)]
+    assert bool(damage) <= bool(problems), f"reading meets {damage}, verify nothing"
+    return set(found), not problems
+
+
+def _is_of_an_index(problem: Problem) -> bool:
+    """An entry that is wrong is told by `verify`, and costs those who read nothing."""
+    return problem.reason.startswith("the index says")
 
 
 def _runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
@@ -212,8 +226,9 @@ class _Judge:
         whole = self.whole
         if whole.closed or flip.path != whole.last:
             return True
-        if whole.watermark is None:  # then a torn tail is what nothing whole follows
-            return batch is not whole.batches[whole.last][-1]
+        if whole.watermark is None:  # then a torn tail is what nothing follows that is whole and has a known place
+            behind = len(whole.batches[whole.last]) - whole.batches[whole.last].index(batch) - 1
+            return behind >= 2 or (behind == 1 and flip.position - batch.position not in _PLACE)
         return flip.path < whole.watermark[0] or (flip.path, batch.position) < whole.watermark
 
     def _offsets(self, lowest: int = _LOWEST) -> set[int]:
@@ -247,6 +262,8 @@ class _Judge:
                 assert log.recovery.corruption, "opening says nothing"
             assert log.recovery.truncated_bytes == 0, "something was cut"
             assert log.next_offset == whole.next_offset, f"a writer goes on at {log.next_offset}"
+            if 11 not in lost:
+                self._knows_its_producer(log)
             new = log.read(log.append(b"new", timestamp=2000))
             assert new.offset == whole.next_offset
             killed = disk(files_of(directory))
@@ -311,15 +328,20 @@ class _Judge:
         assert set(found) == wanted, f"{set(found)}, not {wanted}"
         assert not damage, f"{damage}"
         assert log.next_offset == whole.next_offset
-        for time, offset in whole.offset_at.items():
-            assert log.offset_at(time) == max(offset, log.lowest_offset), f"offset_at({time})"
+        for when, offset in whole.offset_at.items():
+            assert log.offset_at(when) == max(offset, log.lowest_offset), f"offset_at({when})"
         for problem in log.verify().problems:
-            assert "the index says" in problem.reason, f"{problem}"
+            assert _is_of_an_index(problem), f"{problem}"
+
+    @staticmethod
+    def _knows_its_producer(log: Log) -> None:
+        found = log.append_many([b"p1", b"p2"], producer=Producer(7, 0, 1))
+        assert found == range(11, 13), f"a producer is forgotten: its batch is stored again at {found}"
 
     def _goes_on(self, log: Log) -> None:
         """Producers are known, retention takes what is old and no more, the next offset is the next."""
         following = self.whole.next_offset
-        assert log.append_many([b"p1", b"p2"], producer=Producer(7, 0, 1)) == range(11, 13), "a producer is forgotten"
+        self._knows_its_producer(log)
         assert log.append_many([b"p3"], producer=Producer(7, 0, 3)) == range(following, following + 1)
         before = log.lowest_offset
         assert log.remove_expired(time.time() * 1000 - (_FIRST + _SECOND) / 2) == 5 - before, "retention is misled"

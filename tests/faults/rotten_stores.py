@@ -1,3 +1,5 @@
 """x"""
+
+
 def fixtures():
     return []
