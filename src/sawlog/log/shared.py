@@ -67,7 +67,9 @@ from .segments import SegmentSet
 #: How long a turn is waited for, and how often it is asked for: soon at first, then less and less often.
 _PATIENCE_S = 10.0
 _POLL_S, _POLL_MOST_S = 0.0005, 0.01
-#: Watermarks are written at rotation only. A background thread must not write one outside its process's turn.
+#: Watermarks are written at the end of a turn, at most so often: what a crash finds above the last one is taken for a
+#: torn tail if it is damaged. A background thread must not write one outside its process's turn.
+_CHECKPOINT_S = 1.0
 _NO_CHECKPOINTS_MS = 3650 * DAY_MS
 
 
@@ -111,6 +113,7 @@ class SharedLog:
         self._mutex = threading.RLock()
         self._kept: tuple[Log, Appender] | None = None
         self._shape = ""
+        self._saved_s = 0.0
 
     @contextmanager
     def turn(self) -> Iterator[Log]:
@@ -201,6 +204,7 @@ class SharedLog:
         segments.lowest_offset = found.lowest_offset
         appender = Appender(self._directory, self._config, segments, found.producers, held)
         appender.save(clean=False)
+        self._saved_s = time.monotonic()
         active = segments.active
         same = (
             note is not None
@@ -234,6 +238,9 @@ class SharedLog:
         except BaseException:
             self._let_go()
             raise
+        if time.monotonic() - self._saved_s >= _CHECKPOINT_S:
+            appender.save_in_time()
+            self._saved_s = time.monotonic()
         if _state(appender) != before:
             self._shape = _new_shape()
         segment = appender.segments.active
