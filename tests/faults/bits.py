@@ -23,19 +23,24 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import logging
 import random
+import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
+from typing import TypeVar
 from unittest.mock import patch
 
 from sawlog import SawlogError
 from sawlog.storage import Directory, MemoryDirectory
 
 from .report import Tally, say
+
+D = TypeVar("D", bound=Directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,23 @@ class Violation(AssertionError):
     """A promise that did not hold, with the line that replays it."""
 
 
+def disk(files: Mapping[str, bytes]) -> MemoryDirectory:
+    """A directory in memory that holds these files, and nobody's locks."""
+    return written(MemoryDirectory(), files)
+
+
+def written(root: D, files: Mapping[str, bytes]) -> D:
+    """A directory that now holds these files."""
+    for path, data in files.items():
+        *parents, name = path.split("/")
+        directory: Directory = root
+        for parent in parents:
+            directory = directory.child(parent, create=True)
+        if name:
+            directory.replace(name, data)
+    return root
+
+
 @dataclass(frozen=True)
 class Fixture:
     """What lies on a disk, and who says what a flip may do to it."""
@@ -77,18 +99,22 @@ class Fixture:
     rotten: Sequence[str]
     #: What came of a flip, in a few words; raises if that is not what was promised.
     judge: Callable[[Fixture, Flip], str]
+    #: Where the damaged files are put.
+    disk: Callable[[Mapping[str, bytes]], Directory] = disk
+
+    @property
+    def paths(self) -> list[str]:
+        """The files that rot."""
+        return [path for path in sorted(self.files) if any(fnmatchcase(path, pattern) for pattern in self.rotten)]
 
     def flips(self) -> Iterator[Flip]:
         """Every bit of every file that rots."""
-        for path in sorted(self.files):
-            if any(fnmatchcase(path, pattern) for pattern in self.rotten):
-                for position in range(len(self.files[path])):
-                    for bit in range(8):
-                        yield Flip(path, position, bit)
+        for path in self.paths:
+            yield from (Flip(path, *divmod(number, 8)) for number in range(8 * len(self.files[path])))
 
-    def damaged(self, flip: Flip) -> MemoryDirectory:
+    def damaged(self, flip: Flip) -> Directory:
         """The disk with that flip."""
-        return disk(flip.of(self.files))
+        return self.disk(flip.of(self.files))
 
     def try_flip(self, flip: Flip) -> str:
         """What came of it; `Violation` if something was not as promised, or an error came that is not ours."""
@@ -96,26 +122,14 @@ class Fixture:
             return self.judge(self, flip)
         except Exception as error:
             kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+            what = str(error) or traceback.extract_tb(error.__traceback__)[-1].line
             where = "" if isinstance(error, (AssertionError, SawlogError)) else " (not an error of ours)"
-            raise Violation(f"{kind}{error}{where}\n  {replay(self, flip)}") from error
+            raise Violation(f"{kind}{what}{where}\n  {replay(self, flip)}") from error
 
 
 def replay(fixture: Fixture, flip: Flip) -> str:
     """The line that does it again."""
     return f"python -m tests.faults bits --fixture '{fixture.name}' --flip '{flip}'"
-
-
-def disk(files: Mapping[str, bytes]) -> MemoryDirectory:
-    """A directory in memory that holds these files, and nobody's locks."""
-    root = MemoryDirectory()
-    for path, data in files.items():
-        *parents, name = path.split("/")
-        directory: Directory = root
-        for parent in parents:
-            directory = directory.child(parent, create=True)
-        if name:
-            directory.replace(name, data)
-    return root
 
 
 def files_of(directory: Directory, prefix: str = "") -> dict[str, bytes]:
@@ -150,14 +164,13 @@ def fixtures() -> tuple[Fixture, ...]:
 def sample(fixture: Fixture, count: int, seed: int) -> list[Flip]:
     """So many flips, spread over the files by a seed: each file gets some, a large one more."""
     chance = random.Random(f"{seed} {fixture.name}")
-    by_path: dict[str, list[Flip]] = {}
-    for flip in fixture.flips():
-        by_path.setdefault(flip.path, []).append(flip)
-    least = max(count // (4 * len(by_path)), 1)
-    chosen = [flip for flips in by_path.values() for flip in chance.sample(flips, min(least, len(flips)))]
-    rest = [flip for flips in by_path.values() for flip in flips]
-    chosen += chance.sample(rest, min(max(count - len(chosen), 0), len(rest)))
-    return chosen
+    sizes = {path: 8 * len(fixture.files[path]) for path in fixture.paths if fixture.files[path]}
+    least = max(count // (4 * len(sizes)), 1)
+    chosen = [(path, number) for path, size in sizes.items() for number in chance.sample(range(size), min(least, size))]
+    more = max(count - len(chosen), 0)
+    weighted = chance.choices(list(sizes), list(sizes.values()), k=more)
+    chosen += [(path, chance.randrange(sizes[path])) for path in weighted]
+    return [Flip(path, *divmod(number, 8)) for path, number in chosen]
 
 
 def try_all(fixture: Fixture, flips: Iterable[Flip], tally: Tally) -> None:
@@ -181,6 +194,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Flip, look, count."""
+    logging.disable(logging.CRITICAL)  # what sawlog says about each flip is judged, not read
     chosen = [each for each in fixtures() if options.fixture is None or options.fixture in each.name]
     if options.flip is not None:
         for fixture in chosen:
