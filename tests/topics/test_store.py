@@ -212,9 +212,7 @@ def test_a_damaged_topic_is_reported_and_the_others_go_on(place: StorePlace) -> 
 def test_a_damaged_topic_keeps_no_other_from_being_listed_and_looked_after(place: StorePlace) -> None:
     with place.open() as store:
         for name in ("a", "orders", "z"):
-            topic = store.create_topic(name, retention_bytes=0, segment_bytes=100)
-            for _ in range(3):
-                topic.append(b"x" * 20)
+            store.create_topic(name, retention_ms=1).append_many([(b"old", None, (), 1000)] * 2)
     orders(place).replace("topic.json", b"{}")
     store = place.open()
     topics = iter(store)

@@ -131,7 +131,7 @@ class Appender:
         self._durable_tail = self._tail()
         if isinstance(self._policy, Interval):
             background.every(self._policy.ms / 1000, self._sync_in_time)
-        background.every(config.checkpoint_interval_ms / 1000, self.save_in_time)
+        background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
 
     # --- encoders, kept because their buffers are warm
 
@@ -516,11 +516,13 @@ class Appender:
         except StorageError as error:
             self.checkpoint_error = error
 
-    def save_in_time(self) -> None:
-        """The background's turn (or the end of a turn, see `shared`): a watermark that moved is written, also when the
-        log has gone quiet since."""
-        if self.closed or not self.held.held or self.commit.failure is not None:
-            return
+    def _save_in_time(self) -> None:
+        """The background's turn: a watermark that moved is written, also when the log has gone quiet since."""
+        if not self.closed and self.held.held and self.commit.failure is None:
+            self.save_if_moved()
+
+    def save_if_moved(self) -> None:
+        """Write the watermark, unless it is written already. If that fails, recovery is less precise, and no more."""
         if self._saved != (self._durable_tail[0], self.segments.lowest_offset):
             try:
                 with self.ending_on_failed_sync():

@@ -239,8 +239,11 @@ class SharedLog:
             self._let_go()
             raise
         if time.monotonic() - self._saved_s >= _CHECKPOINT_S:
-            appender.save_in_time()
+            appender.save_if_moved()
             self._saved_s = time.monotonic()
+            if appender.commit.failure is not None:
+                self._let_go()
+                return
         if _state(appender) != before:
             self._shape = _new_shape()
         segment = appender.segments.active
