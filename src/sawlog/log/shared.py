@@ -230,7 +230,7 @@ class SharedLog:
 
     def _end(self, appender: Appender, held: Lock, before: tuple[int, int]) -> None:
         """Leave the note, if the log is in order and all of it is durable."""
-        if appender.closed or appender.commit.failure is not None:
+        if _has_ended(appender):
             self._let_go()
             return
         try:
@@ -241,7 +241,7 @@ class SharedLog:
         if time.monotonic() - self._saved_s >= _CHECKPOINT_S:
             appender.save_if_moved()
             self._saved_s = time.monotonic()
-            if appender.commit.failure is not None:
+            if _has_ended(appender):
                 self._let_go()
                 return
         if _state(appender) != before:
@@ -260,6 +260,11 @@ class SharedLog:
 def _state(appender: Appender) -> tuple[int, int]:
     """Changes when the list of segments does, or where the log starts."""
     return appender.segments.version, appender.segments.lowest_offset
+
+
+def _has_ended(appender: Appender) -> bool:
+    """Whether nothing more can be written with it: it was closed, or has failed."""
+    return appender.closed or appender.commit.failure is not None
 
 
 def _new_shape() -> str:
