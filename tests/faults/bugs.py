@@ -1,4 +1,4 @@
-"""The known bugs that are planted by mutants.py: what others have had, and what this code would have if a line was gone.
+"""The known bugs that mutants.py plants: what others have had, and what this code would have if a line was gone.
 
 Those with a link in /docs/internals/testing.md are incidents of other stores. Each says what is wrong in one sentence;
 the edits say it in code.
@@ -15,12 +15,12 @@ _INTENTS = "sawlog.topics.intents:Intents"
 _CATALOG = "sawlog.topics.catalog:Catalog"
 
 
-def _mutant(name: str, story: str, *edits: tuple[str, str, str]) -> Mutant:
-    return Mutant(name, story, tuple(Edit(*each) for each in edits))
+def _mutant(name: str, story: str, *edits: tuple[str, str, str], by: str = "crashes") -> Mutant:
+    return Mutant(name, story, tuple(Edit(*each) for each in edits), by)
 
 
 #: The code as it is: what finds something here, finds a bug that nobody planted.
-CONTROL = Mutant("nothing", "no bug is planted: the control", ())
+CONTROL = Mutant("nothing", "no bug is planted: the control", (), "")
 
 #: Appending and syncing.
 _WRITING = (
@@ -90,7 +90,8 @@ _RECOVERING = (
         "what an interrupted write left is not cut, and new records follow it (cqlite 1390, amelie 17)",
         (
             f"{_RECOVERY}._last",
-            "self._set_aside(segment, storage, walk)\n            return self._settle(segment, storage, index, walk, below)",
+            "self._set_aside(segment, storage, walk)\n"
+            "            return self._settle(segment, storage, index, walk, below)",
             "return [self._activate(base, storage, index, walk.next_offset, size)]",
         ),
     ),
@@ -235,7 +236,10 @@ _REWRITING = (
         (
             "sawlog.log.truncation:trim",
             "_note_start(log, offset)\n        except StorageFull:",
-            "segments.lowest_offset = offset\n            _drop(log, kept, gone)\n            _note_start(log, offset)\n        except StorageFull:",
+            "segments.lowest_offset = offset\n"
+            "            _drop(log, kept, gone)\n"
+            "            _note_start(log, offset)\n"
+            "        except StorageFull:",
         ),
         ("sawlog.log.truncation:trim", "else:\n            _drop(log, kept, gone)", "else:\n            pass"),
     ),
