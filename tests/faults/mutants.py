@@ -148,7 +148,7 @@ def crashes(count: Counter, seed: int) -> None:
     """All workloads, few crashes of each at first, then more; one seed after the other."""
     from sawlog.testing import enumerate_crashes
 
-    from .workloads import WORKLOADS
+    from .crashes import WORKLOADS
 
     chance = random.Random(seed)
 
@@ -239,6 +239,7 @@ def look(mutant: Mutant, finder: str, seed: int, patience_s: float) -> NoReturn:
     timer = threading.Timer(patience_s, lambda: end(None, f"{count.tries} tries"))
     timer.daemon = True
     timer.start()
+    importlib.import_module(f".{finder}", __package__)  # what cannot be imported has found nothing
     with planted(mutant):
         try:
             FINDERS[finder](count, seed)
