@@ -146,22 +146,24 @@ Finder = Callable[[Counter, int], None]
 
 def crashes(count: Counter, seed: int) -> None:
     """All workloads, few crashes of each at first, then more; one seed after the other."""
-    from sawlog.testing import enumerate_crashes
+    from sawlog.testing import Scenario, enumerate_crashes
 
     from .crashes import WORKLOADS
 
     chance = random.Random(seed)
+    tried: list[Scenario] = []
 
-    def noted(_: Any) -> None:
-        count.tries += 1
+    def noted(scenario: Scenario) -> None:
+        tried.append(scenario)
+        count.tries = len(tried)
 
     for share in itertools.chain((0.05, 0.2), itertools.repeat(1.0)):
         for kind in WORKLOADS.values():
             outcome = enumerate_crashes(
                 kind, seed, wanted=lambda _, share=share: chance.random() < share, on_scenario=noted
             )
-            if outcome.violations:
-                raise Found(count.tries, str(outcome.violations[0]))
+            for violation in outcome.violations:
+                raise Found(tried.index(violation.scenario) + 1, str(violation))
         seed += share == 1.0
 
 
@@ -297,7 +299,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mutant", action="append", help="only this one; may be given several times")
     parser.add_argument("--with", action="append", dest="finders", choices=FINDERS, help="only by this finder")
     parser.add_argument("--patience", type=float, default=_PATIENCE_S, metavar="S", help="seconds for each finder")
-    parser.add_argument("--first", action="store_true", help="who finds it soonest is asked first, and nobody after that")
+    parser.add_argument("--first", action="store_true", help="only who finds it soonest")
     parser.add_argument("--write", action="store_true", help=f"put the table into {TABLE.name}")
     parser.add_argument("--list", action="store_true", help="say which mutants there are, and end")
     parser.add_argument("--look", action="store_true", help=argparse.SUPPRESS)
