@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "crashes": (".crashes", "cut the power at every I/O of every operation, recover, check, go on"),
     "errors": (".errors", "make every I/O of every operation fail, with each errno, once and for ever"),
     "bits": (".bits", "flip every bit of every kind of file, and look at everything again"),
+    "threads": (".threads", "let threads share an fsync, and cut the power when one of them is told that it is done"),
     "mutants": (".mutants", "plant known bugs, one at a time, and see whether the rest of this table finds them"),
 }
 

@@ -30,6 +30,17 @@ _WRITING = (
         (f"{_APPEND}._sync_active", "self._sync(self._active)", "pass"),
     ),
     _mutant(
+        "group commit wakes everybody",
+        "who wrote while an fsync was running is told that it was in time",
+        (
+            "sawlog.log.commit:GroupCommit._pass_on",
+            "served = [each for each in self._waiting if each[0] <= self.durable_offset]",
+            "served, self._waiting = self._waiting, []\n"
+            "        self.durable_offset = max([self.durable_offset, *(each[0] for each in served)])",
+        ),
+        by="threads",
+    ),
+    _mutant(
         "interval forgotten",
         "under an interval, the bytes that may be at risk are not counted",
         (f"{_APPEND}.settle", "self._written_bytes - self._synced_bytes >= policy.bytes", "False"),
@@ -80,6 +91,54 @@ _WRITING = (
         ("sawlog.log.streaming:append_stream", "if segment.tail[1] == size:", "if False:"),
         ("sawlog.log.streaming:append_stream", "log.cut_back(segment, size)  #", "pass  #"),
         (f"{_APPEND}._put", "if storage.size != before[1]:", "if False:"),
+    ),
+)
+
+#: Files and their names.
+_FILES = (
+    _mutant(
+        "new file's name not synced",
+        "a segment is created, and its directory is not synced",
+        ("sawlog.storage.file:FileDirectory.create", "self.sync()", "pass"),
+        by="storage",
+    ),
+    _mutant(
+        "replaced without fsync",
+        "a small file is renamed into place before its bytes were synced (ALICE)",
+        (
+            "sawlog.storage.file:FileDirectory.replace",
+            "if durable:\n            sync_data",
+            "if False:\n            sync_data",
+        ),
+        by="storage",
+    ),
+    _mutant(
+        "replaced without directory fsync",
+        "a small file is renamed into place, and the name is not synced",
+        (
+            "sawlog.storage.file:FileDirectory.replace",
+            "if durable:\n        self.sync()",
+            "if False:\n        self.sync()",
+        ),
+        by="storage",
+    ),
+    _mutant(
+        "short write taken for a whole one",
+        "the system writes less than it was asked to, and nobody looks (Prometheus 13027)",
+        ("sawlog.storage.file:FileStorage._write", "if written < len(data):", "if False:"),
+        by="storage",
+    ),
+    _mutant(
+        "failed write left in the file",
+        "what a write brought before it failed is not cut off (rocksdb-js 748)",
+        ("sawlog.storage.file:FileStorage._undo", "os.ftruncate(self._handle.fd, size)", "pass"),
+        by="storage",
+    ),
+    _mutant(
+        "short read taken for the end",
+        "the system reads less than it was asked to, and nobody goes on",
+        ("sawlog.storage.file:FileStorage.read", "while len(data) < size:", "while False:"),
+        by="storage",
     ),
 )
 
@@ -325,4 +384,4 @@ _STORING = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*_WRITING, *_RECOVERING, *_READING, *_REWRITING, *_STORING)
+MUTANTS: tuple[Mutant, ...] = (*_WRITING, *_FILES, *_RECOVERING, *_READING, *_REWRITING, *_STORING)
