@@ -223,6 +223,34 @@ def test_a_damaged_topic_is_reported_and_the_others_go_on(place: StorePlace) -> 
     assert values(store["stock"].scan()) == [b"one"]
 
 
+def test_a_damaged_topic_keeps_no_other_from_being_listed_and_looked_after(place: StorePlace) -> None:
+    with place.open() as store:
+        for name in ("a", "orders", "z"):
+            store.create_topic(name, retention_ms=1).append_many([(b"old", None, (), 1000)] * 2)
+    orders(place).replace("topic.json", b"{}")
+    store = place.open()
+    topics = iter(store)
+    assert [next(topics).name, next(topics).name] == ["a", "z"]
+    with pytest.raises(CorruptFile, match=r"orders/topic\.json"):
+        next(topics)
+    store.upkeep()
+    assert [values(store[name].scan()) for name in ("a", "z")] == [[], []]
+
+
+def test_others_are_read_while_one_that_takes_anothers_place_is_damaged(place: StorePlace) -> None:
+    with place.open() as store:
+        store.create_topic("orders").append(b"one")
+        taking = store.create_topic("taking").id
+    topics = place.raw().child("topics")
+    topics.rename("taking", f"{taking}.swap")
+    topics.child(f"{taking}.swap").replace("topic.json", b"{}")
+    reading = place.open("r")
+    assert reading.topics() == ["orders"]
+    assert values(reading["orders"].scan()) == [b"one"]
+    with pytest.raises(CorruptFile, match=r"swap/topic\.json"):
+        place.open()
+
+
 def test_a_missing_topic_file_is_damage_not_absence(place: StorePlace) -> None:
     with place.open() as store:
         store.create_topic("orders")

@@ -198,7 +198,10 @@ class Catalog:
         found = self.topics.children()
         names = {name for name in found if is_topic_name(name)}
         if any(name.endswith(SWAP) for name in found):
-            names.update(entry.name for _, entry in self._replacing())
+            try:
+                names.update(entry.name for _, entry in self._replacing())
+            except CorruptFile as error:  # told by whoever wants to change something; the others can be read
+                _logger.error("a topic that was taking another one's place: %s", error)
         return sorted(names)
 
     def load(self, name: str) -> Entry:

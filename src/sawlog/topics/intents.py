@@ -548,8 +548,11 @@ class Intents:
                 try:
                     if int(documents.load(self.staging, name)["until_ms"]) > time.time() * 1000:
                         return True
+                except CorruptFile as error:
+                    _logger.warning("kept, because nobody can say whether it is still needed: %s", error)
+                    return True
                 except (SawlogError, KeyError, TypeError, ValueError):
-                    pass  # damaged or just gone: it keeps nothing
+                    pass  # just gone: it keeps nothing
         return False
 
     # --- names

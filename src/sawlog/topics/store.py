@@ -33,6 +33,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import (
+    CorruptFile,
     DirectoryLocked,
     InvalidConfig,
     LogClosed,
@@ -236,11 +237,19 @@ class Store:
         return name in self.topics()
 
     def __iter__(self) -> Iterator[Topic]:
+        """All topics. One whose topic.json is damaged does not keep the others back: `CorruptFile` comes last."""
+        damaged: CorruptFile | None = None
         for name in self.topics():
             try:
-                yield self.topic(name)
+                topic = self.topic(name)
             except TopicNotFound:
                 continue  # deleted since we looked
+            except CorruptFile as error:
+                damaged = damaged or error
+                continue
+            yield topic
+        if damaged is not None:
+            raise damaged
 
     def topic(self, name: str) -> Topic:
         """The topic of that name, as it is now; `TopicNotFound` if there is none."""
@@ -338,9 +347,16 @@ class Store:
             return self.topic(name)
 
     def upkeep(self) -> list[UpkeepReport]:
-        """Do now what the settings of all topics ask for; what was done, partition by partition."""
+        """Do now what the settings of all topics ask for; what was done, partition by partition. A topic that is
+        damaged (`CorruptFile`) is left out, and that is said in the log `sawlog`."""
         self._check_writable()
-        return [report for topic in self for report in topic.upkeep()]
+        reports: list[UpkeepReport] = []
+        try:
+            for topic in self:
+                reports += topic.upkeep()
+        except CorruptFile as error:
+            _logger.error("no upkeep: %s", error)
+        return reports
 
     @property
     def upkeep_reports(self) -> list[UpkeepReport]:
