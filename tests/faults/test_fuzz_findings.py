@@ -19,7 +19,7 @@ from sawlog.log.state import UpkeepState
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory
 from sawlog.topics import documents
-from sawlog.topics.intents import Intent
+from sawlog.topics.intents import Intent, Part, Piece
 from sawlog.topics.store import Store
 
 from ..batch.wire import Header, around, batch, record, varint
@@ -71,6 +71,47 @@ def test_a_small_file_with_a_number_that_is_none_is_corrupt(
     read(make("7"))
     with pytest.raises(CorruptFile):
         read(make(value))
+
+
+@pytest.mark.parametrize("size_bytes", [70, 500, 2**40])
+def test_an_intent_whose_batches_are_not_all_there_does_not_hang(size_bytes: int) -> None:
+    """It was read again and again, for ever, by whoever opened the store."""
+    root = MemoryDirectory()
+    with Store.open(root) as store:
+        topic = store.create_topic("orders")
+        part = Part("orders", topic.id, 0, 5, (Piece("", 0, size_bytes),), 0)
+        left = Intent("0" * 32, (part,), data=batch([(0, 0, None, b"x", ())])[:-1])
+        documents.store(root.child("staging", create=True), left.file, left.fields())
+    with Store.open(root) as store:
+        assert len(store["orders"].partition(0)) == 0
+        with pytest.raises(CorruptFile, match="no whole batch"):
+            store["orders"].append(b"y")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": "../../elsewhere"},
+        {"id": 7},
+        {"sequence": -1, "name": "job"},
+        {"name": "job"},
+        {"parts": [{"offset": -1}]},
+        {"parts": [{"partition": -1}]},
+        {"parts": [{"count": 1.5}]},
+        {"parts": [{"pieces": [["../../elsewhere", 0, 9]]}]},
+        {"parts": [{"pieces": [["", -1, 9]]}]},
+        {"parts": [{"pieces": [["", 0, -9]]}]},
+    ],
+    ids=str,
+)
+def test_an_intent_that_leads_elsewhere_is_corrupt(changes: dict[str, Any]) -> None:
+    fields = Intent("x", (Part("orders", "i", 0, 1, (Piece("", 0, 9),), 0),)).fields()
+    Intent.from_fields(fields, "x")
+    wrong = {**fields, **changes}
+    if "parts" in changes:
+        wrong["parts"] = [{**fields["parts"][0], **changes["parts"][0]}]
+    with pytest.raises((CorruptFile, InvalidConfig)):
+        Intent.from_fields(wrong, "x")
 
 
 @pytest.mark.parametrize("value", ["1e999", DEEP], ids=lambda text: text[:12])

@@ -170,16 +170,32 @@ class Intent:
                 Part(
                     str(each["topic"]),
                     str(each["topic_id"]),
-                    int(each["partition"]),
-                    int(each["count"]),
-                    tuple(Piece(str(file), int(at), int(size_bytes)) for file, at, size_bytes in each["pieces"]),
-                    int(each["offset"]),
+                    _count(each["partition"]),
+                    _count(each["count"]),
+                    tuple(
+                        Piece(_file(file), _count(at), _count(size_bytes)) for file, at, size_bytes in each["pieces"]
+                    ),
+                    _count(each["offset"]),
                 )
                 for each in fields["parts"]
             )
-            return cls(str(fields["id"]), parts, fields["name"], fields["sequence"], b64decode(fields["data"]))
+            check_name(fields["name"], fields["sequence"])
+            return cls(_file(fields["id"]), parts, fields["name"], fields["sequence"], b64decode(fields["data"]))
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile(f"{path} is no intent: {error}") from error
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a number from 0 on")
+    return value
+
+
+def _file(value: object) -> str:
+    """A name in `staging/`: what a document says must not lead anywhere else."""
+    if not isinstance(value, str) or "/" in value or "\0" in value:
+        raise ValueError(f"{value!r} is not the name of a file")
+    return value
 
 
 class StagedFile:
@@ -621,7 +637,8 @@ def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tupl
     """Whole batches of a piece. What is in them, the log checks when they are appended."""
     position, end, want = piece.position, piece.position + piece.size_bytes, _PLACE_BYTES
     while position < end:
-        block = memoryview(read(position, min(want, end - position)))
+        wanted = min(want, end - position)
+        block = memoryview(read(position, wanted))
         counts: list[tuple[int, int]] = []
         at = 0
         while len(block) - at >= HEADER_BYTES:
@@ -633,7 +650,7 @@ def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tupl
                 break
             counts.append((int.from_bytes(block[at + 23 : at + 27], "big", signed=True) + 1, size))
             at += size
-        if not counts and len(block) >= min(want, end - position):
+        if not counts and min(want, end - position) == wanted:  # to read the same again would change nothing
             raise CorruptFile(f"{piece.file or 'an intent'}: there is no whole batch at byte {position}")
         if counts:
             yield block[:at], counts
