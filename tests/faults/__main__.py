@@ -18,6 +18,7 @@ import sys
 COMMANDS: dict[str, tuple[str, str]] = {
     "crashes": (".crashes", "cut the power at every I/O of every operation, recover, check, go on"),
     "errors": (".errors", "make every I/O of every operation fail, with each errno, once and for ever"),
+    "asan": (".asan", "the compiled kernel under AddressSanitizer: corpus, mutated inputs, tests/batch"),
     "fuzz": (".fuzz.run", "bad bytes for everybody who reads bytes: mutated, guided by coverage, or replayed"),
     "kills": (".kills", "kill -9 real processes at random moments of every kind of work, check, go on"),
 }

@@ -2,15 +2,15 @@
 
 Three ways, which feed each other:
 
-    (nothing)     mutation: inputs are made from seeds and from the corpus with knowledge of their format (`mutate`), and
-                  given to the compiled kernel, some ten thousand a second. Millions of them: this is the long form.
-    --coverage    atheris: coverage of the Python code decides which inputs are kept and changed further. The kernel runs
-                  interpreted for that. What it keeps goes into the corpus, and from there to the others.
+    (nothing)     mutation: inputs are made from seeds and from the corpus with knowledge of their format (`mutate`),
+                  and given to the compiled kernel, thousands a second. Millions of them: this is the long form.
+    --coverage    atheris: coverage of the Python code decides which inputs are kept and changed further. The kernel
+                  runs interpreted for that. What it keeps goes into the corpus, and from there to the others.
     --replay      the seeds and the corpus, once.
 
 A worker writes each input into shared memory before it is tried, so that one that kills the process, or hangs it, is
-known. What breaks something is kept as a file under `--keep`, and the line that replays it is printed. Memory is bounded
-(`--memory-mb` above what the process has at its start), and so is time: nothing may take longer than SLOW_S.
+known. What breaks something is kept as a file under `--keep`, and the line that replays it is printed. Memory is
+bounded (`--memory-mb` above what the process has at its start), and so is time: nothing may take longer than SLOW_S.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import importlib.util
 import mmap
 import os
 import random
+import re
 import resource
 import select
 import signal
@@ -239,7 +240,8 @@ def cover(options: argparse.Namespace, tally: Tally) -> None:
             found = [path.read_bytes() for path in sorted(Path(work, f"corpus-{name}").iterdir())]
             found = [data for data in found if len(data) <= options.longest]
             new = corpus.add(name, found) if options.grow else 0
-            tally.advance(options.executions // len(chosen), what=name)
+            count = re.search(r"stat::number_of_executed_units: (\d+)", done)
+            tally.advance(int(count[1]) if count else 0, what=name)
             say(f"{name}: {len(found)} inputs that reach something of their own; corpus {started} + {new}")
 
 

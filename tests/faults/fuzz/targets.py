@@ -653,8 +653,8 @@ def _targets() -> Iterator[Target]:
     yield Target("intent", intent_target, intent_seeds, mutate.document, 30)
     yield Target("group", group_target, group_seeds, mutate.plain_text, 60)
     yield Target("member", member_target, member_seeds, mutate.plain_text, 30)
-    yield Target("offsets", offsets_target, offsets_seeds, mutate.plain_text, 60)
-    yield Target("spark", spark_target, spark_seeds, mutate.plain_text, 60)
+    yield Target("offsets", offsets_target, offsets_seeds, mutate.plain_text, 15)
+    yield Target("spark", spark_target, spark_seeds, mutate.plain_text, 15)
     first, second = _segments()[0], _segments()[1]
     last = _segments()[-1]
     slow = [
