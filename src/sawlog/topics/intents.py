@@ -409,12 +409,14 @@ class Intents:
 
     def _place_all(self, intent: Intent, logs: Sequence[Log]) -> None:
         """From the commit point to the end. The caller holds the logs."""
+        written = False
         try:
             documents.store(self.staging, intent.file, intent.fields())
+            written = True
             for part, log in zip(intent.parts, logs, strict=True):
                 self._place(intent, part, log)
         except BaseException as error:
-            self._take_back(intent, logs, error)
+            self._take_back(intent, logs, error, written=written)
             if not isinstance(error, Exception):
                 raise  # an interrupt stays one
             raise TransactionAborted(f"nothing was stored: {error}") from error
@@ -423,23 +425,29 @@ class Intents:
         except BaseException as error:
             raise self._give_up(intent, logs, error) from error
 
-    def _take_back(self, intent: Intent, logs: Sequence[Log], why: BaseException) -> None:
+    def _take_back(self, intent: Intent, logs: Sequence[Log], why: BaseException, *, written: bool) -> None:
         """Undo what was placed, then the intent; or leave it to the next one who opens the store."""
+        there = written
         try:
             for part, log in zip(intent.parts, logs, strict=True):
                 log.truncate(part.offset)
+            there = False
             self.staging.remove(intent.file)
             self.staging.sync()
         except BaseException:
-            raise self._give_up(intent, logs, why) from why
+            raise self._give_up(intent, logs, why, there=there) from why
 
-    def _give_up(self, intent: Intent, logs: Sequence[Log], why: BaseException) -> TransactionError:
-        """Nobody may write at the promised offsets: end writing here, whoever opens next goes on."""
+    def _give_up(
+        self, intent: Intent, logs: Sequence[Log], why: BaseException, *, there: bool = False
+    ) -> TransactionError:
+        """Nobody may write at the promised offsets: end writing here, whoever opens next goes on. If the intent is
+        `there`, durably, it need not be written again, for which a full disk has no room."""
         for log in logs:
             log.fail(why)
         path = f"{self.staging.path}/{intent.file}"
         try:
-            documents.store(self.staging, intent.file, intent.fields())
+            if not there:
+                documents.store(self.staging, intent.file, intent.fields())
         except BaseException:
             return TransactionError(
                 f"the transaction could be neither completed nor taken back ({why}); whether it is stored is decided "
