@@ -132,6 +132,20 @@ def test_a_topic_that_claims_more_partitions_than_there_can_be_is_corrupt() -> N
             store.topic("orders")
 
 
+@pytest.mark.parametrize("key", [["offset", -49, "t", 3], ["offset", "g", 7, 3], ["offset", "g", "t", "3"]], ids=str)
+def test_a_committed_offset_of_a_group_without_a_name_is_passed_over(key: list[object]) -> None:
+    """Listing the groups raised TypeError, for everybody."""
+    root = MemoryDirectory()
+    with Store.open(root) as store:
+        store.create_topic("orders")
+        store.groups.commit("billing", {("orders", 0): 0})
+        value = {"offset": 1, "topic_id": "", "metadata": "", "time_ms": 0, "member": ""}
+        with store.groups.offsets.turn() as turn:
+            turn._log.append(json.dumps(value).encode(), json.dumps(key).encode())
+        assert store.groups.list() == ["billing"]
+        assert [row.committed for row in store.groups.describe("billing").rows] == [0]
+
+
 #: A record whose one header says that its name is longer than the record.
 LYING = b"\0" + varint(0) + varint(0) + varint(-1) + varint(1) + b"v" + varint(1) + varint(50) + b"h" + varint(0)
 

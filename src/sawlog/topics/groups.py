@@ -154,6 +154,8 @@ class OffsetStore:
             kind, group, topic, partition = parse_json(key or b"")
             if kind != "offset":
                 return  # of a later version of this program
+            if not isinstance(group, str) or not isinstance(topic, str) or type(partition) is not int:
+                raise ValueError("not the name of a group, the name of a topic and a number")
             offsets = self._groups.setdefault(group, {})
             if value is None:
                 offsets.pop((topic, partition), None)
