@@ -21,6 +21,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bits": (".bits", "flip every bit of every kind of file, and look at everything again"),
     "threads": (".threads", "let threads share an fsync, and cut the power when one of them is told that it is done"),
     "mutants": (".mutants", "plant known bugs, one at a time, and see whether the rest of this table finds them"),
+    "asan": (".asan", "the compiled kernel under AddressSanitizer: corpus, mutated inputs, tests/batch"),
+    "fuzz": (".fuzz.run", "bad bytes for everybody who reads bytes: mutated, guided by coverage, or replayed"),
+    "kills": (".kills", "kill -9 real processes at random moments of every kind of work, check, go on"),
 }
 
 

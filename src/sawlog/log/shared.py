@@ -52,6 +52,7 @@ from dataclasses import asdict, dataclass
 
 from ..batch.checksum import with_line, without_line
 from ..batch.header import LAST, POSITION, SIZE
+from ..batch.text import parse_json
 from ..config import DAY_MS, LogConfig
 from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
 from ..storage import Directory, Lock
@@ -94,7 +95,7 @@ class Note:
         if not body:
             return None
         try:
-            found = json.loads(body)
+            found = parse_json(body)
             return cls(str(found["shape"]), *(int(found[name]) for name in ("segment", "position", "next_offset")))
         except (ValueError, KeyError, TypeError):
             return None

@@ -9,7 +9,6 @@ broker: they are taken and ignored, so that a job moves over by changing the for
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from ..batch.compression import CODECS, check_level
+from ..batch.text import parse_json
 from ..errors import InvalidConfig
 
 #: The columns in their order; `headers` only with includeHeaders.
@@ -173,9 +173,11 @@ class _Given:
         value = self._options.get(name)
         if value is None:
             return None
-        if not value.strip().removeprefix("-").isdecimal():
+        digits = value.strip()
+        found = _whole(digits.removeprefix("-"))
+        if found is None:
             raise self.wrong(name)
-        return int(value)
+        return -found if digits.startswith("-") else found
 
     def size(self, name: str) -> int | None:
         """Bytes, also as 64m or 64MB."""
@@ -183,9 +185,10 @@ class _Given:
         if value is None:
             return None
         found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.strip().lower())
-        if found is None or int(found[1]) < 1:
+        number = None if found is None else _whole(found[1])
+        if found is None or number is None or number < 1:
             raise self.wrong(name)
-        return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
+        return number << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
 
     def duration_ms(self, name: str, default: int) -> int:
         """90s, 15m, 2 hours; a bare number is milliseconds."""
@@ -193,17 +196,22 @@ class _Given:
         if value is None:
             return default
         found = _DURATION.fullmatch(value.strip().lower())
-        if found is None:
+        number = None if found is None else _whole(found[1])
+        if found is None or number is None:
             raise self.wrong(name)
-        return int(found[1]) * _UNITS[found[2] or "ms"]
+        return number * _UNITS[found[2] or "ms"]
 
     def time(self, name: str) -> int | None:
         """A moment in ms since 1970."""
         value = self._options.get(name)
         if value is None:
             return None
-        if value.strip().lstrip("-").isdecimal():
-            return int(value)
+        sign, digits = (-1, value.strip()[1:]) if value.strip().startswith("-") else (1, value.strip())
+        if digits.isdecimal():
+            number = _whole(digits)
+            if number is None:
+                raise self.wrong(name)
+            return sign * number
         try:
             moment = datetime.fromisoformat(value.strip())
         except ValueError:
@@ -224,15 +232,23 @@ class _Given:
             if not isinstance(numbers, dict):
                 raise self.wrong(name)
             for partition, number in numbers.items():
-                if not partition.isdecimal() or isinstance(number, bool) or not isinstance(number, int):
+                which = _whole(partition)
+                if which is None or isinstance(number, bool) or not isinstance(number, int):
                     raise self.wrong(name)
-                made.append((topic, int(partition), number))
+                made.append((topic, which, number))
         return tuple(sorted(made))
+
+
+def _whole(text: str) -> int | None:
+    """A number from 0 on that fits into Java's long, which the other end of Spark has."""
+    if not text.isdecimal() or len(text) > 19:
+        return None
+    return number if (number := int(text)) < 2**63 else None
 
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         return None
 

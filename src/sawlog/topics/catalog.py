@@ -284,8 +284,8 @@ class Catalog:
             documents.field(fields, "settings", dict, path),
             documents.field(fields, "created_ms", int, path),
         )
-        if entry.partitions < 1:
-            raise CorruptFile(f"{path}: a topic has at least one partition, not {entry.partitions}")
+        if not 1 <= entry.partitions <= MAX_PARTITIONS:
+            raise CorruptFile(f"{path}: a topic has 1 to {MAX_PARTITIONS:,} partitions, not {entry.partitions}")
         return entry
 
     def check(self, entry: Entry) -> Entry:

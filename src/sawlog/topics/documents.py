@@ -18,6 +18,7 @@ import json
 from typing import Any, TypeVar
 
 from ..batch.checksum import crc32c
+from ..batch.text import parse_json
 from ..errors import CorruptFile
 from ..storage import Directory
 
@@ -39,7 +40,7 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
     if mark != f'{crc32c(body):08x}"\n}}\n'.encode():
         raise CorruptFile(f"{path}: its checksum does not match; restore it from a copy")
     try:
-        fields: dict[str, Any] = json.loads(data)
+        fields: dict[str, Any] = parse_json(data)
     except ValueError as error:
         raise CorruptFile(f"{path} does not parse: {error}") from error
     del fields["crc32c"]

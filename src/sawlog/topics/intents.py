@@ -172,16 +172,32 @@ class Intent:
                 Part(
                     str(each["topic"]),
                     str(each["topic_id"]),
-                    int(each["partition"]),
-                    int(each["count"]),
-                    tuple(Piece(str(file), int(at), int(size_bytes)) for file, at, size_bytes in each["pieces"]),
-                    int(each["offset"]),
+                    _count(each["partition"]),
+                    _count(each["count"]),
+                    tuple(
+                        Piece(_file(file), _count(at), _count(size_bytes)) for file, at, size_bytes in each["pieces"]
+                    ),
+                    _count(each["offset"]),
                 )
                 for each in fields["parts"]
             )
-            return cls(str(fields["id"]), parts, fields["name"], fields["sequence"], b64decode(fields["data"]))
+            check_name(fields["name"], fields["sequence"])
+            return cls(_file(fields["id"]), parts, fields["name"], fields["sequence"], b64decode(fields["data"]))
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile(f"{path} is no intent: {error}") from error
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a number from 0 on")
+    return value
+
+
+def _file(value: object) -> str:
+    """A name in `staging/`: what a document says must not lead anywhere else."""
+    if not isinstance(value, str) or "/" in value or "\0" in value:
+        raise ValueError(f"{value!r} is not the name of a file")
+    return value
 
 
 class StagedFile:
@@ -401,12 +417,14 @@ class Intents:
 
     def _place_all(self, intent: Intent, logs: Sequence[Log]) -> None:
         """From the commit point to the end. The caller holds the logs."""
+        written = False
         try:
             documents.store(self.staging, intent.file, intent.fields())
+            written = True
             for part, log in zip(intent.parts, logs, strict=True):
                 self._place(intent, part, log)
         except BaseException as error:
-            self._take_back(intent, logs, error)
+            self._take_back(intent, logs, error, written=written)
             if not isinstance(error, Exception):
                 raise  # an interrupt stays one
             raise TransactionAborted(f"nothing was stored: {error}") from error
@@ -415,23 +433,29 @@ class Intents:
         except BaseException as error:
             raise self._give_up(intent, logs, error) from error
 
-    def _take_back(self, intent: Intent, logs: Sequence[Log], why: BaseException) -> None:
+    def _take_back(self, intent: Intent, logs: Sequence[Log], why: BaseException, *, written: bool) -> None:
         """Undo what was placed, then the intent; or leave it to the next one who opens the store."""
+        there = written
         try:
             for part, log in zip(intent.parts, logs, strict=True):
                 log.truncate(part.offset)
+            there = False
             self.staging.remove(intent.file)
             self.staging.sync()
         except BaseException:
-            raise self._give_up(intent, logs, why) from why
+            raise self._give_up(intent, logs, why, there=there) from why
 
-    def _give_up(self, intent: Intent, logs: Sequence[Log], why: BaseException) -> TransactionError:
-        """Nobody may write at the promised offsets: end writing here, whoever opens next goes on."""
+    def _give_up(
+        self, intent: Intent, logs: Sequence[Log], why: BaseException, *, there: bool = False
+    ) -> TransactionError:
+        """Nobody may write at the promised offsets: end writing here, whoever opens next goes on. If the intent is
+        `there`, durably, it need not be written again, for which a full disk has no room."""
         for log in logs:
             log.fail(why)
         path = f"{self.staging.path}/{intent.file}"
         try:
-            documents.store(self.staging, intent.file, intent.fields())
+            if not there:
+                documents.store(self.staging, intent.file, intent.fields())
         except BaseException:
             return TransactionError(
                 f"the transaction could be neither completed nor taken back ({why}); whether it is stored is decided "
@@ -632,7 +656,8 @@ def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tupl
     """Whole batches of a piece. What is in them, the log checks when they are appended."""
     position, end, want = piece.position, piece.position + piece.size_bytes, _PLACE_BYTES
     while position < end:
-        block = memoryview(read(position, min(want, end - position)))
+        wanted = min(want, end - position)
+        block = memoryview(read(position, wanted))
         counts: list[tuple[int, int]] = []
         at = 0
         while len(block) - at >= HEADER_BYTES:
@@ -644,7 +669,7 @@ def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tupl
                 break
             counts.append((int.from_bytes(block[at + 23 : at + 27], "big", signed=True) + 1, size))
             at += size
-        if not counts and len(block) >= min(want, end - position):
+        if not counts and min(want, end - position) == wanted:  # to read the same again would change nothing
             raise CorruptFile(f"{piece.file or 'an intent'}: there is no whole batch at byte {position}")
         if counts:
             yield block[:at], counts
