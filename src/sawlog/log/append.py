@@ -528,8 +528,11 @@ class Appender:
 
     def _save_in_time(self) -> None:
         """The background's turn: a watermark that moved is written, also when the log has gone quiet since."""
-        if self.closed or not self.held.held or self.commit.failure is not None:
-            return
+        if not self.closed and self.held.held and self.commit.failure is None:
+            self.save_if_moved()
+
+    def save_if_moved(self) -> None:
+        """Write the watermark, unless it is written already. If that fails, recovery is less precise, and no more."""
         if self._saved != (self._durable_tail[0], self.segments.lowest_offset):
             try:
                 with self.ending_on_failed_sync():
