@@ -22,6 +22,7 @@ import pytest
 from sawlog import SawlogError
 from sawlog.errors import TransactionAborted, TransactionError, TransactionPending
 from sawlog.storage import MemoryDirectory
+from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Fault, FaultyDirectory
 from sawlog.topics.store import Store
 from sawlog.topics.transaction import INLINE_BYTES
@@ -348,3 +349,18 @@ def test_a_sequence_that_is_completed_late_does_not_hide_a_later_one() -> None:
             assert not store.transaction("query", 4).replayed
             assert values(state(store), "stock") == [*values(death.after, "stock"), b"three"]
             assert staged(death.left) == ["=query.committed", "=query.name"]
+
+
+def test_a_store_that_was_made_by_a_process_that_died_survives_a_power_cut_with_its_topics() -> None:
+    """It may have died between giving the store's file its name and making that durable."""
+    left: list[FaultyStorage] = []
+    disk = FaultyStorage()
+    disk.watch = lambda step: left.append(disk.process_dies())
+    opened(disk).close()
+    assert len(left) > 10
+    for each in left:
+        with opened(each) as store:
+            store.create_topic("orders").append(b"acknowledged")
+            cut = each.crash("lose")
+        with opened(cut) as store:
+            assert values(state(store), "orders") == [b"acknowledged"]

@@ -323,6 +323,7 @@ class Catalog:
         entry = Entry(str(uuid.uuid4()), name, partitions, settings.changed({}, given), time.time_ns() // 1_000_000)
         with self.changing():
             self._check_free(name)
+            self.root.sync()  # whoever made the store may have died before its file had its name for good
             temporary = f"{entry.id}{TMP}"
             try:
                 self._build(temporary, entry)
