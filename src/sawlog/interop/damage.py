@@ -1,12 +1,13 @@
 """What was found wrong in another system's log, and what was done about it.
 
-A `Finding` has a kind, a file, a position and a sentence. Three things can be done about one:
+A `Finding` has a kind, a file, a position and a sentence. Four things can come of one:
 
 * *mended*: what is wrong can be had from elsewhere (an index, mostly); no record is missing;
 * *cut*: bytes behind the last whole record are left out, as after a crash in the middle of an append;
-* *lost*: a record, or a stretch of bytes that held some, cannot be read.
+* *missing*: offsets that no file holds; they are a gap in what is read, and in what is made of it;
+* *lost*: a record, or a stretch of bytes that held some, is there and cannot be read.
 
-Reading goes on over the first two and says so in the report. At the third it raises the error of that kind, unless
+Reading goes on over the first three and says so in the report. At the fourth it raises the error of that kind, unless
 the log was opened with `damage="skip"`; nothing is left out without a line in the report.
 """
 
@@ -30,7 +31,10 @@ from ..errors import (
     UnreadableRecord,
 )
 
-Outcome = Literal["mended", "cut", "lost"]
+Outcome = Literal["mended", "cut", "missing", "lost"]
+
+#: More findings than this are not kept: a log that is wrong everywhere must not fill the memory.
+_MOST = 10_000
 
 
 class Kind(Enum):
@@ -130,10 +134,16 @@ class ForeignReport:
 
     def __init__(self) -> None:
         self._found: dict[tuple[Kind, str, int], Finding] = {}
+        #: Whether there was more to note than is kept.
+        self.truncated = False
 
     def add(self, finding: Finding) -> None:
         """Note one."""
-        self._found.setdefault((finding.kind, finding.file, finding.position), finding)
+        key = finding.kind, finding.file, finding.position
+        if len(self._found) < _MOST:
+            self._found.setdefault(key, finding)
+        elif key not in self._found:
+            self.truncated = True
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -145,16 +145,16 @@ class ForeignLog(ABC):
     def read(self, offset: int) -> Record:
         """The record at `offset`; `OffsetOutOfRange` if there is none. -1 is the last one."""
         self.check_open()
-        lowest, following = self.lowest_offset, self.next_offset
-        if offset == -1 and following > lowest:
-            offset = following - 1
-        if not lowest <= offset < following:
-            raise OffsetOutOfRange(offset, lowest, following, self.path)
-        for record in self.scan(offset):
-            if record.offset != offset:
-                raise RecordRemoved(offset, lowest, following, record.offset)
-            return record
-        raise RecordRemoved(offset, lowest, following, following)
+        lowest = self.lowest_offset
+        if offset == -1 and self.next_offset > lowest:
+            offset = self.next_offset - 1
+        if offset >= lowest:
+            for record in self.scan(offset, offset + 1):
+                return record
+        if not lowest <= offset < self.next_offset:
+            raise OffsetOutOfRange(offset, lowest, self.next_offset, self.path)
+        following = next((record.offset for record in self.scan(offset)), self.next_offset)
+        raise RecordRemoved(offset, lowest, self.next_offset, following)
 
     def __getitem__(self, offset: int) -> Record:
         """`log[offset]`; `log[-1]` is the last record."""
