@@ -88,6 +88,11 @@ class FrameLog(WalkedLog):
         """Where the first of these records was written once more, within itself, because the first try was torn."""
         return None
 
+    def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+        """These records were read, from `cursor` on: a format may compare them with the index. Gives the place in the
+        index behind them."""
+        return cursor.entry
+
     def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
         """The end of a segment was reached: a format may compare it with the index."""
 
@@ -182,7 +187,9 @@ class FrameLog(WalkedLog):
             extras.extend(self._renumbered(parsed, numbered))
         values = Values(frames.data, numbered.offsets, parsed.starts[:taken], parsed.lengths[:taken], tuple(extras))
         end = int(frames.starts[taken - 1] + frames.lengths[taken - 1])
-        return Step(cursor.to(cursor.position + end, numbered.count), values)
+        positions = cursor.position + frames.starts[:taken] - head
+        entry = self.seen(segment, cursor, positions, None if parsed.stored is None else parsed.stored[:taken])
+        return Step(cursor.to(cursor.position + end, numbered.count, entry=entry), values)
 
     def _renumbered(self, parsed: Parsed, numbered: Numbered) -> list[Extra]:
         """Records that could not keep their offset say which one it was."""

@@ -92,7 +92,9 @@ def _partitions(directory: Directory, topic: str, sniff: Sniff) -> Iterator[tupl
                     yield Place(child.path, topic, int(match[1])), seen
 
 
-def detection(kind: str, format: str, directory: Directory, found: list[tuple[Place, Sniffed]]) -> Detection | None:
+def detection(
+    kind: Literal["topic", "data"], format: str, directory: Directory, found: list[tuple[Place, Sniffed]]
+) -> Detection | None:
     """Several logs as one answer; None if there are none."""
     if not found:
         return None

@@ -136,20 +136,21 @@ class RustLogLog(FrameLog):
             return False
         return int.from_bytes(rest[4:], "big") == offset + 1
 
-    def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
-        """Say if the index points at something else than records."""
-        count = segment.index_size // _ENTRY_BYTES
-        entries = np.frombuffer(self.read_index(segment, 0, count * _ENTRY_BYTES), _INDEX)
-        for number, (offset, position) in enumerate(entries.tolist()):
-            if not self._points_at(segment, position, offset):
-                detail = f"entry {number} says that offset {offset} is at byte {position}; the index is not needed"
-                self.note(Kind.BAD_INDEX, segment.index or "", number * _ENTRY_BYTES, detail)
-                return
-
-    def _points_at(self, segment: SegmentFile, position: int, offset: int) -> bool:
-        if position + HEAD_BYTES > segment.size:
-            return False
-        return int.from_bytes(self.read_data(segment, position + 4, 8), "big") == offset
+    def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+        """Say if entries of the index point at something else than these records."""
+        assert stored is not None
+        last = min(
+            cursor.entry + _ENTRY_BYTES * (len(positions) + 1), segment.index_size // _ENTRY_BYTES * _ENTRY_BYTES
+        )
+        entries = np.frombuffer(self.read_index(segment, cursor.entry, last - cursor.entry), _INDEX)
+        at, offsets = entries["position"].astype(np.int64), entries["offset"].astype(np.int64)
+        here = int(np.searchsorted(at, positions[-1], "right"))
+        found = np.searchsorted(positions, at[:here])
+        wrong = np.flatnonzero((positions[found] != at[:here]) | (stored[found] != offsets[:here]))
+        if len(wrong) or (here < len(at) and int(at[-1]) >= segment.size):
+            entry = cursor.entry + _ENTRY_BYTES * (int(wrong[0]) if len(wrong) else len(at) - 1)
+            self.note(Kind.BAD_INDEX, segment.index or "", entry, "an entry that points at no record; it is not needed")
+        return cursor.entry + _ENTRY_BYTES * here
 
 
 class RustLogFormat:
