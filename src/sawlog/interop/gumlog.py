@@ -25,13 +25,14 @@ Export writes segments of `segment_bytes` (default 256 MiB), with indexes as GUM
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from ..batch import kernel
 from ..log.log import Log
 from ..storage import Directory
+from ..storage.interface import Buffer
 from .columns import MAX_VALUE_BYTES, Extra
 from .damage import Kind
 from .foreign import Damage, Detection, ExportReport, Progress
@@ -76,23 +77,8 @@ class GumlogLog(FrameLog):
     # --- records
 
     def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
-        """Take the messages apart, up to the first that does not parse."""
-        count = len(frames)
-        starts, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
-        numbers = np.empty((count, 3), np.int64)
-        good = kernel.parse_messages(
-            frames.data,
-            memoryview(frames.starts),
-            memoryview(frames.lengths),
-            memoryview(starts),
-            memoryview(lengths),
-            memoryview(numbers),
-        )
-        extras = [
-            Extra(name, numbers[:good, 1 + i], numbers[:good, 1 + i] != 0) for i, name in enumerate((_TERM, _TYPE))
-        ]
-        blank = frames.lengths[:good] == 0
-        return Parsed(starts[:good], lengths[:good], numbers[:good, 0], tuple(extras), blank=blank)
+        """Take the messages apart."""
+        return _parse(frames)
 
     # --- the index
 
@@ -188,18 +174,37 @@ class GumlogLog(FrameLog):
         return None
 
     def _record_at(self, segment: SegmentFile, position: int) -> int | None:
-        """The offset of a whole record that begins there; None if there is none."""
-        if position + HEAD_BYTES > segment.size:
-            return None
-        length = int.from_bytes(self.read_data(segment, position, HEAD_BYTES), "big")
-        if not 0 < length <= min(MAX_VALUE_BYTES, segment.size - position - HEAD_BYTES):
-            return None
-        data = self.read_data(segment, position + HEAD_BYTES, length)
-        frames = Frames(data, np.zeros(1, np.int64), np.array([length], np.int64), True, False)
-        parsed = self.parse(segment, self._marks[0], frames) if hasattr(self, "_marks") else None
-        if parsed is None or not len(parsed.starts) or parsed.stored is None:
-            return None
-        return int(parsed.stored[0])
+        return _offset_at(lambda at, size: self.read_data(segment, at, size), segment.size, position)
+
+
+def _offset_at(read: Callable[[int, int], Buffer], end: int, position: int) -> int | None:
+    """The offset of a whole record that begins there; None if there is none."""
+    if position + HEAD_BYTES > end:
+        return None
+    length = int.from_bytes(read(position, HEAD_BYTES), "big")
+    if not 0 < length <= min(MAX_VALUE_BYTES, end - position - HEAD_BYTES):
+        return None
+    data = memoryview(read(position + HEAD_BYTES, length))
+    parsed = _parse(Frames(data, np.zeros(1, np.int64), np.array([length], np.int64), True, False))
+    return int(parsed.stored[0]) if parsed.stored is not None and len(parsed.starts) else None
+
+
+def _parse(frames: Frames) -> Parsed:
+    """Take messages apart, up to the first that does not parse."""
+    count = len(frames)
+    starts, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
+    numbers = np.empty((count, 3), np.int64)
+    good = kernel.parse_messages(
+        frames.data,
+        memoryview(frames.starts),
+        memoryview(frames.lengths),
+        memoryview(starts),
+        memoryview(lengths),
+        memoryview(numbers),
+    )
+    extras = [Extra(name, numbers[:good, 1 + i], numbers[:good, 1 + i] != 0) for i, name in enumerate((_TERM, _TYPE))]
+    blank = frames.lengths[:good] == 0
+    return Parsed(starts[:good], lengths[:good], numbers[:good, 0], tuple(extras), blank=blank)
 
 
 class _Stores(io.RawIOBase):
@@ -310,13 +315,13 @@ def _sniff(directory: Directory) -> Sniffed | None:
     if not any(segment.size for segment in stores):
         indexed = any(segment.index is not None for segment in stores)
         return Sniffed("empty stores with indexes", False) if indexed else None
-    log = GumlogLog(directory)
-    try:
-        for segment in stores[:4]:
-            if segment.size and log._record_at(segment, 0) == segment.base:
+    for segment in stores[:4]:
+        storage = directory.open_shared(segment.data or "")
+        try:
+            if segment.size and _offset_at(storage.read, segment.size, 0) == segment.base:
                 return Sniffed(f"{segment.data} begins with a protobuf record of offset {segment.base}", True)
-    finally:
-        log._let_go()
+        finally:
+            storage.close()
     return None
 
 

@@ -239,11 +239,11 @@ class WalkedLog(ForeignLog):
     def _storage(self, name: str) -> Storage:
         if self._open is not None and self._open[0] == name:
             return self._open[1]
-        self._let_go()
+        self.let_go()
         self._open = name, self.directory.open_shared(name)
         return self._open[1]
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         if self._open is not None:
             self._open[1].close()
             self._open = None
@@ -252,7 +252,7 @@ class WalkedLog(ForeignLog):
         """Close the files and the directory."""
         if not self._closed:
             super().close()
-            self._let_go()
+            self.let_go()
             self.directory.close()
 
 
