@@ -24,9 +24,7 @@ def ours(path: Path, first: int, values: list[bytes | None]) -> Log:
 
 
 @every_layout
-def test_records_are_read_with_their_offsets(
-    tmp_path: Path, format: str, files: dict[str, bytes], first: int
-) -> None:
+def test_records_are_read_with_their_offsets(tmp_path: Path, format: str, files: dict[str, bytes], first: int) -> None:
     with interop.open(lay(tmp_path, dict(files))) as log:
         assert log.format == format
         assert pairs(log) == list(enumerate(VALUES, first))
@@ -265,7 +263,9 @@ def test_rustlog_indexes_the_first_record_and_every_hundredth(tmp_path: Path) ->
     with ours(tmp_path / "ours", 5, [b"x"] * 250) as log:
         interop.export_log(log, tmp_path / "out", format="rustlog")
     index = (tmp_path / "out/00000000000000000005.index").read_bytes()
-    entries = [(int.from_bytes(index[i : i + 8], "big"), int.from_bytes(index[i + 8 : i + 16], "big")) for i in (0, 16, 32)]
+    entries = [
+        (int.from_bytes(index[i : i + 8], "big"), int.from_bytes(index[i + 8 : i + 16], "big")) for i in (0, 16, 32)
+    ]
     assert len(index) == 48
     assert entries == [(5, 0), (105, 1300), (205, 2600)]
 

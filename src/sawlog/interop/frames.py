@@ -204,9 +204,9 @@ class FrameLog(WalkedLog):
         """Whether nothing but zeros follows; a single head of zeros may be a record without content."""
         head = self.frame.head_size
         position, rest = cursor.position, segment.size - cursor.position
-        if rest == head and cursor.count.stored == -1 and self.trust != Trust.CHECKED:
+        if rest < head or (rest == head and cursor.count.stored == -1 and self.trust != Trust.CHECKED):
             return False
-        size = min(head, rest)
+        size = head
         while position < segment.size:
             if np.frombuffer(self.read_data(segment, position, size), np.uint8).any():
                 return False

@@ -275,7 +275,7 @@ class LaminarmqLog(WalkedLog):
     def _shift(self, segment: SegmentFile, cursor: Cursor) -> int:
         """By how many bytes the entries are out of step: a torn one was followed by others. 0 if that is not it."""
         raw = self.read_index(segment, cursor.entry, min(2 * ENTRY_BYTES, segment.index_size - cursor.entry))
-        for shift in range(1, len(raw) - ENTRY_BYTES + 1):
+        for shift in range(1, min(len(raw) - ENTRY_BYTES + 1, ENTRY_BYTES)):
             checksum, length, position = (int(n) for n in np.frombuffer(raw, _ENTRY, 1, shift)[0])
             if position >= cursor.position and self._proves(segment, position, length, checksum):
                 return shift
