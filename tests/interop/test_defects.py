@@ -157,9 +157,8 @@ def test_l7_base_that_is_not_the_one_in_the_name_is_reported(tmp_path: Path) -> 
 def test_l9_store_without_an_index_stops_the_reader(tmp_path: Path) -> None:
     first = record(0, b"a")
     lay(tmp_path, {"0.store": first, "0.index": marker(0) + entry(first, 0), "1.store": record(1, b"b")})
-    with interop.open(tmp_path, format="laminarmq") as log:
-        with pytest.raises(MissingRecords, match="without an index"):
-            list(log)
+    with interop.open(tmp_path, format="laminarmq") as log, pytest.raises(MissingRecords, match="without an index"):
+        list(log)
     assert read_all(tmp_path, "laminarmq") == ([(0, b"a")], [Kind.MISSING_FILE])
 
 
@@ -336,7 +335,12 @@ def test_a_damaged_length_costs_one_record(tmp_path: Path, indexed: bool) -> Non
         (RUSTLOG["00000000000000000007.index"] + b"abc", Kind.TORN_INDEX, IndexSizeMismatch),
         (bytes_of("00 00 00 00 00 00 00 08  00 00 00 00 00 00 00 00"), Kind.BAD_INDEX, IndexGap),
         (bytes_of("00 00 00 00 00 00 00 07  00 00 00 00 00 00 00 01"), Kind.BAD_INDEX, IndexGap),
-        (bytes_of("00 00 00 00 00 00 00 09  ff ff ff ff ff ff ff ff"), Kind.BAD_INDEX, IndexGap),
+        (bytes_of("00 00 00 00 00 00 00 09  ff ff ff ff ff ff ff ff"), Kind.INDEX_AHEAD, IndexSizeMismatch),
+        (
+            bytes_of("00 00 00 00 00 00 00 09  00 00 00 00 00 00 00 1d") + RUSTLOG["00000000000000000007.index"],
+            Kind.BAD_INDEX,
+            IndexGap,
+        ),
     ],
 )
 def test_rustlog_index_is_never_needed(tmp_path: Path, index: bytes, kind: Kind | None, error: type) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import ExportRefused, InvalidConfig, Log, LogConfig, OffsetOutOfRange, interop
+from sawlog import ExportRefused, InvalidConfig, Log, LogConfig, OffsetOutOfRange, UnreadableRecord, interop
 from sawlog.interop.laminarmq import LaminarmqLog
 
 from .files import bytes_of, content_of, kinds, lay, pairs
@@ -180,14 +180,14 @@ def test_gumlog_keeps_term_and_type_as_headers_and_writes_them_back(tmp_path: Pa
     assert content_of(tmp_path / "again") == {"1.store": store, "1.index": index}
 
 
-def test_gumlog_passes_over_fields_that_it_does_not_know(tmp_path: Path) -> None:
-    store = bytes_of("""
-        00 00 00 00 00 00 00 15                                      # 21 bytes, offset = 0
-        28 07   0a 01 61   31 01 02 03 04 05 06 07 08   3d 01 02 03 04   42 00
-    """)
-    with interop.open(lay(tmp_path, {"0.store": store}), format="gumlog") as log:
-        assert pairs(log) == [(0, b"a")]
-        assert kinds(log) == [interop.Kind.MISSING_FILE]
+@pytest.mark.parametrize(
+    "field", ["28 07", "31 01 02 03 04 05 06 07 08", "3d 01 02 03 04", "42 00", "4a 01 61", "12 00"]
+)
+def test_gumlog_record_with_a_field_that_nobody_knows_is_not_read_without_it(tmp_path: Path, field: str) -> None:
+    body = bytes_of("0a 01 61" + field)
+    store = len(body).to_bytes(8, "big") + body
+    with interop.open(lay(tmp_path, {"0.store": store}), format="gumlog") as log, pytest.raises(UnreadableRecord):
+        list(log)
 
 
 def test_gumlog_reader_is_all_stores_as_one_stream(tmp_path: Path) -> None:

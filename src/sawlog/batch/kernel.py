@@ -2630,14 +2630,14 @@ def parse_messages(
     numbers: cython.longlong[:, ::1],
 ):
     """Take protobuf messages {bytes 1; uint64 2; uint64 3; uint64 4} apart: where the bytes lie, and the three numbers.
-    Fields of other numbers are passed over. Gives the first message that does not parse, or how many there are."""
+    A message with any other field does not parse: what is in it would be lost. Gives the first that does not, or how
+    many there are."""
     n: cython.Py_ssize_t = starts.shape[0]
     i: cython.Py_ssize_t = 0
     p: cython.Py_ssize_t
     end: cython.Py_ssize_t
     tag: cython.longlong
     x: cython.longlong
-    wire: cython.longlong
     good: cython.bint = True
     outside: cython.bint = False
     check_room(min(lengths.shape[0], value_starts.shape[0], value_lengths.shape[0], numbers.shape[0]), n)
@@ -2656,38 +2656,26 @@ def parse_messages(
             numbers[i, 2] = 0
             while p < end:
                 tag, p = get_plain_varint(b, p, end)
-                wire = tag & 7
-                if p > end or tag < 8 or tag >> 32 != 0:
+                if p > end or (tag != 10 and tag != 16 and tag != 24 and tag != 32):
                     good = False
                     break
-                if wire == 0:
-                    x, p = get_plain_varint(b, p, end)
-                    if p > end or tag == 8:
-                        good = False
-                        break
-                    if tag == 16:
-                        numbers[i, 0] = x
-                    elif tag == 24:
-                        numbers[i, 1] = x
-                    elif tag == 32:
-                        numbers[i, 2] = x
-                elif wire == 2:
-                    x, p = get_plain_varint(b, p, end)
-                    if p > end or x < 0 or x > end - p or tag == 18 or tag == 26 or tag == 34:
-                        good = False
-                        break
-                    if tag == 10:
-                        value_starts[i] = p
-                        value_lengths[i] = x
-                    p += cython.cast(cython.Py_ssize_t, x)
-                elif (wire == 1 or wire == 5) and tag >= 40:
-                    p += 8 if wire == 1 else 4
-                    if p > end:
-                        good = False
-                        break
+                x, p = get_plain_varint(b, p, end)
+                if p > end:
+                    good = False
+                    break
+                if tag == 16:
+                    numbers[i, 0] = x
+                elif tag == 24:
+                    numbers[i, 1] = x
+                elif tag == 32:
+                    numbers[i, 2] = x
                 else:
-                    good = False
-                    break
+                    if x < 0 or x > end - p:
+                        good = False
+                        break
+                    value_starts[i] = p
+                    value_lengths[i] = x
+                    p += cython.cast(cython.Py_ssize_t, x)
             if not good:
                 break
             i += 1

@@ -144,13 +144,26 @@ class RustLogLog(FrameLog):
         )
         entries = np.frombuffer(self.read_index(segment, cursor.entry, last - cursor.entry), _INDEX)
         at, offsets = entries["position"].astype(np.int64), entries["offset"].astype(np.int64)
-        here = int(np.searchsorted(at, positions[-1], "right"))
+        beyond = np.flatnonzero((at > positions[-1]) | (at < positions[0]))
+        here = int(beyond[0]) if len(beyond) else len(at)
         found = np.searchsorted(positions, at[:here])
         wrong = np.flatnonzero((positions[found] != at[:here]) | (stored[found] != offsets[:here]))
-        if len(wrong) or (here < len(at) and int(at[-1]) >= segment.size):
-            entry = cursor.entry + _ENTRY_BYTES * (int(wrong[0]) if len(wrong) else len(at) - 1)
+        if len(wrong):
+            entry = cursor.entry + _ENTRY_BYTES * int(wrong[0])
             self.note(Kind.BAD_INDEX, segment.index or "", entry, "an entry that points at no record; it is not needed")
         return cursor.entry + _ENTRY_BYTES * here
+
+    def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
+        """Say if the index has entries that do not point at any of the records."""
+        if segment.index is None or cursor.entry + _ENTRY_BYTES > segment.index_size:
+            return
+        entry = self.read_index(segment, cursor.entry, _ENTRY_BYTES)
+        if int.from_bytes(entry[8:], "big") < segment.size:
+            self.note(Kind.BAD_INDEX, segment.index, cursor.entry, "an entry that is out of order; it is not needed")
+        else:
+            offset = int.from_bytes(entry[:8], "big")
+            detail = f"an entry for offset {offset}, which is not in the log any more"
+            self.note(Kind.INDEX_AHEAD, segment.index, cursor.entry, detail, "cut", offset=cursor.count.following)
 
 
 class RustLogFormat:

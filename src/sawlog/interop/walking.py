@@ -228,7 +228,7 @@ class WalkedLog(ForeignLog):
 
     def read_index(self, segment: SegmentFile, position: int, size: int) -> bytes:
         """Bytes of a segment's index."""
-        if segment.index is None:
+        if segment.index is None or size <= 0:
             return b""
         storage = self.directory.open_shared(segment.index)
         try:
