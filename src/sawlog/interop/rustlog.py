@@ -147,7 +147,9 @@ class RustLogLog(FrameLog):
         beyond = np.flatnonzero((at > positions[-1]) | (at < positions[0]))
         here = int(beyond[0]) if len(beyond) else len(at)
         found = np.searchsorted(positions, at[:here])
-        wrong = np.flatnonzero((positions[found] != at[:here]) | (stored[found] != offsets[:here]))
+        odd = (positions[found] != at[:here]) | (stored[found] != offsets[:here])
+        odd[1:] |= np.diff(at[:here]) <= 0
+        wrong = np.flatnonzero(odd)
         if len(wrong):
             entry = cursor.entry + _ENTRY_BYTES * int(wrong[0])
             self.note(Kind.BAD_INDEX, segment.index or "", entry, "an entry that points at no record; it is not needed")
