@@ -70,6 +70,14 @@ def required_detection(path: str | PathLike[str] | Directory, format: str | None
     return found
 
 
+def detected_or_named(path: str | PathLike[str], format: str | None) -> Detection:
+    """As `required_detection`; but who names the format is believed if nothing fits, and the path taken for one log."""
+    if format is None:
+        return required_detection(path, None)
+    found = detect(path, format=format)
+    return found or Detection(format, "partition", str(path), (Place(str(path)),), "named by the caller", False)
+
+
 def open_place(place: Place, format: str, *, damage: Damage = "stop", strict: bool = False) -> ForeignLog:
     """The log that was found there."""
     return format_named(format).open(FileDirectory(place.path, create=False), damage=damage, strict=strict)

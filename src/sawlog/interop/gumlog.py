@@ -46,6 +46,8 @@ NAME = "gumlog"
 HEAD_BYTES = 8
 _ENTRY_BYTES = 12
 _INDEX = np.dtype([("relative", ">u4"), ("position", ">u8")])
+#: So much of a store tells what it is.
+_SNIFF_BYTES = 1 << 16
 _TERM, _TYPE = f"{NAME}.term", f"{NAME}.type"
 #: Places that may be the beginning of a record are looked into, but not more than so many.
 _MOST_CANDIDATES = 10_000
@@ -318,11 +320,27 @@ def _sniff(directory: Directory) -> Sniffed | None:
     for segment in stores[:4]:
         storage = directory.open_shared(segment.data or "")
         try:
-            if segment.size and _offset_at(storage.read, segment.size, 0) == segment.base:
-                return Sniffed(f"{segment.data} begins with a protobuf record of offset {segment.base}", True)
+            head = memoryview(storage.read(0, min(segment.size, _SNIFF_BYTES)))
         finally:
             storage.close()
+        count, certain = _records_in(head, segment.base)
+        if count:
+            return Sniffed(f"{segment.data} begins with protobuf records from offset {segment.base} on", certain)
     return None
+
+
+def _records_in(head: memoryview, base: int) -> tuple[int, bool]:
+    """How many records with the right offsets these bytes begin with, and whether they are anything but zeros."""
+    starts, lengths = np.empty(64, np.int64), np.empty(64, np.int64)
+    views = memoryview(starts), memoryview(lengths)
+    count, end, _ = kernel.walk_frames(head, 0, len(head), HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES, *views)
+    stored = _parse(Frames(head, starts[:count], lengths[:count], True, False)).stored
+    if stored is None or not count or not len(stored):
+        length = int.from_bytes(head[:HEAD_BYTES], "big")
+        started = _SNIFF_BYTES < length <= MAX_VALUE_BYTES and bytes(head[8:9]) == b"\x0a"
+        return int(started), False  # one record that is longer than what was read
+    right = stored == np.arange(base, base + len(stored))
+    return (len(right) if right.all() else int(np.argmin(right))), any(head[:end])
 
 
 FORMAT = GumlogFormat()

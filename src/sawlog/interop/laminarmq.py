@@ -394,8 +394,8 @@ def _sniff(directory: Directory) -> Sniffed | None:
     if not any(segment.index is not None for segment in found):
         return None
     if not any(segment.size for segment in found):
-        sized = any(segment.index_size for segment in found)
-        return None if sized else Sniffed("empty stores with empty indexes", False)
+        empty = all(segment.index_size == 0 for segment in found) and any(segment.data is not None for segment in found)
+        return Sniffed("empty stores with empty indexes", False) if empty else None
     log = LaminarmqLog(directory, damage="skip")
     try:
         for _, step in zip(range(8), log.walk(), strict=False):

@@ -164,8 +164,6 @@ class PlainLog(FrameLog):
         return min(marks[-1].count.following, *[m.count.following for m in marks if m.segment == number] or [2**63])
 
     def _bytes(self) -> tuple[int, int]:
-        if not self.segments:
-            return 0, 0
         return self.segments[0].base, self.segments[-1].base + self.segments[-1].size
 
 

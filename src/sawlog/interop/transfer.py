@@ -31,7 +31,7 @@ from ..storage import Directory, FileDirectory
 from ..topics.store import Store
 from ..topics.topic import Topic
 from .damage import Finding, ForeignReport
-from .detection import format_named, open_place, required_detection
+from .detection import detected_or_named, format_named, open_place
 from .foreign import Damage, ExportReport, ForeignLog, ImportJob, Place, Progress
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def import_log(
             sources = [source]
             name, path = source.format, source.path
         else:
-            found = required_detection(source, format)
+            found = detected_or_named(source, format)
             places, name, path = found.places, found.format, found.path
             sources = [held.enter_context(open_place(place, name, damage=damage)) for place in places]
         targets = _targets(places, target, topic, settings or {})

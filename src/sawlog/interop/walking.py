@@ -9,6 +9,7 @@ Offsets may depend on everything before them (see `numbering`), so the first wal
 
 from __future__ import annotations
 
+import errno
 import re
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import OffsetOutOfRange
+from ..errors import LogNotFound, OffsetOutOfRange
 from ..storage import Directory, Storage
 from .columns import Values
 from .damage import Finding, ForeignReport, Kind, Outcome
@@ -86,6 +87,10 @@ class WalkedLog(ForeignLog):
         self._report = ForeignReport()
         self._open: tuple[str, Storage] | None = None
         self.segments: list[SegmentFile] = self._segments_of()
+        if not self.segments:
+            raise LogNotFound(
+                errno.ENOENT, f"there is no log of {self.format} in {directory.path}: it holds no segment"
+            )
         self._marks: list[Cursor] = [self.enter(0, None)]
         self._ended: Cursor | None = None
 
@@ -106,15 +111,15 @@ class WalkedLog(ForeignLog):
     @property
     def lowest_offset(self) -> int:
         """The base of the first segment."""
-        return self.segments[0].base if self.segments else 0
+        return self.segments[0].base
 
     # --- walking
 
     def enter(self, number: int, before: Cursor | None) -> Cursor:
         """The beginning of a segment, after another or as the first; says so if the two do not join."""
         if number >= len(self.segments):
-            count = before.count if before is not None else Count(-1, 0)
-            return Cursor(number, 0, 0, count)
+            assert before is not None
+            return Cursor(number, 0, 0, before.count)
         segment = self.segments[number]
         following = segment.base if before is None else before.count.following
         if segment.base > following and segment.size:
