@@ -166,7 +166,9 @@ def woven(heads: np.ndarray[tuple[int], np.dtype[np.void]], rows: Rows) -> memor
     lengths = rows.lengths
     out = memoryview(bytearray(int(lengths.sum()) + head_size * len(rows)))
     ends = memoryview(rows.values.buffers()[1]).cast("B").cast("i")
-    kernel.weave(out, heads.tobytes(), head_size, ends, rows.values.offset, content_of(rows.values), len(rows))
+    kernel.weave(
+        out, memoryview(heads.tobytes()), head_size, ends, rows.values.offset, content_of(rows.values), len(rows)
+    )
     return out
 
 
