@@ -495,3 +495,12 @@ def test_plain_segments_that_do_not_join_are_reported(tmp_path: Path) -> None:
     found, wrong = read_all(tmp_path, "plain")
     assert found == [*enumerate(VALUES), (3, b"a")]
     assert wrong == [Kind.GAP]
+
+
+def test_plain_segments_join_over_zeros(tmp_path: Path) -> None:
+    """A segment that was written in blocks is longer than its records; the next one is called after their end."""
+    second = bytes_of("81 16 ee 35   09 00 00 00   38 10 00 00 00 00 00 00   61")
+    lay(tmp_path, {"4096.store": PLAIN["4096.store"] + bytes(512 - 56), "4152.store": second})
+    found, wrong = read_all(tmp_path, "plain")
+    assert found == [*enumerate(VALUES), (3, b"a")]
+    assert wrong == [Kind.ZERO_TAIL]

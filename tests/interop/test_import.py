@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -106,6 +109,24 @@ def test_a_log_that_holds_something_else_is_not_continued(tmp_path: Path) -> Non
             with pytest.raises(ImportMismatch):
                 interop.import_log(source, log)
             assert all_of(log) == before
+
+
+@pytest.mark.parametrize("trimmed", [1, 20, 29, 30, 31])
+def test_a_source_that_has_lost_its_beginning_since_is_continued_if_they_still_overlap(
+    tmp_path: Path, trimmed: int
+) -> None:
+    with Log.open(tmp_path / "ours") as log:
+        interop.import_log(theirs(tmp_path / "theirs", "gumlog", 30), log)
+        later = theirs(tmp_path / "all", "gumlog", 45)
+        with Log.open(tmp_path / "all-of-it") as whole:
+            interop.import_log(later, whole)
+            interop.export_log(whole, tmp_path / "later", format="gumlog", start=trimmed)
+        if trimmed < 30:
+            assert interop.import_log(tmp_path / "later", log).records == 15
+            assert all_of(log) == [(i, b"record %d" % i) for i in range(45)]
+        else:
+            with pytest.raises(ImportMismatch):
+                interop.import_log(tmp_path / "later", log)
 
 
 def test_an_empty_log_that_is_too_far_is_not_continued(tmp_path: Path) -> None:
@@ -322,3 +343,31 @@ def test_an_import_that_is_killed_goes_on_with_nothing_lost_or_doubled(tmp_path:
 @every_format
 def test_an_import_that_is_killed_again_and_again_goes_on(tmp_path: Path, format: str) -> None:
     killed_again_and_again(tmp_path, format, [1, 2, 3, 2, 5, 4, 2])
+
+
+# --- memory
+
+MEASURED = """
+import resource, sys
+from sawlog import Log, LogConfig, interop
+with Log.open(sys.argv[2], LogConfig(durability="os")) as log:
+    interop.import_log(sys.argv[1], log)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+@pytest.mark.slow
+@every_format
+def test_memory_does_not_depend_on_the_size_of_the_log(tmp_path: Path, format: str) -> None:
+    """Ten times as much data, in one segment, and no more than some megabytes more."""
+    needed = []
+    for number, count in enumerate((100_000, 1_000_000)):
+        with Log.open(tmp_path / f"ours-{number}", LogConfig(durability="os")) as log:
+            for start_ in range(0, count, 10_000):
+                log.append_many([b"%08d" % i * 15 for i in range(start_, start_ + 10_000)])
+            interop.export_log(log, tmp_path / f"theirs-{number}", format=format)
+        command = [sys.executable, "-c", MEASURED, tmp_path / f"theirs-{number}", tmp_path / f"copy-{number}"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        needed.append(int(done.stdout))
+    assert needed[1] - needed[0] < 30, f"{needed} MiB"

@@ -191,7 +191,7 @@ def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
         return
     if not resume:
         raise ImportMismatch(f"{log.path} holds records already, and this import was not to go on with another")
-    if lowest < first or not _same_record(source, log, following - 1):
+    if following <= first or not _same_record(source, log, following - 1):
         raise ImportMismatch(
             f"{log.path} holds offsets {lowest} to {following - 1}, which are not a beginning of {source.path}; "
             "import into a new log"
