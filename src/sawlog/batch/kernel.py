@@ -189,6 +189,17 @@ def add64(a: cython.longlong, b: cython.longlong) -> cython.longlong:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
+def sub64(a: cython.longlong, b: cython.longlong) -> cython.longlong:
+    """a - b, wrapping likewise; add64(a, -b) would not do, because the smallest number has no negative."""
+    if cython.compiled:
+        return cython.cast(cython.longlong, cython.cast(cython.ulonglong, a) - cython.cast(cython.ulonglong, b))
+    return ((a - b + 2**63) & (2**64 - 1)) - 2**63
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def put32(b: cython.uchar[::1], p: cython.Py_ssize_t, x: cython.longlong) -> cython.void:
     b[p] = (x >> 24) & 255
     b[p + 1] = (x >> 16) & 255
@@ -2398,7 +2409,7 @@ def keep_records(
                     fresh = False
                 if kept == 0 or stamp > top:
                     top = stamp
-                ts = add64(stamp, -new_time)
+                ts = sub64(stamp, new_time)
                 delta = offset - new_base
                 size = 1 + varint_size(ts) + varint_size(delta) + varint_size(klen) + (rend - kpos)
                 at = put_varint(out, at, size)

@@ -108,13 +108,29 @@ def malformed(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[in
             return
         total = int(run[:, COUNT].sum())
         numbers = memoryview(np.empty(2 * total, np.int64))
-        bad: int = kernel.decode_columns(
+        said = kernel.decode_columns(
             body, memoryview(run), len(run), numbers[:total], numbers[total:], *_NO_PAYLOAD, *_NO_PAYLOAD, False, False
-        )[0]
+        )
+        bad: int = said[0]
+        if said[6]:  # what is inside the headers, it has not looked at; before `bad`, that may be wrong, too
+            wrong = _first_bad_headers(body, run if bad < 0 else run[:bad], said[6])
+            bad = bad if wrong < 0 else wrong
         if bad >= 0:
             yield done + bad, CorruptBatch(MALFORMED)
             return
         done += len(run)
+
+
+def _first_bad_headers(view: memoryview, rows: Rows, most: int) -> int:
+    """The number of the first row with a record whose headers do not parse, or -1; there are at most so many."""
+    size = int((rows[:, BODY_END] - rows[:, BODY]).sum())
+    lists, names, contents = (memoryview(np.empty(n + 1, np.int32)) for n in (int(rows[:, COUNT].sum()), most, most))
+    data = memoryview(np.empty(2 * size, np.uint8))
+    valid = memoryview(np.empty((most + 7) >> 3, np.uint8))
+    bad: int = kernel.decode_headers(
+        view, memoryview(rows), len(rows), lists, names, data[:size], contents, data[size:], valid
+    )[0]
+    return bad
 
 
 def records(view: memoryview, rows: Rows, start: int, end: int, found: list[Record], max_bytes: int) -> int:

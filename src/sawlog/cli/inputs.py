@@ -206,8 +206,8 @@ def _try(number: int, make: Callable[..., Entry], *arguments: Any) -> Entry | Ba
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-    except ValueError as error:
+        found = json.loads(text)  # also what JSON does not allow and others write: NaN
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"a JSON object is wanted, not {type(found).__name__}")

@@ -7,6 +7,7 @@ Each reader raises `ValueError` with what would have been right; the options tur
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime, timedelta
 
@@ -32,14 +33,23 @@ def size_bytes(text: str) -> int:
     found = _SIZE.fullmatch(text.strip().lower())
     if not found or found[2] not in _SIZES:
         raise ValueError(f"{text!r} is not a size; write 4096, 64KiB, 10MB or 1GiB")
-    return int(float(found[1]) * _SIZES[found[2]]) if "." in found[1] else int(found[1]) * _SIZES[found[2]]
+    return (
+        int(_finite(float(found[1]) * _SIZES[found[2]], text)) if "." in found[1] else int(found[1]) * _SIZES[found[2]]
+    )
 
 
 def duration_ms(text: str) -> int:
     """`7d`, `1h30m`, `250ms`, as milliseconds."""
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration; write 250ms, 10s, 5m, 1h30m, 7d or 2w")
-    return round(sum(float(number) * _DURATIONS_MS[unit] for number, unit in _DURATION_PART.findall(text)))
+    found = sum(float(number) * _DURATIONS_MS[unit] for number, unit in _DURATION_PART.findall(text))
+    return round(_finite(found, text))
+
+
+def _finite(number: float, text: str) -> float:
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]!r}… is too large a number")
+    return number
 
 
 def time_ms(text: str) -> int:
@@ -56,7 +66,10 @@ def time_ms(text: str) -> int:
             f"{text!r} is not a time; write 2026-11-01, 2026-11-01T08:30, 2026-11-01T08:30:00Z, or seconds (10 digits) "
             "or milliseconds (13) since 1970"
         )
-    return (found.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+    try:
+        return (found.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+    except OverflowError:  # in the first or the last year that there is, and in another zone not any more
+        raise ValueError(f"{text!r} is beyond what a time can be") from None
 
 
 # --- show

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from ..batch.checksum import with_line, without_line
+from ..batch.text import parse_json
 from ..errors import CorruptFile
 from ..storage import Directory
 from .names import CHECKPOINT
@@ -51,7 +52,7 @@ class Checkpoint:
         if body is None or not body.startswith(f"{_TITLE}\n".encode()):
             raise CorruptFile("a checkpoint whose checksum does not match")
         try:
-            found = json.loads(body[len(_TITLE) + 1 :])
+            found = parse_json(body[len(_TITLE) + 1 :])
             return cls(
                 clean=_as(bool, found["clean"]),
                 durable_offset=_as(int, found["durable_offset"]),

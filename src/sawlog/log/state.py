@@ -20,6 +20,7 @@ import json
 from dataclasses import asdict, dataclass, field
 
 from ..batch.checksum import with_line, without_line
+from ..batch.text import parse_json
 from ..errors import CorruptFile
 from ..storage import Directory
 from .names import UPKEEP
@@ -77,7 +78,7 @@ class UpkeepState:
         if body is None or not body.startswith(_TITLE):
             raise CorruptFile("an upkeep file whose checksum does not match")
         try:
-            found = json.loads(body[len(_TITLE) :])
+            found = parse_json(body[len(_TITLE) :])
             return cls(
                 cleaned=[(int(offset), int(when)) for offset, when in found["cleaned"]],
                 damaged=bool(found["damaged"]),

@@ -18,6 +18,7 @@ import json
 from typing import Any, TypeVar
 
 from ..batch.checksum import crc32c
+from ..batch.text import parse_json
 from ..errors import CorruptFile
 from ..storage import Directory
 
@@ -39,7 +40,7 @@ def decode(data: bytes, path: str) -> dict[str, Any]:
     if mark != f'{crc32c(body):08x}"\n}}\n'.encode():
         raise CorruptFile(f"{path}: its checksum does not match; restore it from a copy")
     try:
-        fields: dict[str, Any] = json.loads(data)
+        fields: dict[str, Any] = parse_json(data)
     except ValueError as error:
         raise CorruptFile(f"{path} does not parse: {error}") from error
     del fields["crc32c"]
@@ -51,9 +52,9 @@ def load(directory: Directory, name: str) -> dict[str, Any]:
     return decode(directory.read(name), f"{directory.path}/{name}")
 
 
-def store(directory: Directory, name: str, fields: dict[str, Any]) -> None:
-    """Replace a document, atomically and durably."""
-    directory.replace(name, encode(fields))
+def store(directory: Directory, name: str, fields: dict[str, Any], *, durable: bool = True) -> None:
+    """Replace a document, atomically, and durably unless it means nothing after a power cut."""
+    directory.replace(name, encode(fields), durable=durable)
 
 
 def field(fields: dict[str, Any], name: str, kind: type[T], path: str) -> T:

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
+from ..batch.text import parse_json
 from ..config import MIB, LogConfig, UpkeepConfig
 from ..errors import (
     CorruptBatch,
@@ -150,14 +151,16 @@ class OffsetStore:
 
     def _apply(self, key: bytes | None, value: bytes | None) -> None:
         try:
-            kind, group, topic, partition = json.loads(key or b"")
+            kind, group, topic, partition = parse_json(key or b"")
             if kind != "offset":
                 return  # of a later version of this program
+            if not isinstance(group, str) or not isinstance(topic, str) or type(partition) is not int:
+                raise ValueError("not the name of a group, the name of a topic and a number")
             offsets = self._groups.setdefault(group, {})
             if value is None:
                 offsets.pop((topic, partition), None)
                 return
-            found = json.loads(value)
+            found = parse_json(value)
             offsets[topic, partition] = Committed(
                 int(found["offset"]),
                 str(found["topic_id"]),

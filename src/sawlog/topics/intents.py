@@ -76,10 +76,12 @@ from . import documents
 from .names import STAGING, quoted
 
 #: How much is read from a staged file and appended at once.
-_PLACE_BYTES = 8 << 20
+_PLACE_BYTES = 2 << 20
 _POLL_S = 0.005
 #: How long what tasks have staged waits for the commit of their job, if nobody says otherwise.
 _LEASE_S = 24 * 3600.0
+#: So much goes into an intent itself: a file of its own would cost more fsyncs.
+INLINE_BYTES = 64 << 10
 #: A quoted name has to leave room for a suffix in a file name.
 _LONGEST_NAME = 200
 _OWNER, _BATCHES, _LEASE, _INTENT, _APPLIED, _NAME, _COMMITTED = (
@@ -170,16 +172,32 @@ class Intent:
                 Part(
                     str(each["topic"]),
                     str(each["topic_id"]),
-                    int(each["partition"]),
-                    int(each["count"]),
-                    tuple(Piece(str(file), int(at), int(size_bytes)) for file, at, size_bytes in each["pieces"]),
-                    int(each["offset"]),
+                    _count(each["partition"]),
+                    _count(each["count"]),
+                    tuple(
+                        Piece(_file(file), _count(at), _count(size_bytes)) for file, at, size_bytes in each["pieces"]
+                    ),
+                    _count(each["offset"]),
                 )
                 for each in fields["parts"]
             )
-            return cls(str(fields["id"]), parts, fields["name"], fields["sequence"], b64decode(fields["data"]))
+            check_name(fields["name"], fields["sequence"])
+            return cls(_file(fields["id"]), parts, fields["name"], fields["sequence"], b64decode(fields["data"]))
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile(f"{path} is no intent: {error}") from error
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a number from 0 on")
+    return value
+
+
+def _file(value: object) -> str:
+    """A name in `staging/`: what a document says must not lead anywhere else."""
+    if not isinstance(value, str) or "/" in value or "\0" in value:
+        raise ValueError(f"{value!r} is not the name of a file")
+    return value
 
 
 class StagedFile:
@@ -187,14 +205,16 @@ class StagedFile:
 
     def __init__(self, staging: Directory, name: str) -> None:
         self.name = name
-        self._storage: Storage = staging.create(name)
+        # Its name is made durable by the commit, which syncs the directory before the intent speaks of it.
+        staging.replace(name, b"", durable=False)
+        self._storage: Storage = staging.open(name)
 
     def write(self, batches: Buffer) -> Piece:
         """Add finished batches."""
         return Piece(self.name, self._storage.append(batches), len(batches))
 
     def sync(self) -> None:
-        """Return when everything written survives a power cut."""
+        """Return when everything written survives a power cut, once `staging/` is synced, too."""
         self._storage.sync()
 
     def close(self) -> None:
@@ -282,7 +302,8 @@ class Intents:
         if self._staging is None:
             with self._opening:
                 if self._staging is None:
-                    self._staging = self._root.child(STAGING, create=True)
+                    there = STAGING in self._root.children()  # durably: it is older than the store's own file
+                    self._staging = self._root.child(STAGING, create=not there)
         return self._staging
 
     def _exists(self) -> bool:
@@ -300,7 +321,8 @@ class Intents:
         """Keep what is staged under an id from being swept for so long, though nobody holds it: tasks stage, and end,
         before their job commits. Each label once."""
         until_ms = int((time.time() + seconds) * 1000)
-        documents.store(self.staging, _file_name(id_, label, _LEASE), {"until_ms": until_ms})
+        # After a power cut there is no job any more that could commit.
+        documents.store(self.staging, _file_name(id_, label, _LEASE), {"until_ms": until_ms}, durable=False)
 
     def adopt(self, id_: str, *, timeout_s: float = 5.0) -> Stage:
         """The stage of an id under which other processes have staged. Whoever opens the store and sweeps has it for a
@@ -388,17 +410,21 @@ class Intents:
                 log.sync()  # what precedes the part must not be lost when the part is found again
             placed = [replace(part, offset=log.next_offset) for part, log in zip(ordered, logs, strict=True)]
             intent = Intent(stage.id, tuple(placed), name, sequence, data)
+            if any(piece.file for part in placed for piece in part.pieces):
+                self.staging.sync()
             self._place_all(intent, logs)
         return intent
 
     def _place_all(self, intent: Intent, logs: Sequence[Log]) -> None:
         """From the commit point to the end. The caller holds the logs."""
+        written = False
         try:
             documents.store(self.staging, intent.file, intent.fields())
+            written = True
             for part, log in zip(intent.parts, logs, strict=True):
                 self._place(intent, part, log)
         except BaseException as error:
-            self._take_back(intent, logs, error)
+            self._take_back(intent, logs, error, written=written)
             if not isinstance(error, Exception):
                 raise  # an interrupt stays one
             raise TransactionAborted(f"nothing was stored: {error}") from error
@@ -407,23 +433,29 @@ class Intents:
         except BaseException as error:
             raise self._give_up(intent, logs, error) from error
 
-    def _take_back(self, intent: Intent, logs: Sequence[Log], why: BaseException) -> None:
+    def _take_back(self, intent: Intent, logs: Sequence[Log], why: BaseException, *, written: bool) -> None:
         """Undo what was placed, then the intent; or leave it to the next one who opens the store."""
+        there = written
         try:
             for part, log in zip(intent.parts, logs, strict=True):
                 log.truncate(part.offset)
+            there = False
             self.staging.remove(intent.file)
             self.staging.sync()
         except BaseException:
-            raise self._give_up(intent, logs, why) from why
+            raise self._give_up(intent, logs, why, there=there) from why
 
-    def _give_up(self, intent: Intent, logs: Sequence[Log], why: BaseException) -> TransactionError:
-        """Nobody may write at the promised offsets: end writing here, whoever opens next goes on."""
+    def _give_up(
+        self, intent: Intent, logs: Sequence[Log], why: BaseException, *, there: bool = False
+    ) -> TransactionError:
+        """Nobody may write at the promised offsets: end writing here, whoever opens next goes on. If the intent is
+        `there`, durably, it need not be written again, for which a full disk has no room."""
         for log in logs:
             log.fail(why)
         path = f"{self.staging.path}/{intent.file}"
         try:
-            documents.store(self.staging, intent.file, intent.fields())
+            if not there:
+                documents.store(self.staging, intent.file, intent.fields())
         except BaseException:
             return TransactionError(
                 f"the transaction could be neither completed nor taken back ({why}); whether it is stored is decided "
@@ -438,7 +470,7 @@ class Intents:
             # A batch that is not wholly there is not there at all.
             there = [size for count, size in counts if (passed := passed + count) <= skip]
             if rest := raw[sum(there) :]:
-                log.append_batches(rest, trusted=True)
+                log.place_batches(bytearray(rest))
         if passed != part.count:
             raise CorruptFile(f"{self.staging.path}: {passed} records are staged, and {part.count} were committed")
         log.sync()
@@ -540,8 +572,11 @@ class Intents:
                 try:
                     if int(documents.load(self.staging, name)["until_ms"]) > time.time() * 1000:
                         return True
+                except CorruptFile as error:
+                    _logger.warning("kept, because nobody can say whether it is still needed: %s", error)
+                    return True
                 except (SawlogError, KeyError, TypeError, ValueError):
-                    pass  # damaged or just gone: it keeps nothing
+                    pass  # just gone: it keeps nothing
         return False
 
     # --- names
@@ -621,7 +656,8 @@ def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tupl
     """Whole batches of a piece. What is in them, the log checks when they are appended."""
     position, end, want = piece.position, piece.position + piece.size_bytes, _PLACE_BYTES
     while position < end:
-        block = memoryview(read(position, min(want, end - position)))
+        wanted = min(want, end - position)
+        block = memoryview(read(position, wanted))
         counts: list[tuple[int, int]] = []
         at = 0
         while len(block) - at >= HEADER_BYTES:
@@ -633,7 +669,7 @@ def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tupl
                 break
             counts.append((int.from_bytes(block[at + 23 : at + 27], "big", signed=True) + 1, size))
             at += size
-        if not counts and len(block) >= min(want, end - position):
+        if not counts and min(want, end - position) == wanted:  # to read the same again would change nothing
             raise CorruptFile(f"{piece.file or 'an intent'}: there is no whole batch at byte {position}")
         if counts:
             yield block[:at], counts

@@ -40,6 +40,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..batch.text import parse_json
 from ..errors import DirectoryLocked, InvalidConfig, StorageError
 from ..storage import Directory, Lock
 from .assignment import Share
@@ -80,7 +81,7 @@ def _note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
     """The signature and the note in a lock's file; an empty note where there is none, or it is just being written."""
     try:
         signature, _, rest = directory.read(name).partition(b"\n")
-        found = json.loads(rest.partition(b"\n")[0])
+        found = parse_json(rest.partition(b"\n")[0])
     except (StorageError, ValueError):
         return "", {}
     return signature.decode("utf-8", "replace"), found if isinstance(found, dict) else {}

@@ -1,0 +1,218 @@
+"""kill -9, again and again, over every kind of work; `python -m tests.faults kills --kills 1000 --seed S`.
+
+This process imports everything, opens nothing, and forks: a victim that works (`victims.Work.work`) with a pipe on
+which it says what was acknowledged; after a moment it is killed; then a second process checks the directory
+(`Work.check`) and ends, in order or not; then the next victim goes on in the same directory. Some victims are killed
+while they are still opening, and some directories are not looked at between two victims. Forking instead of starting
+Python makes it some twenty kills a second on a busy machine.
+
+The seed decides what is done and when to kill; the machine decides how far a victim has come by then, so a run is not
+the same twice. A violation keeps the directory, and says where it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import pickle
+import random
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from .report import Tally, say
+from .victims import WORKS, Round, Work, prepare
+
+#: So many victims use a directory before a new one is begun: checking takes longer the more there is.
+VICTIMS_A_DIRECTORY = 12
+#: How long anything may take that takes milliseconds.
+PATIENCE_S = 60.0
+_PIPE_BYTES = 1 << 20
+_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which `fcntl` has no name for
+
+
+class Ended(AssertionError):
+    """A victim or a checker ended by itself."""
+
+
+class Pipe:
+    """What a forked process says, line by line or as a whole."""
+
+    def __init__(self, work: Callable[[], None], errors: str) -> None:
+        self.read_fd, write_fd = os.pipe()
+        with_room(write_fd)
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.read_fd)
+            _run(work, write_fd, errors)
+        os.close(write_fd)
+        self.said = bytearray()
+
+    def listen(self, seconds: float, until: bytes | None = None) -> bool:
+        """Take what is said for so long, or until something was said, or until it ended: then False."""
+        deadline = time.monotonic() + seconds
+        while until is None or until not in self.said:
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                return True
+            if select.select([self.read_fd], [], [], rest)[0]:
+                more = os.read(self.read_fd, _PIPE_BYTES)
+                if not more:
+                    return False
+                self.said += more
+        return True
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def end(self) -> int:
+        """Its exit code, and all that it said before."""
+        alive = self.listen(PATIENCE_S)
+        if alive:
+            self.kill()
+        os.close(self.read_fd)
+        _, status = os.waitpid(self.pid, 0)
+        if alive:
+            raise Ended("hangs")
+        return os.waitstatus_to_exitcode(status)
+
+
+def with_room(fd: int) -> None:
+    """A pipe that takes some milliseconds of work before somebody has to read."""
+    import fcntl
+
+    try:
+        fcntl.fcntl(fd, _SET_PIPE_SIZE, _PIPE_BYTES)
+    except OSError:
+        pass  # more pipes than this user may have large: a small one does as well
+
+
+def _run(work: Callable[[], None], write_fd: int, errors: str) -> NoReturn:
+    """In the forked process. What it says goes to the pipe, what it complains about to a file."""
+    try:
+        os.dup2(write_fd, 1)
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        prepare()
+        work()
+        sys.stdout.flush()
+        os._exit(0)
+    except BaseException:
+        try:
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(1)
+
+
+class Killer:
+    """Kills victims of one kind of work."""
+
+    def __init__(self, work: Work, root: str, chance: random.Random, tally: Tally) -> None:
+        self.work = work
+        self.root = root
+        self.chance = chance
+        self.tally = tally
+        self.numbers = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """With a directory of its own."""
+        self.place = tempfile.mkdtemp(prefix=self.work.name.replace(" ", "-") + "-", dir=self.root)
+        self.state: Any = None
+        self.waiting: list[Round] = []
+        self.victims = 0
+
+    def step(self) -> None:
+        """Kill one; check, unless the next is to die first, too."""
+        if self.victims == VICTIMS_A_DIRECTORY:
+            shutil.rmtree(self.place)
+            self.begin()
+        self.victims += 1
+        self.waiting.append(self.kill())
+        self.tally.advance(what=f"kills: {self.work.name}")
+        last = self.victims == VICTIMS_A_DIRECTORY
+        if self.work.chained and not last and self.chance.random() < 0.25:
+            return
+        self.check()
+
+    def kill(self) -> Round:
+        """One victim; what it said."""
+        self.numbers += 1
+        number = self.numbers
+        errors = f"{self.root}/errors"
+        victim = Pipe(lambda: self.work.work(self.place, number, self.state), errors)
+        early = self.chance.random() < 0.25
+        pause_s = self.chance.uniform(0, 0.008 if early else 0.025)
+        alive = victim.listen(PATIENCE_S, b"ready\n") if not early else True
+        alive = alive and victim.listen(pause_s)
+        if alive:
+            victim.kill()
+        code = victim.end()
+        if code != -signal.SIGKILL:
+            with open(errors, encoding="utf-8") as file:
+                raise Ended(f"the victim ended by itself with {code}:\n{file.read()}")
+        lines = victim.said[: victim.said.rfind(b"\n") + 1].decode().splitlines()
+        if "ready" not in lines:
+            self.tally.counts["killed while opening"] += 1
+        return Round(number, [line.split() for line in lines])
+
+    def check(self) -> None:
+        """In a process of its own, so that this one never has a thread or a file."""
+        errors = f"{self.root}/errors"
+
+        def checking() -> None:
+            found: Counter[str] = Counter()
+            state = self.work.check(self.place, self.state, self.waiting, found)
+            sys.stdout.buffer.write(pickle.dumps((state, found)))
+
+        checker = Pipe(checking, errors)
+        code = checker.end()
+        if code:
+            with open(errors, encoding="utf-8") as file:
+                raise AssertionError(f"the check ended with {code}:\n{file.read()}")
+        self.state, found = pickle.loads(bytes(checker.said))
+        self.tally.counts.update(found)
+        self.waiting = []
+
+
+def kill_many(kills: int, seed: int, works: list[str], root: str, tally: Tally) -> None:
+    """So many kills, one kind of work after the other."""
+    gc.collect()
+    gc.freeze()  # or every fork would copy what the collector touches
+    killers = [Killer(WORKS[name], root, random.Random(f"{seed} {name}"), tally) for name in works]
+    for number in range(kills):
+        killer = killers[number % len(killers)]
+        try:
+            killer.step()
+        except AssertionError as error:
+            said = "\n".join(" ".join(line) for round_ in killer.waiting for line in round_.lines[-5:])
+            again = f'python -m tests.faults kills --seed {seed} --kills {kills} --work "{killer.work.name}"'
+            tally.violation(
+                f"{killer.work.name}, kill {number}, directory {killer.place}\n{error}\n"
+                f"it had said last:\n{said}\nagain, with luck: {again}"
+            )
+            killer.begin()
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kills", type=int, default=1000, help="how many (default: 1000)")
+    parser.add_argument("--work", choices=list(WORKS), action="append", help="only this kind; may be repeated")
+    parser.add_argument("--directory", help="where to work (default: a temporary directory)")
+
+
+def run(options: argparse.Namespace) -> int:
+    tally = Tally("kill -9", options.kills, "kills")  # its bar has a thread of its own, and this process forks
+    root = tempfile.mkdtemp(prefix="sawlog-kills-", dir=options.directory)
+    kill_many(options.kills, options.seed, options.work or list(WORKS), root, tally)
+    if not tally.failed:
+        shutil.rmtree(root)
+    say(f"seed {options.seed}")
+    return tally.finish()

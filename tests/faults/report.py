@@ -1,0 +1,75 @@
+"""What the laboratory says while it runs: a bar for whoever watches, plain lines for everybody, a count at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from types import TracebackType
+
+from sawlog.cli.progress import Progress
+
+#: Where nobody watches, a line so often says that it is still at work.
+_SIGN_OF_LIFE_S = 30.0
+
+
+def say(*lines: str) -> None:
+    """To standard output, at once."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+class Tally:
+    """Counts what was done and what was found; the exit code is in `failed`."""
+
+    def __init__(self, title: str, total: int | None, unit: str) -> None:
+        self._title, self._unit, self._total = title, unit, total
+        self._bar = Progress(title, total, unit)
+        self.counts: Counter[str] = Counter()
+        #: What was found, each with the line that replays it.
+        self.violations: list[str] = []
+        self._started = self._spoken = time.monotonic()
+
+    def __enter__(self) -> Tally:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, error, trace)
+
+    @property
+    def done(self) -> int:
+        """How many so far."""
+        return self._bar.done
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything was found."""
+        return bool(self.violations)
+
+    def advance(self, count: int = 1, *, what: str = "") -> None:
+        """So many more, of that kind."""
+        self._bar.advance(count)
+        if what:
+            self.counts[what] += count
+        now = time.monotonic()
+        if now - self._spoken > _SIGN_OF_LIFE_S and not sys.stderr.isatty():
+            self._spoken = now
+            of = f" of {self._total:,}" if self._total else ""
+            say(f"{self._title}: {self.done:,}{of} {self._unit}, {len(self.violations)} violations")
+
+    def violation(self, text: str) -> None:
+        """Something was found."""
+        self.violations.append(text)
+        say(f"VIOLATION {text}")
+
+    def finish(self) -> int:
+        """Say all counts; gives the exit code."""
+        seconds = time.monotonic() - self._started
+        for what, count in sorted(self.counts.items()):
+            say(f"  {what:40} {count:12,}")
+        rate = f"{self.done / seconds:,.0f}/s" if seconds > 0 else ""
+        say(f"{self._title}: {self.done:,} {self._unit} in {seconds:.1f} s ({rate}), {len(self.violations)} violations")
+        return 1 if self.violations else 0

@@ -1,0 +1,78 @@
+"""Compile the kernel with AddressSanitizer and UndefinedBehaviorSanitizer, into build/asan; prints where it is.
+
+For `python -m tests.faults asan`. The kernel that the package runs with is not touched. Exits with 2, and says what is
+missing, where the compiler or its sanitizers are not installed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src/sawlog/batch/kernel.py"
+PLACE = ROOT / "build/asan"
+FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+
+
+def library(name: str) -> Path | None:
+    """A sanitizer's runtime, which has to be loaded before Python is."""
+    try:
+        done = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    found = Path(done.stdout.strip())
+    return found if found.is_absolute() and found.exists() else None
+
+
+def missing() -> str | None:
+    """What this machine lacks, in words."""
+    try:
+        subprocess.run(["gcc", "--version"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "there is no gcc here"
+    for name in ("libasan.so", "libubsan.so"):
+        if library(name) is None:
+            return f"{name} is missing: install gcc's sanitizers (libasan, libubsan; part of libgcc-dev on Debian)"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "Python.h is missing: install Python's headers"
+    return None
+
+
+def target() -> Path:
+    """Where the extension goes."""
+    return PLACE / f"kernel{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def build() -> Path:
+    """The extension; built if it is missing or older than its source."""
+    made = target()
+    if made.exists() and made.stat().st_mtime_ns > max(p.stat().st_mtime_ns for p in (SOURCE, Path(__file__))):
+        return made
+    PLACE.mkdir(parents=True, exist_ok=True)
+    made.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as work:
+        generated = Path(work) / "kernel.c"
+        # The module's full name, so that it can take the place of the other one.
+        command = ["-m", "cython", "-3", "--module-name", "sawlog.batch.kernel", str(SOURCE), "-o", str(generated)]
+        subprocess.run([sys.executable, *command], check=True)
+        include = f"-I{sysconfig.get_path('include')}"
+        subprocess.run(["gcc", "-shared", "-fPIC", *FLAGS, include, str(generated), "-o", str(made)], check=True)
+    return made
+
+
+def main() -> int:
+    """Build, and say where it is."""
+    lacking = missing()
+    if lacking is not None:
+        print(f"cannot build with AddressSanitizer: {lacking}", file=sys.stderr)
+        return 2
+    print(build())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
