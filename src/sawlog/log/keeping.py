@@ -1,7 +1,7 @@
 """Taking in batches at the offsets that they have already: what another log has made, moved here as it is.
 
-An append gives a batch the next offsets by patching it. Here a batch keeps what it says: base offset, leader epoch, all
-of it, so that not a byte of it changes. The log's own rule stays what it is, that each batch begins where the one before
+An append gives a batch the next offsets by patching it. Here a batch keeps what it says, base offset, leader epoch and
+all, so that not a byte of it changes. The log's own rule stays what it is, that each batch begins where the one before
 it ended: where offsets are missing (compaction in another system drops whole batches), a batch without records stands
 for them, as our own compaction leaves one. Nothing is decoded, and nothing is copied that has no gap before it.
 
@@ -92,7 +92,7 @@ def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryv
     if (rows[:, BASE] < ends).any():
         at = int((rows[:, BASE] < ends).argmax())
         raise InvalidRecord(
-            f"a batch begins at offset {rows[at, BASE]}, and what precedes it ends at {ends[at] - 1}; nothing was stored"
+            f"a batch begins at offset {rows[at, BASE]}, where {ends[at]} or more was expected; nothing was stored"
         )
     begin, end = int(rows[0, POSITION]), int(rows[-1, POSITION] + rows[-1, SIZE])
     gaps = np.flatnonzero(rows[:, BASE] != ends).tolist()
