@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -70,6 +71,27 @@ def test_a_batch_below_the_end_is_refused_and_nothing_is_stored(place: Place) ->
             log.append_kept(raw)
     assert place.files()[named(0)] == before
     assert log.append(b"next") == 5
+
+
+def test_a_batch_that_reaches_over_the_beginning_of_an_empty_log_is_taken_whole(place: Place) -> None:
+    raw = foreign((40, [b"a", b"b", b"c"]), (43, [b"d"]))
+    log = place.open()
+    log.advance(42)
+    assert log.append_kept(raw) == range(42, 44)
+    assert place.files()[named(40)] == raw
+    assert (log.lowest_offset, log.next_offset) == (42, 44)
+    assert values(log) == [b"c", b"d"]
+    log.close()
+    log = place.open()
+    assert log.recovery.findings == []
+    assert (log.lowest_offset, values(log)) == (42, [b"c", b"d"])
+
+
+def test_fillers_have_the_leader_epoch_of_their_neighbour(place: Place) -> None:
+    log = place.open()
+    log.append_kept(foreign((0, [b"a"])) + foreign((5, [b"b"]), epoch=7))
+    log.advance(9, leader_epoch=8)
+    assert [each.leader_epoch for each in place.batches()] == [3, 3, 7, 8]
 
 
 def test_a_wrong_checksum_is_refused(place: Place) -> None:
@@ -186,17 +208,19 @@ def test_readers_see_an_advance(file_place: Place) -> None:
     assert values(reader) == [b"a"]
 
 
-def test_an_advance_that_fails_at_any_step_leaves_an_empty_log() -> None:
-    failures = 0
+def failing_at_every_step(before: Callable[[Log], object], work: Callable[[Log], object]) -> Iterator[tuple[bool, Log]]:
+    """Do `work` on a new log with each I/O call failing in turn, with and without effect; whether it said that it was
+    done, and the log as it is when it is opened again."""
     for number in range(1, 100):
         for effect in ("nothing", "all"):
             inner = MemoryDirectory()
-            Log.open(inner).close()
+            with Log.open(inner) as log:
+                before(log)
             directory = FaultyDirectory(inner)
             log = Log.open(directory)
-            directory.arm(Fault(number, effect=effect))
+            directory.arm(Fault(number, effect=effect))  # type: ignore[arg-type]
             try:
-                log.advance(1000)
+                work(log)
                 done = True
             except SawlogError:
                 done = False
@@ -205,11 +229,23 @@ def test_an_advance_that_fails_at_any_step_leaves_an_empty_log() -> None:
             log.close()
             with Log.open(inner) as log:
                 assert log.recovery, f"call {number}: {log.recovery}"
-                assert log.lowest_offset == log.next_offset
-                assert log.next_offset == 1000 if done else log.next_offset in (0, 1000)
-                assert log.append(b"a") in (0, 1000)
+                yield done, log
                 assert log.verify()
-            failures += failed
         if not failed:
-            break
-    assert failures > 10
+            assert number > 5
+            return
+
+
+def test_an_advance_that_fails_at_any_step_leaves_an_empty_log() -> None:
+    for done, log in failing_at_every_step(lambda log: None, lambda log: log.advance(1000)):
+        assert log.lowest_offset == log.next_offset
+        assert log.next_offset == 1000 if done else log.next_offset in (0, 1000)
+        assert log.append(b"a") in (0, 1000)
+
+
+def test_a_batch_over_the_beginning_is_there_or_not_whatever_fails() -> None:
+    raw = foreign((40, [b"a", b"b", b"c"]))
+    for done, log in failing_at_every_step(lambda log: log.advance(42), lambda log: log.append_kept(raw)):
+        assert log.lowest_offset == 42
+        assert values(log) == [b"c"] if done else values(log) in ([], [b"c"])
+        assert log.append(b"x") == (43 if values(log)[:1] == [b"c"] else 42)

@@ -6,7 +6,9 @@ it ended: where offsets are missing (compaction in another system drops whole ba
 for them, as our own compaction leaves one. Nothing is decoded, and nothing is copied that has no gap before it.
 
 An empty log can be told where to begin (`advance`): its only file, which is empty, is renamed. The new start is written
-down before that, so that a crash in between leaves an empty log that goes on at the same place.
+down before that, so that a crash in between leaves an empty log that goes on at the same place. The first batch of an
+empty log may reach over its beginning (somebody has dropped the first records of it): then the file begins where the
+batch does, and what lies below the log's start stays out of sight.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 
 from ..batch import kernel
 from ..batch.checksum import crc32c
-from ..batch.header import BASE, HEADER_BYTES, LAST, MAX_TIME, POSITION, SIZE, Rows, new_rows
+from ..batch.header import BASE, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE, Rows, new_rows
 from ..errors import InvalidRecord, OffsetMismatch
 from .append import Appender
 from .index import SegmentIndex
@@ -37,21 +39,24 @@ def place_kept(log: Appender, data: memoryview, rows: Rows) -> range:
     with log.lock:
         log.check_open()
         first = log.segments.next_offset
-        data, rows = _without_gaps(data, rows, first)
+        if int(rows[0, BASE]) < first <= int(rows[0, LAST]) and _is_empty(log):
+            log.check_sizes(rows)
+            _rename(log, int(rows[0, BASE]))
+        data, rows = _without_gaps(data, rows, log.segments.next_offset)
         log.check_sizes(rows)
         try:
             start = 0
             while start < len(rows):
                 start = _place_run(log, data, rows, start)
         except BaseException:
-            log.take_back(first)
+            log.take_back(max(first, log.segments.lowest_offset))
             raise
         end = log.segments.next_offset
     log.segments.wake()
     return range(first, end)
 
 
-def advance(log: Appender, offset: int) -> int:
+def advance(log: Appender, offset: int, leader_epoch: int = 0) -> int:
     """Let the next record have this offset; how many offsets are passed over. They hold no record, ever."""
     with log.lock:
         log.check_open()
@@ -59,27 +64,33 @@ def advance(log: Appender, offset: int) -> int:
         if offset < following:
             raise OffsetMismatch(offset, following)
         if offset > following:
-            if len(log.segments.all) == 1 and not log.segments.active.size:
-                _begin_at(log, offset)
+            if _is_empty(log):
+                with log.exclusive():
+                    note_start(log, offset)
+                    _rename(log, offset)
             else:
-                data = _fillers(following, offset, -1)
+                data = _fillers(following, offset, -1, leader_epoch)
                 place_kept(log, memoryview(data), _rows_of(memoryview(data)))
     log.segments.wake()
     return offset - following
 
 
-def _begin_at(log: Appender, offset: int) -> None:
-    """An empty log begins here from now on."""
+def _is_empty(log: Appender) -> bool:
+    return len(log.segments.all) == 1 and not log.segments.active.size
+
+
+def _rename(log: Appender, base: int) -> None:
+    """Let the only segment, which is empty, begin here."""
     directory, old = log.directory, log.segments.active
     with log.exclusive():
-        note_start(log, offset)
+        log.retreat((base, base, 0))  # a watermark that speaks of a later file would make its absence a loss
         try:
             old.remove_index()
-            directory.rename(old.name, file_name(offset))
+            directory.rename(old.name, file_name(base))
             directory.sync()
-            index = SegmentIndex(offset, log.config.index_interval_bytes)
-            storage = directory.open(file_name(offset))
-            log.adopt([Segment.active(directory, offset, storage, index, offset, 0)])
+            index = SegmentIndex(base, log.config.index_interval_bytes)
+            storage = directory.open(file_name(base))
+            log.adopt([Segment.active(directory, base, storage, index, base, 0)])
         except BaseException as error:
             log.commit.fail(error)  # under which name the file lies now, only opening anew can tell
             raise
@@ -102,20 +113,20 @@ def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryv
     for at in gaps:
         position = int(rows[at, POSITION])
         made += data[begin:position]
-        newest = int(rows[at - 1 if at else at, MAX_TIME])  # where compaction has been, its neighbour's time will do
-        made += _fillers(int(ends[at]), int(rows[at, BASE]), newest)
+        like = rows[at - 1 if at else at]  # the neighbour's time and epoch: neither goes back then
+        made += _fillers(int(ends[at]), int(rows[at, BASE]), int(like[MAX_TIME]), int(like[LEADER_EPOCH]))
         begin = position
     made += data[begin:end]
     return memoryview(made), _rows_of(memoryview(made))
 
 
-def _fillers(start: int, end: int, timestamp: int) -> bytearray:
+def _fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
     """Batches without records for these offsets."""
     made = bytearray()
     for first in range(start, end, _MOST_MISSING):
         span = min(end - first, _MOST_MISSING)
         one = memoryview(bytearray(HEADER_BYTES))
-        kernel.write_header(one, 0, first, HEADER_BYTES, 0, 0, span - 1, timestamp, timestamp, -1, -1, -1, 0)
+        kernel.write_header(one, 0, first, HEADER_BYTES, epoch, 0, span - 1, timestamp, timestamp, -1, -1, -1, 0)
         kernel.patch_crc(one, 0, crc32c(one[21:]))
         made += one
     return made

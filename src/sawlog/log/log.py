@@ -543,10 +543,10 @@ class Log:
             self._check_batches(data, rows, trusted=True)
         return keeping.place_kept(appender, data, rows)
 
-    def advance(self, offset: int) -> int:
+    def advance(self, offset: int, *, leader_epoch: int = 0) -> int:
         """Let the next record have this offset, `next_offset` or a later one; how many offsets are passed over, which
         never get a record. An empty log begins there then. It waits for no disk: `sync` does."""
-        return keeping.advance(self._writable(), offset)
+        return keeping.advance(self._writable(), offset, leader_epoch)
 
     def _check_batches(self, data: memoryview, rows: Rows, trusted: bool) -> None:
         if not len(rows):
