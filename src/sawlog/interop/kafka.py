@@ -1,12 +1,12 @@
 """Kafka: a broker's log directory, or one partition in it. The files are drawn in kafka_files.py.
 
-The batches are ours: RecordBatch v2 is what sawlog stores, so importing is copying, and no record is decoded. Every batch
-is checked on the way (header, offsets, CRC-32C: a twentieth of the copy's time, so nobody can ask to leave it out) and
-then stands in our log byte for byte as in Kafka's: offset, leader epoch, producer, transaction, compression. Where
-Kafka's compaction has dropped whole batches, a batch without records stands for their offsets (see `log/keeping.py`).
-Markers of transactions are kept as they are. Kafka's indexes are a help for reading from the middle, and believed only
-where the batches bear them out; producer snapshots and the index of aborted transactions can be had from the batches
-and are not read.
+The batches are ours: RecordBatch v2 is what sawlog stores, so importing is copying, and no record is decoded. Every
+batch is checked on the way (header, offsets, CRC-32C: a twentieth of the copy's time, so nobody can ask to leave it
+out) and then stands in our log byte for byte as in Kafka's: offset, leader epoch, producer, transaction, compression.
+Where Kafka's compaction has dropped whole batches, a batch without records stands for their offsets (see
+log/keeping.py). Markers of transactions are kept as they are. Kafka's indexes are a help for reading from the middle,
+and believed only where the batches bear them out; producer snapshots and the index of aborted transactions can be had
+from the batches and are not read.
 
 What is there and is not imported, each with a line that says so: topics of Kafka's own (`__consumer_offsets` and all
 other names with two underscores in front; name such a directory itself to have it), topics whose name cannot be one of
@@ -15,8 +15,8 @@ sawlog's, and directories that Kafka is deleting (`-delete`), moving (`-future`)
 What is refused: a broker that is running (`SourceInUse`; while we read it does not start either, if it left its
 `.lock`), and messages of the formats before Kafka 0.11 (`UnknownFormat`).
 
-**Damage.** Bytes at the end of the last segment that are no whole batch, with none behind them, are a *torn tail* if the
-broker was not stopped in order and had not flushed them: they are cut, as Kafka does when it starts. Zeros there are
+**Damage.** Bytes at the end of the last segment that are no whole batch, with none behind them, are a *torn tail* if
+the broker was not stopped in order and had not flushed them: they are cut, as Kafka does when it starts. Zeros are
 space that was never written (`log.preallocate`). Anything else is damage: reading stops there with the error of its
 kind, or, with `damage="skip"`, goes on behind it. Files are never mapped: a broker that is started in the middle of it
 all cuts files, and can make us see nonsense, which the checksums show, but cannot take us down.
@@ -196,9 +196,7 @@ class KafkaLog(ForeignLog):
         end = self.next_offset if end is None else min(end, self.next_offset)
         for segment, chunk in self._chunks(start, end):
             try:
-                yield to_arrow(
-                    chunk.view, chunk.rows, start, end, columns=columns, max_bytes=_MAX_DECOMPRESSED_BYTES
-                )
+                yield to_arrow(chunk.view, chunk.rows, start, end, columns=columns, max_bytes=_MAX_DECOMPRESSED_BYTES)
             except CorruptBatch:
                 yield from self._one_by_one(segment, chunk, start, end, columns)
             if progress is not None:
@@ -339,8 +337,8 @@ class KafkaLog(ForeignLog):
         first = chunk.rows[0]
         if int(first[BASE]) < log.next_offset and len(log):
             raise ImportMismatch(
-                f"{log.path} ends at offset {log.next_offset - 1}, in the middle of a batch of {self.path}: it is no copy "
-                "of it; import into a new topic"
+                f"{log.path} ends at offset {log.next_offset - 1}, in the middle of a batch of {self.path}: it is no "
+                "copy of it; import into a new topic"
             )
         if new and self._is_worth_sealing(log, int(first[MAX_TIME])):
             log.seal()
@@ -458,7 +456,7 @@ class _Damage:
         if magic is not None:
             raise UnknownFormat(
                 f"{self._segment.path} at byte {self._position}: messages of format v{magic}, from before Kafka 0.11. "
-                "Sawlog reads v2: let a broker of Kafka 2 or 3 rewrite the topic (consume it into a new one), then import"
+                "Sawlog reads v2: let a broker of Kafka 2 or 3 copy the topic to a new one, then import that"
             )
 
 
@@ -483,12 +481,13 @@ def _surroundings(directory: Directory) -> tuple[SharedHold | None, files.Server
         return nothing
     parent = FileDirectory(path.parent, create=False)
     try:
-        return _held(parent), files.read_server(parent), key
+        return held(parent), files.read_server(parent), key
     finally:
         parent.close()
 
 
-def _held(server: Directory) -> SharedHold | None:
+def held(server: Directory) -> SharedHold | None:
+    """Keep a broker from starting on its directory, if it has left its lock; `SourceInUse` if one is running."""
     if not server.exists(files.LOCK):
         return None
     try:
@@ -509,7 +508,7 @@ class KafkaFormat:
     title = "a Kafka broker's log directory, or one partition of it"
 
     def detect(self, directory: Directory) -> Detection | None:
-        """A partition (by its files and the first batch) or a broker's directory (by its checkpoints and partitions)."""
+        """A partition (by its files and first batch) or a broker's directory (by its checkpoints and partitions)."""
         names = directory.names()
         if files.segment_files(names, lambda name, base: base):
             return self._partition(directory, names)
@@ -607,7 +606,7 @@ def _unwanted(topic: str, found: list[Place]) -> str:
 
 
 def _evidence(directory: Directory, names: list[str]) -> tuple[str, bool]:
-    """Why a directory with segments is one of Kafka's partitions, and whether that is certain; nothing if it is none."""
+    """Why a directory with segments is a partition of Kafka's, and whether that is certain; nothing if it is none."""
     if {"LOCK", "checkpoint"} <= set(names):
         return "", False  # sawlog's own: it has the same segments
     marks = sorted(files.PARTITION_FILES.intersection(names))

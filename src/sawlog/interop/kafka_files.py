@@ -22,8 +22,8 @@
                                      being deleted; a copy being moved here from another disk; not in the catalogue
 ```
 
-Names of files that are on their way: `.deleted` (dropped), `.cleaned` (compaction has not finished), `.swap` (it has, and
-the file is about to replace those whose offsets it covers). A start of Kafka finishes or discards them; so does
+Names of files that are on their way: `.deleted` (dropped), `.cleaned` (compaction has not finished), `.swap` (it has,
+and the file is about to replace those whose offsets it covers). A start of Kafka finishes or discards them; so does
 `segment_files`, in its head.
 """
 
@@ -48,7 +48,9 @@ CLEANER = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION = "partition.metadata"
 #: What a broker's directory has and nothing else.
-SERVER_FILES = frozenset({META, RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER, CLEAN_SHUTDOWN, "bootstrap.checkpoint"})
+SERVER_FILES = frozenset(
+    {META, RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER, CLEAN_SHUTDOWN, "bootstrap.checkpoint"}
+)
 #: What a partition's directory has and nothing else.
 PARTITION_FILES = frozenset({LEADER_EPOCHS, PARTITION})
 
@@ -163,13 +165,20 @@ def topic_id_of(directory: Directory) -> str | None:
     """The topic's id as partition.metadata has it; None if there is none."""
     if not directory.exists(PARTITION):
         return None
-    found = re.fullmatch(r"version: 0\ntopic_id: ([A-Za-z0-9_-]{22})\n?", directory.read(PARTITION).decode("ascii", "replace"))
+    found = re.fullmatch(
+        r"version: 0\ntopic_id: ([A-Za-z0-9_-]{22})\n?", directory.read(PARTITION).decode("ascii", "replace")
+    )
     return found[1] if found else None
 
 
 def partition_text(topic_id: str) -> bytes:
     """A partition.metadata."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
+
+
+def is_id(text: str) -> bool:
+    """Whether it could be an id as Kafka writes one."""
+    return re.fullmatch(r"[A-Za-z0-9_-]{22}", text) is not None
 
 
 def kafka_id(id_: str) -> str:
@@ -198,12 +207,14 @@ class Server:
 
 def read_server(directory: Directory) -> Server:
     """Read the small files of a log directory."""
-    found: list[dict[tuple[str, int], int]] = []
     problems: list[tuple[str, str]] = []
-    for name in (LOG_START, RECOVERY_POINT, HIGH_WATERMARK):
+
+    def offsets(name: str) -> dict[tuple[str, int], int]:
         try:
-            found.append(read_offsets(directory, name))
+            return read_offsets(directory, name)
         except CorruptFile as error:
-            found.append({})
             problems.append((name, str(error)))
-    return Server(directory.exists(CLEAN_SHUTDOWN), *found, problems=tuple(problems))
+            return {}
+
+    found = [offsets(name) for name in (LOG_START, RECOVERY_POINT, HIGH_WATERMARK)]
+    return Server(directory.exists(CLEAN_SHUTDOWN), found[0], found[1], found[2], tuple(problems))

@@ -32,7 +32,7 @@ from ..topics.store import Store
 from ..topics.topic import Topic
 from .damage import Finding, ForeignReport
 from .detection import format_named, open_place, required_detection
-from .foreign import Damage, ExportReport, ForeignLog, ImportJob, Place, Progress
+from .foreign import Damage, ExportReport, ForeignLog, ImportJob, Place, Progress, TopicFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -325,6 +325,8 @@ def export_topic(
 ) -> tuple[ExportReport, ...]:
     """Write all partitions of a topic below a data directory, each where the other system would keep it."""
     chosen = format_named(format)
+    if isinstance(chosen, TopicFormat):
+        return chosen.write_topic(topic, str(path), options=options, progress=progress)
     logs = [topic.partition(number) for number in range(topic.partitions)]
     total, behind = sum(log.size_bytes for log in logs), 0
     made: list[ExportReport] = []
