@@ -1,6 +1,6 @@
 """Kafka itself: its tools and a broker of one node, if its jars and a Java are here.
 
-`tools/fetch_kafka.py` fetches the jars. Everything here runs in processes of its own, which are ended when they are left.
+`tools/fetch_kafka.py` fetches the jars. Everything here runs in processes of its own, which end with the test.
 """
 
 from __future__ import annotations

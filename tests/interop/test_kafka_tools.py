@@ -91,7 +91,12 @@ def seen(record: Any) -> list[Any]:
 def sent(made: list[tuple[Any, ...]]) -> list[Any]:
     """Records as the client takes them: no header is null, nor key and value both."""
     return [
-        ["" if value is key is None else text(value), text(key), [[name, text(h)] for name, h in headers if h is not None], stamp]
+        [
+            "" if value is key is None else text(value),
+            text(key),
+            [[name, text(h)] for name, h in headers if h is not None],
+            stamp,
+        ]
         for value, key, headers, stamp in made
     ]
 

@@ -312,6 +312,7 @@ class KafkaLog(ForeignLog):
 
     def copy_to(self, log: Log, job: ImportJob) -> int:
         """Take in the batches from `log.next_offset` on, as they are; how many records are in them."""
+        self._check_same(log)
         records = 0
         gaps = _Gaps(log.next_offset)
         epoch = 0
@@ -333,13 +334,25 @@ class KafkaLog(ForeignLog):
             job.progress(self.size_bytes, self.size_bytes)
         return records
 
+    def _check_same(self, log: Log) -> None:
+        """The last batch that the log holds is the source's, byte for byte, if it is not one that stands for a gap."""
+        last = log.next_offset - 1
+        if not len(log):
+            return
+        ours = log.fetch(last, 1).raw
+        if int.from_bytes(ours[57:61], "big") == 0:
+            return
+        for _, chunk in self._chunks(last, last + 1):
+            position = int(chunk.rows[0, POSITION])
+            if chunk.view[position : position + HEADER_BYTES] == ours[:HEADER_BYTES]:
+                return
+        raise ImportMismatch(
+            f"{log.path} ends at offset {last} with another batch than {self.path} has there: it is no copy of it; "
+            "import into a new topic"
+        )
+
     def _take(self, log: Log, chunk: Chunk, *, new: bool) -> None:
         first = chunk.rows[0]
-        if int(first[BASE]) < log.next_offset and len(log):
-            raise ImportMismatch(
-                f"{log.path} ends at offset {log.next_offset - 1}, in the middle of a batch of {self.path}: it is no "
-                "copy of it; import into a new topic"
-            )
         if new and self._is_worth_sealing(log, int(first[MAX_TIME])):
             log.seal()
         log.append_kept(chunk.view, chunk.rows)
