@@ -113,10 +113,11 @@ class KafkaLog(ForeignLog):
     def _find_end(self) -> None:
         """Where the last segment ends: behind its last whole batch."""
         last, following, position = self._segments[-1], self._segments[-1].base_offset, 0
+        last.sealed = False  # nobody knows its end yet
         for chunk in self._walk(last, 0, finding_end=True):
             row = chunk.rows[-1]
             following, position = int(row[LAST]) + 1, chunk.origin + int(row[POSITION] + row[SIZE])
-        last.tail = following, position
+        last.tail, last.sealed = (following, position), True
         flushed = self._server.recovery_point.get(self._key, 0)
         if following < flushed:
             detail = f"the files end at offset {following}, and {flushed} had been reached"
@@ -193,14 +194,16 @@ class KafkaLog(ForeignLog):
         schema(columns)  # refuses unknown columns before anything is read
         if not self.lowest_offset <= start <= self.next_offset:
             raise OffsetOutOfRange(start, self.lowest_offset, self.next_offset, self.path)
-        end = self.next_offset if end is None else min(end, self.next_offset)
-        for segment, chunk in self._chunks(start, end):
+        last = self.next_offset if end is None else min(end, self.next_offset)
+        for segment, chunk in self._chunks(start, last):
             try:
-                yield to_arrow(chunk.view, chunk.rows, start, end, columns=columns, max_bytes=_MAX_DECOMPRESSED_BYTES)
+                yield to_arrow(chunk.view, chunk.rows, start, last, columns=columns, max_bytes=_MAX_DECOMPRESSED_BYTES)
             except CorruptBatch:
-                yield from self._one_by_one(segment, chunk, start, end, columns)
+                yield from self._one_by_one(segment, chunk, start, last, columns)
             if progress is not None:
                 progress(self._done_bytes(segment, chunk), self.size_bytes)
+        if end is None:
+            self._check_end()
 
     def _one_by_one(
         self, segment: Segment, chunk: Chunk, start: int, end: int, columns: Sequence[str]
@@ -231,12 +234,11 @@ class KafkaLog(ForeignLog):
                     yield segment, chunk
                 if int(rows[-1, LAST]) + 1 >= end:
                     return
-        self._check_end()
 
     def _check_end(self) -> None:
         """Whoever has read everything is told that there should have been more."""
         for finding in self._report:
-            if finding.kind is Kind.GAP and finding.outcome == "lost" and self.damage == "stop":
+            if finding.kind in (Kind.GAP, Kind.TORN_TAIL) and finding.outcome == "lost" and self.damage == "stop":
                 raise finding.error(self.path)
 
     def _from(self, start: int) -> Iterator[Segment]:
@@ -303,10 +305,6 @@ class KafkaLog(ForeignLog):
     def is_torn(self, following: int) -> bool:
         """Whether what stands behind that offset may be an append that was interrupted."""
         return not self._server.clean and following >= self._server.recovery_point.get(self._key, 0)
-
-    def is_last(self, segment: Segment) -> bool:
-        """Whether it is the one that Kafka appends to."""
-        return segment.base_offset == self._segments[-1].base_offset if hasattr(self, "_segments") else False
 
     # --- importing
 
