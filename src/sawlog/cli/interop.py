@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -12,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InvalidConfig, UnknownFormat
-from .options import Data, Output, Topic
+from . import CORRUPT
+from .options import Data, Output, Topic, parsed, read_as
 from .output import Column, Format, note
 from .output import Output as Printer
 from .places import open_store
 from .progress import Progress
 from .topic import Settings, given_settings
-from .units import shown_count, shown_duration, shown_rate, shown_size, time_ms
+from .units import shown_count, shown_duration, shown_rate, shown_size, size_bytes, time_ms
 
 if TYPE_CHECKING:
     from ..interop import Detection, ForeignLog, Place
@@ -42,26 +45,26 @@ class OnDamage(StrEnum):
     SKIP = "skip"
 
 
-_LOG_COLUMNS = [
-    Column("topic"),
-    Column("partition"),
-    Column("start_offset", "from"),
-    Column("next_offset", "to"),
-    Column("records", shown=shown_count),
-    Column("size_bytes", "size", shown_size),
+#: A value of an option that is a number; longer ones are ids.
+_SMALL_NUMBER = re.compile(r"[0-9]{1,10}")
+_OFFSETS = [Column("partition"), Column("start_offset", "from"), Column("next_offset", "to")]
+_RECORDS, _SIZE = Column("records", shown=shown_count), Column("size_bytes", "size", shown_size)
+_SOURCE = [
     Column("findings", shown=lambda found: str(len(found)) if found else "none"),
     Column("path", "source", cut=False),
 ]
-_PLAN_COLUMNS = [*_LOG_COLUMNS[:5], _LOG_COLUMNS[5], Column("action", cut=False), *_LOG_COLUMNS[6:]]
-_EXPORT_COLUMNS = [
-    Column("partition"),
-    Column("start_offset", "from"),
-    Column("next_offset", "to"),
-    Column("records", shown=shown_count),
-    Column("size_bytes", "size", shown_size),
+_IMPORTED = [Column("topic"), *_OFFSETS, _RECORDS, _SIZE, *_SOURCE]
+_TO_IMPORT = [Column("topic"), *_OFFSETS, _SIZE, Column("action", cut=False), *_SOURCE]
+_TO_EXPORT = [*_OFFSETS, _SIZE, Column("path", cut=False)]
+_EXPORTED = [
+    *_OFFSETS,
+    _RECORDS,
+    _SIZE,
     Column("files", shown=lambda files: str(len(files))),
     Column("path", cut=False),
 ]
+#: What only programs are told in the rows; people are told line by line.
+_REMARKS = [Column("dropped"), Column("notes")]
 
 
 # --- import
@@ -108,9 +111,9 @@ def import_(
       plain       a segmented log without index, addressed by bytes
 
     The topic is made if it is missing, with --set. What is there already is continued if it is the beginning of the
-    same log. Everything is checked on the way; what is found wrong is listed. Where a crash has torn the end of a log it
-    is cut; anywhere else damage stops it, and what precedes it is stored; with --on-damage skip it is left out, and the
-    command exits with 4. The source is never written to.
+    same log. Everything is checked on the way, and what is found wrong is listed. Where a crash has torn the end of a
+    log it is cut. Anywhere else damage stops the import, with what precedes it stored; with --on-damage skip it is left
+    out, and the command exits with 4. The source is never written to.
 
     \b
     Examples:
@@ -122,10 +125,10 @@ def import_(
     """
     from .. import interop
 
-    stamp = _read_time(timestamp)
+    stamp = parsed("--timestamp", timestamp, time_ms)
     found = _detected(source, system)
-    _tell_ignored(found)
     rename, only = _names(found, topic)
+    _tell_ignored(found, only)
     given = given_settings(settings)
     if dry_run:
         _show_plan(found, data, rename, only, on_damage, output)
@@ -157,7 +160,7 @@ def import_(
         for each in report.logs
     ]
     printer = Printer(output)
-    printer.rows(rows, _LOG_COLUMNS, empty="there is nothing to import")
+    printer.rows(rows, _IMPORTED, empty="there is nothing to import")
     for each in report.logs:
         for finding in each.report:
             note(f"!! {each.place.path}/{finding} ({finding.outcome})")
@@ -165,18 +168,15 @@ def import_(
         seconds = max(monotonic() - began, 1e-9)
         rate = f"{shown_size(report.size_bytes / seconds)}/s, {shown_rate(report.records / seconds)} records/s"
         note(f"{shown_count(report.records)} records from {report.format} in {shown_duration(seconds * 1000)}: {rate}")
-
-
-def _read_time(text: str | None) -> int | None:
-    try:
-        return None if text is None else time_ms(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--timestamp") from error
+    if any(finding.outcome == "lost" for finding in report.findings):
+        raise typer.Exit(CORRUPT)
 
 
 def _detected(source: Path, system: System | None) -> Detection:
     from .. import interop
 
+    if not source.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"there is no directory {source}")
     found = interop.detect(source, format=None if system is None else system.value)
     if found is None:
         tried = system.value if system is not None else ", ".join(each.value for each in System)
@@ -184,15 +184,16 @@ def _detected(source: Path, system: System | None) -> Detection:
     return found
 
 
-def _tell_ignored(found: Detection) -> None:
+def _tell_ignored(found: Detection, only: str | None) -> None:
     for each in found.ignored:
-        note(f"left alone: {each}")
+        if only is None or each.startswith(f"{only}-"):
+            note(f"left alone: {each}")
 
 
 def _names(found: Detection, topic: str | None) -> tuple[str | None, str | None]:
     """(what the topic is to be called, which one is wanted)."""
-    several = len({place.topic for place in found.places}) > 1
-    return (None, topic) if several else (topic, None)
+    known = {place.topic for place in found.places}
+    return (None, topic) if len(known) > 1 or topic in known else (topic, None)
 
 
 def _show_plan(
@@ -207,7 +208,7 @@ def _show_plan(
         raise InvalidConfig(f"there is no topic {only!r} in {found.path}")
     with _existing(data) as ends:
         rows = list(_planned(found.format, places, rename, on_damage, ends))
-    printer.rows(rows, _PLAN_COLUMNS, empty="there is nothing to import")
+    printer.rows(rows, _TO_IMPORT, empty="there is nothing to import")
     if printer.for_people:
         note("this is the plan; nothing was written")
 
@@ -225,7 +226,6 @@ def _planned(
                 "partition": place.partition,
                 "start_offset": log.lowest_offset,
                 "next_offset": log.next_offset,
-                "records": None,
                 "size_bytes": log.size_bytes,
                 "action": _action(log, ends.get((name, place.partition))),
                 "findings": [str(finding) for finding in log.report],
@@ -318,7 +318,7 @@ def export(
         found = store.topic(topic)
         if dry_run:
             rows = [_would_be(interop.formats(), system, found, number, target) for number in range(found.partitions)]
-            printer.rows(rows, _EXPORT_COLUMNS)
+            printer.rows(rows, _TO_EXPORT)
             if printer.for_people:
                 note("this is the plan; nothing was written")
             return
@@ -339,7 +339,7 @@ def export(
         }
         for number, each in enumerate(reports)
     ]
-    printer.rows(rows, [*_EXPORT_COLUMNS, *([] if printer.for_people else [Column("dropped"), Column("notes")])])
+    printer.rows(rows, _EXPORTED if printer.for_people else [*_EXPORTED, *_REMARKS])
     for number, each in enumerate(reports):
         for what, count in each.dropped.items():
             note(f"!! partition {number}: {system.value} has no place for {what}: {count:,} records had some")
@@ -352,20 +352,17 @@ def export(
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:
-    """`name=value` pairs: sizes with units and whole numbers as numbers, anything else as it is."""
-    from .units import size_bytes
-
+    """`name=value` pairs: sizes with units and small whole numbers as numbers, anything else as it is."""
     made: dict[str, Any] = {}
     for pair in given or ():
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise typer.BadParameter(f"{pair!r} is not NAME=VALUE, as in segment_bytes=64MiB", param_hint="--option")
-        try:
-            made[name.replace(".", "_")] = size_bytes(value) if name.endswith("bytes") else int(value)
-        except ValueError:
-            if name.endswith("bytes"):
-                raise typer.BadParameter(f"{value!r} is not a size", param_hint="--option") from None
-            made[name.replace(".", "_")] = value
+        name = name.replace(".", "_")
+        if name.endswith("_bytes"):
+            made[name] = read_as(size_bytes, value, "--option")
+        else:
+            made[name] = int(value) if _SMALL_NUMBER.fullmatch(value) else value
     return made
 
 
@@ -376,8 +373,6 @@ def _would_be(formats: Any, system: System, topic: Any, number: int, target: Pat
         "partition": number,
         "start_offset": log.lowest_offset,
         "next_offset": log.next_offset,
-        "records": None,
         "size_bytes": log.size_bytes,
-        "files": [],
         "path": f"{target}/{chosen.place(topic.name, number)}",
     }

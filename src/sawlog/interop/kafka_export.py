@@ -378,12 +378,8 @@ def _meta(options: Mapping[str, object]) -> bytes | None:
         )
     if isinstance(node, bool) or not isinstance(node, int) or node < 0:
         raise InvalidConfig(f"node_id is a whole number from 0 on, not {node!r}; cluster_id goes with it")
-    lines = [
-        f"node.id={node}",
-        f"directory.id={files.kafka_id(str(uuid.uuid4()))}",
-        "version=1",
-        f"cluster.id={cluster}",
-    ]
+    directory = files.kafka_id(str(uuid.uuid4()))
+    lines = ["version=1", f"cluster.id={cluster}", f"node.id={node}", f"directory.id={directory}"]
     return ("\n".join(lines) + "\n").encode()
 
 
