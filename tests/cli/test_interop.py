@@ -125,7 +125,7 @@ def test_other_systems_come_in_the_same_way(sawlog: Cli, orders: Path, tmp_path:
 
 def test_an_import_that_is_interrupted_goes_on(program: Program, sawlog: Cli, tmp_path: Path, data: Path) -> None:
     """The process is ended at some moment; whatever was stored by then, the next run stores the rest."""
-    raw = b"".join(batch(n, b"x" * 50_000) for n in range(1500))
+    raw = b"".join(batch(n, b"x" * 50_000) for n in range(500))
     source = partition(tmp_path / "kafka", {0: raw})
     process = program.start("import", source)
     target = data / "topics" / "orders" / "partition-0" / named(0)
