@@ -40,6 +40,7 @@ from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import CorruptBatch, DirectoryLocked, ImportMismatch, OffsetOutOfRange, SourceInUse, UnknownFormat
 from ..log.log import Log
+from ..log.names import INDEX, file_name
 from ..log.segment import Chunk, Segment
 from ..storage import Directory, FileDirectory, SharedHold, Storage
 from ..topics.names import is_topic_name
@@ -259,7 +260,7 @@ class KafkaLog(ForeignLog):
         """The batches of one segment from about `start` on, all checked but those that lie wholly below it. At damage
         it raises, or goes on behind it: as `damage` says, or always without `raising`."""
         self.check_open()
-        storage, position = self._entry(segment, start)
+        storage, position = self._near_end(segment) if finding_end else self._entry(segment, start)
         following = -1 if position else segment.base_offset
         raising = raising and not finding_end and self.damage == "stop"
         while position < segment.size:
@@ -301,6 +302,19 @@ class KafkaLog(ForeignLog):
         if wanted >= 0 and not Segment.names_batch(segment.storage, position, wanted):
             position = 0
         return segment.storage, position
+
+    def _near_end(self, segment: Segment) -> tuple[Storage, int]:
+        """Where to begin in order to find the end of the last segment: at the last batch that Kafka's index knows, if
+        the batch is there, else at the beginning. The index is padded with zeros if the broker was not stopped."""
+        storage, name = self._directory.open_shared(segment.name), file_name(segment.base_offset, INDEX)
+        if self._directory.exists(name) and segment.name == file_name(segment.base_offset):
+            found = self._directory.read(name)
+            entries = np.frombuffer(found, ">u4", len(found) // 8 * 2).reshape(-1, 2).astype(np.int64)
+            entries = entries[: int((np.diff(entries[:, 1], prepend=0) > 0).argmin() or len(entries))]
+            for offset, position in entries[-1:].tolist():
+                if Segment.names_batch(storage, position, segment.base_offset + offset):
+                    return storage, position
+        return storage, 0
 
     def is_torn(self, following: int) -> bool:
         """Whether what stands behind that offset may be an append that was interrupted."""

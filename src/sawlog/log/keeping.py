@@ -157,6 +157,7 @@ def _place_run(log: Appender, data: memoryview, rows: Rows, start: int) -> int:
     run = rows[start : start + max(int(fits.sum()), 1)]
     begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
     assert int(run[0, BASE]) == offset, f"a batch at {run[0, BASE]} in a log that ends at {offset}"
+    segment.storage.reserve(end - begin)  # whatever the policy: nobody waits for the disk here
     log.put(segment, data[begin:end], int(run[-1, LAST]) + 1)
     segment.index.add_rows(run, size - begin)
     log.producers.note_rows(run, time.time_ns() // 1_000_000)
