@@ -306,14 +306,11 @@ class KafkaLog(ForeignLog):
     def _near_end(self, segment: Segment) -> tuple[Storage, int]:
         """Where to begin in order to find the end of the last segment: at the last batch that Kafka's index knows, if
         the batch is there, else at the beginning. The index is padded with zeros if the broker was not stopped."""
-        storage, name = self._directory.open_shared(segment.name), file_name(segment.base_offset, INDEX)
-        if self._directory.exists(name) and segment.name == file_name(segment.base_offset):
-            found = self._directory.read(name)
-            entries = np.frombuffer(found, ">u4", len(found) // 8 * 2).reshape(-1, 2).astype(np.int64)
-            entries = entries[: int((np.diff(entries[:, 1], prepend=0) > 0).argmin() or len(entries))]
-            for offset, position in entries[-1:].tolist():
-                if Segment.names_batch(storage, position, segment.base_offset + offset):
-                    return storage, position
+        storage, base = self._directory.open_shared(segment.name), segment.base_offset
+        if segment.name == file_name(base) and self._directory.exists(file_name(base, INDEX)):
+            offset, position = _last_entry(self._directory.read(file_name(base, INDEX)))
+            if position and Segment.names_batch(storage, position, base + offset):
+                return storage, position
         return storage, 0
 
     def is_torn(self, following: int) -> bool:
@@ -375,6 +372,15 @@ class KafkaLog(ForeignLog):
         active, age = log.segment_set.active, log.config.segment_age_ms
         first = active.index.first_timestamp
         return active.size >= _SEAL_BYTES or (age is not None and first >= 0 and timestamp - first > age)
+
+
+def _last_entry(index: bytes) -> tuple[int, int]:
+    """(offset, position) of the last entry before positions stop going up; zeros if there is none."""
+    entries = np.frombuffer(index[: len(index) // 8 * 8], ">u4").reshape(-1, 2).astype(np.int64)
+    rising = np.append(np.diff(entries[:, 1], prepend=0) > 0, False)
+    count = int(rising.argmin())
+    offset, position = entries[count - 1].tolist() if count else (0, 0)
+    return offset, position
 
 
 def _count_below(chunk: Chunk, start: int) -> int:

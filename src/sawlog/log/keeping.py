@@ -109,15 +109,17 @@ def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryv
     gaps = np.flatnonzero(rows[:, BASE] != ends).tolist()
     if not gaps:
         return data, rows
-    made = bytearray()
+    parts: list[bytearray | memoryview] = []
     for at in gaps:
         position = int(rows[at, POSITION])
-        made += data[begin:position]
         like = rows[at - 1 if at else at]  # the neighbour's time and epoch: neither goes back then
-        made += _fillers(int(ends[at]), int(rows[at, BASE]), int(like[MAX_TIME]), int(like[LEADER_EPOCH]))
+        parts += (
+            data[begin:position],
+            _fillers(int(ends[at]), int(rows[at, BASE]), int(like[MAX_TIME]), int(like[LEADER_EPOCH])),
+        )
         begin = position
-    made += data[begin:end]
-    return memoryview(made), _rows_of(memoryview(made))
+    made = memoryview(b"".join([*parts, data[begin:end]]))  # in one go: to let it grow costs ten times as much
+    return made, _rows_of(made)
 
 
 def _fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
