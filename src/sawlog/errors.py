@@ -53,7 +53,8 @@ SawlogError
 └── InteropError                               other systems' logs
     ├── UnknownFormat (ValueError)               no format that we know fits, or more than one
     ├── ImportMismatch (ValueError)              the target holds something else than the source
-    └── ExportRefused (ValueError)               it cannot be written so, or not there; nothing was written
+    ├── ExportRefused (ValueError)               it cannot be written so, or not there; nothing was written
+    └── SourceInUse (BlockingIOError)            the other system is running on it: stop it first
 ```
 
 Families say what a caller can do: change the call (Invalid…), look elsewhere (OffsetOutOfRange), try again with a
@@ -367,3 +368,7 @@ class ImportMismatch(InteropError, ValueError):
 
 class ExportRefused(InteropError, ValueError):
     """The log cannot be written in that format, or not to that place; nothing was written."""
+
+
+class SourceInUse(InteropError, BlockingIOError):
+    """The other system is running on that directory, and changes it: stop it first."""

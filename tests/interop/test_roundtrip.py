@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog import Log, LogConfig, interop
-from sawlog.interop.transfer import fill_gap
 
 from ..batch.strategies import share
 from .files import content_of, pairs
@@ -37,7 +36,7 @@ def ours(first: int, contents: list[bytes], holes: dict[int, int]) -> Log:
     log = Log.in_memory(LogConfig(initial_offset=first))
     for number, value in enumerate(contents):
         if number in holes:
-            fill_gap(log, log.next_offset + holes[number])
+            log.advance(log.next_offset + holes[number])
         log.append(value)
     return log
 

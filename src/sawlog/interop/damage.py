@@ -74,6 +74,8 @@ class Kind(Enum):
     CHECKSUM = "checksum mismatch"
     #: A record, or a frame around one, that cannot be.
     UNREADABLE = "unreadable record"
+    #: Records that may not be on the other servers of a cluster.
+    UNREPLICATED = "not replicated"
     #: Something that is not part of the log, and was left alone.
     STRANGER = "not part of the log"
 

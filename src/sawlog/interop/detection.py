@@ -15,7 +15,7 @@ from ..storage import Directory, FileDirectory
 from .foreign import Damage, Detection, ForeignLog, Format, Place
 
 #: The modules of this package that provide a format, each as its `FORMAT`.
-_MODULES = ("laminarmq", "rustlog", "gumlog", "plain")
+_MODULES = ("kafka", "laminarmq", "rustlog", "gumlog", "plain")
 #: What marks a directory that needs no import.
 _OURS = "sawlog.json"
 

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
@@ -27,6 +27,8 @@ from .damage import ForeignReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ..topics.topic import Topic
 
 #: Called with the bytes that are done and the bytes in all, every few megabytes and at the end.
 Progress = Callable[[int, int], None]
@@ -257,3 +259,13 @@ class Format(Protocol):
     ) -> ExportReport:
         """Write the records with start <= offset < end into an empty directory. Unknown options raise
         `InvalidConfig`."""
+
+
+@runtime_checkable
+class TopicFormat(Protocol):
+    """A format whose data directory says more about a topic than its partitions do: it writes whole topics itself."""
+
+    def write_topic(
+        self, topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
+    ) -> tuple[ExportReport, ...]:
+        """Write all partitions of a topic below a data directory, and what that has to say about them."""

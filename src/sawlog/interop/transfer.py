@@ -22,25 +22,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..batch import kernel
-from ..batch.checksum import crc32c
-from ..batch.header import HEADER_BYTES
-from ..errors import ExportRefused, ImportMismatch, InvalidConfig, OffsetOutOfRange, RecordRemoved
+from ..errors import ExportRefused, ImportMismatch, InvalidConfig, OffsetOutOfRange, RecordRemoved, TopicNotFound
 from ..log.log import Log
 from ..storage import Directory, FileDirectory
 from ..topics.store import Store
 from ..topics.topic import Topic
 from .damage import Finding, ForeignReport
 from .detection import detected_or_named, format_named, open_place
-from .foreign import Damage, ExportReport, ForeignLog, ImportJob, Place, Progress
+from .foreign import Damage, Detection, ExportReport, ForeignLog, ImportJob, Place, Progress, TopicFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: A batch counts its offsets in 31 bits.
-_MAX_SPAN = 2**31 - 1
-#: A gap longer than this is not filled: something else is wrong.
-_MAX_GAP = 2**40
 #: What an unfinished export is called until it is whole.
 _PARTIAL = ".partial"
 
@@ -97,6 +90,7 @@ def import_log(
     *,
     format: str | None = None,
     topic: str | None = None,
+    only: str | None = None,
     settings: Mapping[str, object] | None = None,
     damage: Damage = "stop",
     timestamp: int | None = None,
@@ -107,36 +101,56 @@ def import_log(
 
     Into a `Log` goes one log. Into a `Store` go all that are there: topics are made where they are missing (with these
     `settings`), under the names that the source has; one that has none becomes `topic`, or is named after its
-    directory. A topic that holds records already is continued if it is a beginning of the same log (`ImportMismatch`
-    if not); with `resume=False` it is refused. `damage="skip"` leaves out what cannot be read, with a line in the
-    report. `timestamp` (ms) is for records of systems that keep no time; by default it is the time of the import.
+    directory. `only` is for one topic of several. A topic that holds records already is continued if it is a beginning
+    of the same log (`ImportMismatch` if not); with `resume=False` it is refused. `damage="skip"` leaves out what cannot
+    be read, with a line in the report. `timestamp` (ms) is for records of systems that keep no time; by default it is
+    the time of the import.
     """
-    job = ImportJob(progress, timestamp)
     started = time.monotonic()
-    with ExitStack() as held:
+    if isinstance(source, ForeignLog):
+        places: tuple[Place, ...] = (Place(source.path),)
+        name, path, sizes = source.format, source.path, [source.size_bytes]
+    else:
+        found = detected_or_named(source, format)
+        places, name, path = _chosen(found, only), found.format, found.path
+        sizes = [_size_of(place) for place in places]
+    done: list[LogImport] = []
+    for number, (place, log) in enumerate(zip(places, _targets(places, target, topic, settings or {}), strict=True)):
+        job = ImportJob(_shifted(progress, sum(sizes[:number]), sum(sizes)), timestamp)
         if isinstance(source, ForeignLog):
-            places: tuple[Place, ...] = (Place(source.path),)
-            sources = [source]
-            name, path = source.format, source.path
-        else:
-            found = detected_or_named(source, format)
-            places, name, path = found.places, found.format, found.path
-            sources = [held.enter_context(open_place(place, name, damage=damage)) for place in places]
-        targets = _targets(places, target, topic, settings or {})
-        total = sum(each.size_bytes for each in sources)
-        done: list[LogImport] = []
-        behind = 0
-        for place, each, log in zip(places, sources, targets, strict=True):
-            step = ImportJob(_shifted(progress, behind, total), job.timestamp)
-            done.append(_import_one(place, each, log, step, resume))
-            behind += each.size_bytes
+            done.append(_import_one(place, source, log, job, resume))
+        else:  # one after the other: a server may have more logs than a process may have open files
+            with open_place(place, name, damage=damage) as each:
+                done.append(_import_one(place, each, log, job, resume))
+    if progress is not None:
+        progress(sum(sizes), sum(sizes))  # also what is no part of a log
     return ImportReport(name, path, tuple(done), time.monotonic() - started)
+
+
+def _chosen(found: Detection, only: str | None) -> tuple[Place, ...]:
+    """The logs of one topic, or all."""
+    if only is None:
+        return found.places
+    chosen = tuple(place for place in found.places if place.topic == only)
+    if not chosen:
+        known = ", ".join(dict.fromkeys(str(place.topic) for place in found.places if place.topic is not None))
+        raise TopicNotFound(f"there is no topic {only!r} in {found.path}; there are {known or 'none with a name'}")
+    return chosen
+
+
+def _size_of(place: Place) -> int:
+    """Bytes of its files, for those who watch."""
+    directory = FileDirectory(place.path, create=False)
+    try:
+        return sum(directory.size(name) for name in directory.names() if not name.endswith("index"))
+    finally:
+        directory.close()
 
 
 def _shifted(progress: Progress | None, behind: int, total: int) -> Progress | None:
     if progress is None:
         return None
-    return lambda done, _: progress(behind + done, total)
+    return lambda done, _: progress(min(behind + done, total), total)
 
 
 def _targets(
@@ -185,9 +199,7 @@ def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
                 f"{log.path} is empty and goes on at offset {following}, but {source.path} begins at {first}: offsets "
                 "cannot be kept; import into a new log"
             )
-        if following < first:
-            fill_gap(log, first)
-            log.trim(first)
+        log.advance(first)
         return
     if not resume:
         raise ImportMismatch(f"{log.path} holds records already, and this import was not to go on with another")
@@ -217,7 +229,7 @@ def copy_records(source: ForeignLog, log: Log, job: ImportJob) -> int:
     for table in source.tables(log.next_offset, None, ("offset", "value", "headers"), progress=job.progress):
         offsets = table.column(0).to_numpy()
         for first, last in _runs(offsets):
-            fill_gap(log, int(offsets[first]))
+            log.advance(int(offsets[first]))
             log.append_arrow(_rows(table, first, last, job.timestamp), expect_offset=int(offsets[first]))
         copied += len(offsets)
     return copied
@@ -246,29 +258,6 @@ def _rows(table: pa.RecordBatch, first: int, last: int, timestamp: int | None) -
         names.append("timestamp")
         arrays.append(pa.repeat(pa.scalar(timestamp, pa.int64()), part.num_rows))
     return pa.RecordBatch.from_arrays(arrays, names=names)
-
-
-def fill_gap(log: Log, offset: int) -> None:
-    """Let the log go on at `offset`, with nothing in between: empty batches, as Kafka's compaction leaves them."""
-    missing = offset - log.next_offset
-    if missing > _MAX_GAP:
-        raise ImportMismatch(
-            f"{log.path} is at offset {log.next_offset}, and the next record of the source at {offset}: too far away; "
-            "import into a log that was made with LogConfig(initial_offset=...)"
-        )
-    while missing > 0:
-        span = min(missing, _MAX_SPAN)
-        log.append_batches(_empty_batch(span), trusted=True)
-        missing -= span
-
-
-def _empty_batch(span: int) -> bytearray:
-    """A batch without records that takes up so many offsets."""
-    made = bytearray(HEADER_BYTES)
-    view = memoryview(made)
-    kernel.write_header(view, 0, 0, len(made), 0, 0, span - 1, -1, -1, -1, -1, -1, 0)
-    kernel.patch_crc(view, 0, crc32c(view[21:]))
-    return made
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -325,6 +314,8 @@ def export_topic(
 ) -> tuple[ExportReport, ...]:
     """Write all partitions of a topic below a data directory, each where the other system would keep it."""
     chosen = format_named(format)
+    if isinstance(chosen, TopicFormat):
+        return chosen.write_topic(topic, str(path), options=options, progress=progress)
     logs = [topic.partition(number) for number in range(topic.partitions)]
     total, behind = sum(log.size_bytes for log in logs), 0
     made: list[ExportReport] = []
