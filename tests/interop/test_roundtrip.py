@@ -58,7 +58,7 @@ def test_what_goes_out_comes_in_again(
             assert pairs(found) == expected
             assert {finding.outcome for finding in found.report} <= {"missing"}
             if format != "plain":
-                assert (found.lowest_offset, found.next_offset) == (first, log.next_offset)
+                assert (found.lowest_offset, found.next_offset) == (log.lowest_offset, log.next_offset)
             interop.import_log(found, copy)
             assert [(record.offset, record.value) for record in copy] == expected
 

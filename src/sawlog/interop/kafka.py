@@ -644,7 +644,7 @@ def _evidence(directory: Directory, names: list[str]) -> tuple[str, bool]:
     if marks:
         return f"{' and '.join(marks)} beside its segments", True
     for base, name in files.segment_files(names, lambda name, base: base).items():
-        if directory.size(name):
+        if directory.exists(name) and directory.size(name):  # not a symbolic link
             return _first_batch(directory, name, base)
     return "its file names, which others have as well: all segments are empty", False
 
