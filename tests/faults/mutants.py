@@ -225,6 +225,7 @@ def storage(count: Counter, seed: int) -> None:
 
 FINDERS: dict[str, Finder] = {
     "crashes": crashes,
+    "errors": by_command("errors", ["--share", "0.003"]),
     "bits": bits,
     "threads": by_command("threads", ["--rounds", "10"]),
     "storage": storage,
