@@ -200,10 +200,9 @@ _RECOVERING = (
         by="errors",
     ),
     _mutant(
-        "offsets go back",
-        "a log whose records were all trimmed starts again below the offset that was next",
-        (f"{_RECOVERY}._trim", "if active.next_offset < lowest:", "if False:"),
-        (f"{_RECOVERY}._first_segment", "start = max(start, saved.durable_offset, saved.log_start)", "pass"),
+        "trim undone by recovery",
+        "opening after a crash does not look at where the log starts",
+        (f"{_RECOVERY}._trim", "if self.saved is None or", "if True or self.saved is None or"),
     ),
     _mutant(
         "stale index survives",
@@ -328,11 +327,7 @@ _STORING = (
     _mutant(
         "intent not durable",
         "a transaction is placed before its intent was synced",
-        (
-            "sawlog.topics.documents:store",
-            "directory.replace(name, encode(fields))",
-            "directory.replace(name, encode(fields), durable=False)",
-        ),
+        ("sawlog.topics.documents:store", "durable=durable)", "durable=False)"),
     ),
     _mutant(
         "staged file not synced",
