@@ -205,12 +205,6 @@ _RECOVERING = (
         (f"{_RECOVERY}._trim", "if self.saved is None or", "if True or self.saved is None or"),
     ),
     _mutant(
-        "stale index survives",
-        "the index of a segment that grows again is left on disk",
-        (f"{_SEGMENT}.remove_index", "self.directory.remove(file_name(self.base_offset, INDEX))", "pass"),
-        (f"{_SEGMENT}.remove_index", "self.directory.remove(file_name(self.base_offset, TIME_INDEX))", "pass"),
-    ),
-    _mutant(
         "producers not recovered",
         "after a crash nobody looks at what producers wrote since their state was last saved",
         (
