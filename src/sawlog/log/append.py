@@ -212,7 +212,7 @@ class Appender:
             size = segment.tail[1]
             kernel.patch_place(data, 0, offset, 0)
             last = offset + count - 1
-            self._put(segment, data, last + 1)
+            self.put(segment, data, last + 1)
             segment.index.add(last, size, len(data), batch.max_timestamp)
             if producer.id >= 0:
                 self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, _now())
@@ -225,7 +225,7 @@ class Appender:
             self.check_open()
             first = self._active.tail[0]
             check_expected(expect_offset, first)
-            self._check_sizes(rows)
+            self.check_sizes(rows)
             try:
                 start = 0
                 while start < len(rows):
@@ -237,7 +237,8 @@ class Appender:
         self.segments.wake()
         return range(first, end)
 
-    def _check_sizes(self, rows: Rows) -> None:
+    def check_sizes(self, rows: Rows) -> None:
+        """Raise unless each of these batches fits into a segment."""
         largest = int(rows[:, SIZE].max())
         if largest > self.config.segment_bytes:
             raise RecordTooLarge(
@@ -259,7 +260,7 @@ class Appender:
         for position, base in run[:, (POSITION, BASE)].tolist():
             kernel.patch_place(data, position, base, 0)
         begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
-        self._put(segment, data[begin:end], int(following[-1]))
+        self.put(segment, data[begin:end], int(following[-1]))
         segment.index.add_rows(run, size - begin)
         self.producers.note_rows(run, _now())
         return start + count
@@ -274,7 +275,7 @@ class Appender:
             except (SawlogError, OSError) as error:
                 self.commit.fail(error)
 
-    def _put(self, segment: Segment, data: memoryview, following: int) -> None:
+    def put(self, segment: Segment, data: memoryview, following: int) -> None:
         """Write bytes behind the segment's end and make them part of it; or leave it as it was."""
         before = segment.tail
         storage = segment.storage
