@@ -84,11 +84,17 @@ _WRITING = (
         ),
     ),
     _mutant(
+        "taken back, but not durably",
+        "an append that failed is cut off, and a power cut brings it back (ours, once)",
+        (f"{_APPEND}.undo", "if isinstance(error, StorageError):", "if False:"),
+        by="errors",
+    ),
+    _mutant(
         "stream not taken back",
         "a stream that fails leaves the room for its header, and what came of it, in the segment",
         ("sawlog.log.streaming:append_stream", "if segment.tail[1] == size:", "if False:"),
         ("sawlog.log.streaming:append_stream", "log.cut_back(segment, size)  #", "pass  #"),
-        (f"{_APPEND}._put", "if storage.size != before[1]:", "if False:"),
+        (f"{_APPEND}.put", "if storage.size != before[1]:", "if False:"),
         by="errors",
     ),
 )
@@ -284,20 +290,17 @@ _REWRITING = (
     _mutant(
         "trim forgets the start",
         "the new log start is kept in memory, not written down",
-        ("sawlog.log.truncation:_note_start", "log.save(clean=False)", "pass"),
+        ("sawlog.log.truncation:note_start", "log.save(clean=False)", "pass"),
     ),
     _mutant(
-        "trim deletes first",
-        "segments go before the new log start is written down",
-        (
-            "sawlog.log.truncation:trim",
-            "_note_start(log, offset)\n        except StorageFull:",
-            "segments.lowest_offset = offset\n"
-            "            _drop(log, kept, gone)\n"
-            "            _note_start(log, offset)\n"
-            "        except StorageFull:",
-        ),
-        ("sawlog.log.truncation:trim", "else:\n            _drop(log, kept, gone)", "else:\n            pass"),
+        "trim above what is durable",
+        "the new log start is written down while records below it are not durable (ours, once)",
+        ("sawlog.log.truncation:trim", "log.sync_held()", "pass"),
+    ),
+    _mutant(
+        "truncated segments go in any order",
+        "later segments are removed with one sync of the directory for all (ours, once)",
+        ("sawlog.log.truncation:_delete_above", "log.directory.sync()", "pass"),
     ),
     _mutant(
         "truncation keeps the watermark",
