@@ -454,7 +454,7 @@ def disturb_files(trouble: Trouble, path: Path) -> None:
                 (path / name).mkdir(parents=True)
             else:
                 (path / name).write_bytes(data)
-        gc.collect()
+        gc.freeze()  # only what is made from now on is of interest, and looked at
         before = _descriptors()
         place = FaultyDirectory(FileDirectory(path))
         target.attempt(place, start.promise, lambda: place.arm(trouble.fault))
@@ -462,6 +462,7 @@ def disturb_files(trouble: Trouble, path: Path) -> None:
         place.close()
         gc.collect()
         left = _descriptors() - before
+        gc.unfreeze()
         assert not left, f"left open: {sorted(left)}"
 
 
