@@ -324,7 +324,11 @@ _STORING = (
     _mutant(
         "intent not durable",
         "a transaction is placed before its intent was synced",
-        ("sawlog.topics.documents:store", "durable=durable)", "durable=False)"),
+        (
+            f"{_INTENTS}._place_all",
+            "documents.store(self.staging, intent.file, intent.fields())",
+            "documents.store(self.staging, intent.file, intent.fields(), durable=False)",
+        ),
     ),
     _mutant(
         "staged file not synced",
@@ -358,6 +362,7 @@ _STORING = (
         "leases ignored",
         "what tasks have staged is swept before their job commits",
         (f"{_INTENTS}._is_lent", "for name in", "return False\n    for name in"),
+        by="bits",
     ),
     _mutant(
         "topic's name not durable",
