@@ -18,6 +18,9 @@ import sys
 COMMANDS: dict[str, tuple[str, str]] = {
     "crashes": (".crashes", "cut the power at every I/O of every operation, recover, check, go on"),
     "errors": (".errors", "make every I/O of every operation fail, with each errno, once and for ever"),
+    "bits": (".bits", "flip every bit of every kind of file, and look at everything again"),
+    "threads": (".threads", "let threads share an fsync, and cut the power when one of them is told that it is done"),
+    "mutants": (".mutants", "plant known bugs, one at a time, and see whether the rest of this table finds them"),
     "asan": (".asan", "the compiled kernel under AddressSanitizer: corpus, mutated inputs, tests/batch"),
     "fuzz": (".fuzz.run", "bad bytes for everybody who reads bytes: mutated, guided by coverage, or replayed"),
     "kills": (".kills", "kill -9 real processes at random moments of every kind of work, check, go on"),

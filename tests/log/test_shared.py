@@ -277,3 +277,41 @@ def test_a_process_killed_in_its_turn_is_recovered_from(tmp_path: Path) -> None:
 
 def test_a_process_may_be_killed_at_any_call_of_its_turn(tmp_path: Path) -> None:
     assert run("consuming", "die-in-turns", tmp_path).endswith("good\n")
+
+
+# --- damage
+
+
+def test_what_was_durable_long_ago_is_not_cut_with_the_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody dies in a turn, so there is no note; and a bit of an early record is wrong."""
+    monkeypatch.setattr("sawlog.log.shared._CHECKPOINT_S", 0.0)
+    directory = MemoryDirectory()
+    shared = SharedLog(directory)
+    for value in (b"one", b"two", b"three"):
+        append(shared, value)
+    with shared.turn():
+        left = MemoryDirectory()
+        for name in directory.names():
+            left.replace(name, directory.read(name))
+    data = bytearray(left.read(f"{0:020d}.log"))
+    data[80] ^= 1
+    left.replace(f"{0:020d}.log", data)
+    with SharedLog(left).turn() as log:
+        assert log.recovery.truncated_bytes == 0
+        assert [str(each) for each in log.recovery.corruption] != []
+        assert [record.value for record in log.scan(2)] == [b"three"]
+        assert log.append(b"four") == 3
+
+
+def test_a_watermark_is_written_once_in_a_while_not_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = FaultyDirectory(MemoryDirectory())
+    shared = SharedLog(directory)
+    append(shared, b"one")
+    monkeypatch.setattr("sawlog.log.shared._CHECKPOINT_S", 1e9)
+    directory.calls.clear()
+    for _ in range(5):
+        append(shared, b"more")
+    assert [call for call in directory.calls if call.operation == "replace"] == []
+    monkeypatch.setattr("sawlog.log.shared._CHECKPOINT_S", 0.0)
+    append(shared, b"more")
+    assert [call.name for call in directory.calls if call.operation == "replace"] == ["checkpoint"]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from sawlog import CorruptBatch, Log, OffsetOutOfRange, Producer, Record
+from sawlog import CorruptBatch, Log, LogConfig, OffsetOutOfRange, Producer, Record
 from sawlog.batch.build import encode
 from sawlog.batch.header import BatchHeader
+from sawlog.testing import MODES, FaultyStorage, Mode, Step
 
 from .places import Place, fill, named, values
 
@@ -298,3 +299,42 @@ def test_iterators_and_truncation_share_nothing_by_accident(place: Place) -> Non
     log.append_many([b"z" * 300 for _ in range(10)])
     assert values(held) == [b"%d" % i * 100 for i in range(10)]
     assert b"".join(fetched.buffers) == raw
+
+
+def test_power_cut_during_truncation_leaves_no_gap_in_whatever_order_names_reach_the_disk() -> None:
+    disk = FaultyStorage()
+    log = Log.open(disk)
+    for number in range(6):
+        log.append(b"%d" % number)
+        log.seal()
+    found: dict[tuple[str, ...], FaultyStorage] = {}
+
+    def cut(step: Step) -> None:
+        for seed in range(40):
+            left = disk.crash("reorder", seed)
+            found.setdefault(tuple(left.names()), left)
+
+    disk.watch = cut
+    log.truncate(1)
+    assert len(found) > 5
+    for left in found.values():
+        for mode in ("r", "w"):
+            again = Log.open(left, mode=mode)
+            assert values(again) == [b"%d" % number for number in range(again.next_offset)]
+            assert again.recovery
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_power_cut_after_trim_leaves_a_log_that_ends_where_it_starts_or_later(mode: Mode) -> None:
+    """Also where nothing else was durable."""
+    disk = FaultyStorage()
+    log = Log.open(disk, LogConfig(durability="os"))
+    log.append_many([b"0", b"1", b"2"])
+    log.append(b"3")
+    log.trim(2)
+    left = disk.crash(mode)
+    with Log.open(left, mode="r") as reader:
+        seen = reader.lowest_offset, values(reader)
+    again = Log.open(left)
+    assert (again.lowest_offset, values(again)) == seen
+    assert seen in [(2, [b"2"]), (2, [b"2", b"3"])]

@@ -49,11 +49,14 @@ def values(store: Store, name: str = "copies") -> list[int]:
 # --- a micro-batch that is repeated
 
 
-@pytest.fixture
-def options(data: Path, store: Store) -> WriteOptions:
-    """A sink with two partitions."""
+@pytest.fixture(params=["in messages", "in files"])
+def options(request: pytest.FixtureRequest, data: Path, store: Store) -> Iterator[WriteOptions]:
+    """A sink with two partitions, for tasks that send what they have to the driver, and for such as stage it."""
     store.create_topic("copies", 2)
-    return write_options({"path": str(data), "topic": "copies", "lockTimeout": "5s"})
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "in files":
+            patch.setattr("sawlog.spark.writing.INLINE_BYTES", -1)
+        yield write_options({"path": str(data), "topic": "copies", "lockTimeout": "5s"})
 
 
 def tasks(options: WriteOptions, number: int) -> list[Staged]:
@@ -95,8 +98,17 @@ def test_a_micro_batch_without_rows_is_remembered_too(store: Store, options: Wri
 
 
 def test_what_an_earlier_try_staged_is_swept_by_its_repetition(store: Store, options: WriteOptions, data: Path) -> None:
-    tasks(options, 0)
-    assert left(data)
+    staged = any(part.pieces for task in tasks(options, 0) for part in task.parts)
+    assert bool(left(data)) == staged
+    publish(options, 0, tasks(options, 0))
+    assert values(store) == rows(0)
+    assert left(data) == []
+
+
+def test_what_very_many_tasks_send_goes_into_a_file_beside_the_intent(
+    store: Store, options: WriteOptions, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sawlog.spark.commit._INTENT_BYTES", 100)
     publish(options, 0, tasks(options, 0))
     assert values(store) == rows(0)
     assert left(data) == []
@@ -118,7 +130,7 @@ class Failing:
         raise StorageError(28, "No space left on device")
 
     def places_nothing(self) -> None:
-        self._patch.setattr(Log, "append_batches", self._refuse)
+        self._patch.setattr(Log, "place_batches", self._refuse)
 
     def takes_nothing_back(self) -> None:
         self._patch.setattr(Log, "truncate", self._refuse)

@@ -193,7 +193,15 @@ def test_the_name_and_the_number_of_a_batch_go_together() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("compression", "rar"), ("partitions", "0"), ("batchBytes", "x"), ("lockTimeout", "x"), ("topic", "")],
+    [
+        ("compression", "rar"),
+        ("compressionLevel", "3"),
+        ("compressionLevel", "x"),
+        ("partitions", "0"),
+        ("batchBytes", "x"),
+        ("lockTimeout", "x"),
+        ("topic", ""),
+    ],
 )
 def test_a_bad_value_of_a_write_option_is_refused(name: str, value: str) -> None:
     with pytest.raises(InvalidConfig, match=f"(?i){name}"):

@@ -100,6 +100,23 @@ def test_an_attempt_that_fails_takes_what_it_staged_with_it(data: Path, orders: 
     assert left(data) == []
 
 
+@pytest.fixture
+def files() -> Iterator[None]:
+    """Tasks stage whatever they have, however little it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sawlog.spark.writing.INLINE_BYTES", -1)
+        yield
+
+
+def test_a_few_rows_need_no_file(data: Path, orders: Topic) -> None:
+    told = staged(data, "job", batch(1, 2))
+    assert left(data) == []
+    commit.publish(options(data), "job", [told])
+    assert values(orders) == [1, 2]
+    assert left(data) == []
+
+
+@pytest.mark.usefixtures("files")
 def test_a_job_that_fails_leaves_nothing(data: Path, orders: Topic) -> None:
     staged(data, "job", batch(1))
     staged(data, "another", batch(2))
@@ -108,6 +125,7 @@ def test_a_job_that_fails_leaves_nothing(data: Path, orders: Topic) -> None:
     assert values(orders) == []
 
 
+@pytest.mark.usefixtures("files")
 def test_what_a_job_has_staged_is_not_swept_while_it_may_still_commit(data: Path, orders: Topic) -> None:
     told = staged(data, "job", batch(1))
     with sawlog.open(data, upkeep_interval_s=None):
@@ -116,6 +134,7 @@ def test_what_a_job_has_staged_is_not_swept_while_it_may_still_commit(data: Path
     assert values(orders) == [1]
 
 
+@pytest.mark.usefixtures("files")
 def test_what_a_dead_job_has_staged_is_swept_when_its_time_is_over(
     data: Path, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

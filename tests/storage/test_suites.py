@@ -11,7 +11,7 @@ import pytest
 
 from sawlog.storage import FileDirectory, MemoryDirectory, MemoryStorage
 from sawlog.storage.interface import Buffer, Storage
-from sawlog.testing import DirectorySuite, StorageSuite
+from sawlog.testing import DirectorySuite, FaultyDirectory, FaultyStorage, StorageSuite
 
 
 class Files:
@@ -32,6 +32,22 @@ class Memory:
         return MemoryDirectory()
 
 
+class Simulated:
+    """A new simulated disk for each test."""
+
+    @pytest.fixture
+    def directory(self) -> FaultyStorage:
+        return FaultyStorage(seed=1)
+
+
+class Wrapped:
+    """A new directory that could fail, for each test."""
+
+    @pytest.fixture
+    def directory(self) -> FaultyDirectory:
+        return FaultyDirectory(MemoryDirectory())
+
+
 class TestFileStorage(Files, StorageSuite):
     """Files keep the promises of a storage."""
 
@@ -46,6 +62,22 @@ class TestMemoryStorage(Memory, StorageSuite):
 
 class TestMemoryDirectory(Memory, DirectorySuite):
     """Memory keeps the promises of a directory."""
+
+
+class TestSimulatedStorage(Simulated, StorageSuite):
+    """A simulated disk that is told nothing else keeps the promises of a storage."""
+
+
+class TestSimulatedDirectory(Simulated, DirectorySuite):
+    """And those of a directory."""
+
+
+class TestWrappedStorage(Wrapped, StorageSuite):
+    """So does a directory that could fail and does not."""
+
+
+class TestWrappedDirectory(Wrapped, DirectorySuite):
+    """And those of a directory."""
 
 
 # --- the suites can fail

@@ -209,3 +209,15 @@ def test_an_intent_comes_back_as_it_was_written() -> None:
 def test_something_else_is_no_intent(fields: dict[str, object]) -> None:
     with pytest.raises(CorruptFile, match="here"):
         Intent.from_fields(fields, "here")
+
+
+def test_what_was_lent_is_kept_while_nobody_can_say_until_when(driver: Driver) -> None:
+    staged = driver.intents.file("job", "task")
+    staged.write(batch(b"one"))
+    staged.close()
+    driver.intents.lend("job", "task")
+    driver.directory.child("staging").replace("job.task.lease", b"{}")
+    driver.intents.sweep()
+    assert "job.task.batches" in driver.staged()
+    driver.intents.discard("job")
+    assert driver.staged() == []

@@ -45,8 +45,22 @@ def test_the_layout_can_be_read_with_ls(place: StorePlace) -> None:
     found = {name for name in tree(place.raw()) if not name.endswith("LOCK")}
     segments = {f"topics/orders/partition-{n}/{'0' * 20}.log" for n in (0, 1)}
     checkpoints = {f"topics/orders/partition-{n}/checkpoint" for n in (0, 1)}
-    directories = {"topics/", "topics/orders/", "topics/orders/partition-0/", "topics/orders/partition-1/"}
+    directories = {"staging/", "topics/", "topics/orders/", "topics/orders/partition-0/", "topics/orders/partition-1/"}
     assert found == {"sawlog.json", "topics/orders/topic.json", *directories, *segments, *checkpoints}
+
+
+def test_what_a_crash_left_while_a_store_was_made_is_no_obstacle(tmp_path: Path) -> None:
+    for name in ("topics", "staging"):
+        (tmp_path / name).mkdir()
+    with Store.open(tmp_path) as store:
+        assert store.topics() == []
+
+
+def test_topics_of_another_system_are_not_taken_for_a_store(tmp_path: Path) -> None:
+    (tmp_path / "topics" / "orders" / "partition-0").mkdir(parents=True)
+    with pytest.raises(InvalidConfig, match="topics/"):
+        Store.open(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["topics"]
 
 
 def test_a_missing_directory_is_made_with_its_parents(tmp_path: Path) -> None:
@@ -207,6 +221,34 @@ def test_a_damaged_topic_is_reported_and_the_others_go_on(place: StorePlace) -> 
     with pytest.raises(CorruptFile, match=r"orders/topic\.json"):
         store.topic("orders")
     assert values(store["stock"].scan()) == [b"one"]
+
+
+def test_a_damaged_topic_keeps_no_other_from_being_listed_and_looked_after(place: StorePlace) -> None:
+    with place.open() as store:
+        for name in ("a", "orders", "z"):
+            store.create_topic(name, retention_ms=1).append_many([(b"old", None, (), 1000)] * 2)
+    orders(place).replace("topic.json", b"{}")
+    store = place.open()
+    topics = iter(store)
+    assert [next(topics).name, next(topics).name] == ["a", "z"]
+    with pytest.raises(CorruptFile, match=r"orders/topic\.json"):
+        next(topics)
+    store.upkeep()
+    assert [values(store[name].scan()) for name in ("a", "z")] == [[], []]
+
+
+def test_others_are_read_while_one_that_takes_anothers_place_is_damaged(place: StorePlace) -> None:
+    with place.open() as store:
+        store.create_topic("orders").append(b"one")
+        taking = store.create_topic("taking").id
+    topics = place.raw().child("topics")
+    topics.rename("taking", f"{taking}.swap")
+    topics.child(f"{taking}.swap").replace("topic.json", b"{}")
+    reading = place.open("r")
+    assert reading.topics() == ["orders"]
+    assert values(reading["orders"].scan()) == [b"one"]
+    with pytest.raises(CorruptFile, match=r"swap/topic\.json"):
+        place.open()
 
 
 def test_a_missing_topic_file_is_damage_not_absence(place: StorePlace) -> None:

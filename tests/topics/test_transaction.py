@@ -110,7 +110,7 @@ def test_an_empty_transaction_does_nothing(store: Store) -> None:
     with store.transaction() as tx:
         pass
     assert tx.commit() == {}
-    assert "staging" not in store.directory.children()
+    assert staged(store) == []
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])

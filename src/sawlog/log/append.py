@@ -372,6 +372,10 @@ class Appender:
             self._durable_tail, self._synced_bytes = tail, written
         return tail[0]
 
+    def sync_held(self) -> None:
+        """Make everything durable that is written. For who is `exclusive`: waiting for others' syncs would not end."""
+        self.commit.reached(self._sync_active())
+
     def _sync(self, segment: Segment) -> None:
         """fsync, once: if it fails, everyone knows before the next one can try. The caller holds the sync lock."""
         try:
@@ -514,8 +518,11 @@ class Appender:
 
     def _save_in_time(self) -> None:
         """The background's turn: a watermark that moved is written, also when the log has gone quiet since."""
-        if self.closed or not self.held.held or self.commit.failure is not None:
-            return
+        if not self.closed and self.held.held and self.commit.failure is None:
+            self.save_if_moved()
+
+    def save_if_moved(self) -> None:
+        """Write the watermark, unless it is written already. If that fails, recovery is less precise, and no more."""
         if self._saved != (self._durable_tail[0], self.segments.lowest_offset):
             try:
                 with self.ending_on_failed_sync():

@@ -512,10 +512,17 @@ class Log:
         this library has made them: taking compressed ones apart costs more than all the rest). A producer's batch that
         is stored already is recognised; if all of them are, the offsets they got the first time come back.
         """
-        appender = self._appender or self._writable()
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches takes encoded batches as bytes, not {type(raw).__name__}")
-        data = memoryview(bytearray(raw))
+        placed = self.place_batches(bytearray(raw), trusted=trusted)
+        self._writable().settle(placed.stop)
+        return placed
+
+    def place_batches(self, raw: bytearray | memoryview, *, trusted: bool = True) -> range:
+        """As `append_batches`, for a buffer that the caller gives away, and without waiting for any sync: they are as
+        durable as the policy says only after `sync`. For commits that place many and sync once."""
+        appender = self._appender or self._writable()
+        data = memoryview(raw)
         rows = _rows_of(data)
         self._check_batches(data, rows, trusted)
         with appender.lock:
@@ -526,7 +533,6 @@ class Log:
                 if not _is_contiguous(rows):
                     data, rows = _compacted(data, rows)
                 placed = appender.place_rows(data, rows)
-        appender.settle(placed.stop)
         return placed
 
     def _check_batches(self, data: memoryview, rows: Rows, trusted: bool) -> None:

@@ -30,7 +30,6 @@ from ..batch.header import (
     BODY_END,
     COMPRESSION_MASK,
     COUNT,
-    CRC,
     HEADER_BYTES,
     LAST,
     MAX_TIME,
@@ -49,6 +48,8 @@ from .names import INDEX, LOG, TIME_INDEX, file_name
 
 #: How much is looked at in one step of a scan: large enough to amortise a call, small enough for the caches.
 CHUNK_BYTES = 1 << 21
+#: The same for a search by time, which the index has brought near to what it looks for.
+_TIME_CHUNK_BYTES = 1 << 16
 #: Most headers in one step.
 CHUNK_ROWS = 1024
 #: Batches from this size on are remembered when their CRC was right: no two of them start in the same 4 KiB.
@@ -371,13 +372,25 @@ class Segment:
         if wanted >= 0 and not self.names_batch(opened.storage, start, wanted):
             start = 0
         least = -1 if start else self.base_offset
+        hops = True
         while True:
             try:
-                for chunk in self._from(opened.storage, start, limit, least, offset, end, check, chunk_bytes):
+                skip_below = offset if hops else 0
+                for chunk in self._from(
+                    opened.storage, start, limit, least, offset, end, check or not hops, skip_below, chunk_bytes
+                ):
+                    if hops and not check and self._first_bad(chunk.view, chunk.rows[-1:], 0) >= 0:
+                        break  # each is confirmed by the one behind it, but for the last
                     yield chunk
                     offset = int(chunk.rows[-1, LAST]) + 1
-                return
+                if offset >= end or not hops:
+                    return
+                hops = False
             except CorruptBatch as damage:
+                if hops:
+                    # One that was hopped over may be the damaged one, and its length wrong: now look at each.
+                    hops = False
+                    continue
                 # Damage wholly below what comes next is somebody else's, or took no record with it: go on behind it.
                 if damage.position is None or damage.next_offset is None or damage.next_offset > offset:
                     raise
@@ -395,9 +408,10 @@ class Segment:
         offset: int,
         end: int,
         check: bool,
+        skip_below: int,
         chunk_bytes: int,
     ) -> Iterator[Chunk]:
-        steps = self.batches(storage, start, limit, least, check=check, skip_below=offset, chunk_bytes=chunk_bytes)
+        steps = self.batches(storage, start, limit, least, check=check, skip_below=skip_below, chunk_bytes=chunk_bytes)
         for chunk in steps:
             rows = chunk.rows
             if rows[0, LAST] < offset:
@@ -494,14 +508,8 @@ class Segment:
             at = kernel.find_batch(view, 0, len(view), offset, least, self.dense)
             if at >= 0:
                 break
-            if at == -1 and stop >= self.size:
-                return None
-            if stop >= self.size:
-                position = start - 2 - at
-                start, following = self.resume(opened.storage, position, self.size, self.base_offset)
-                if following is None or following > offset:
-                    raise self._corrupt(opened.storage, position, self.size, self.base_offset, _NO_BATCH)
-                least = following
+            if stop >= self.size:  # it is behind damage, or is damaged itself
+                return self._first_from(offset, max_bytes)
             stop = self.size
             view = opened.storage.view(start, stop - start)
         header = _HEADER.unpack_from(view, at)
@@ -519,14 +527,15 @@ class Segment:
         return found
 
     def _first_from(self, offset: int, max_bytes: int) -> Record | None:
-        """The first record of the batches from `offset` on, however many of them compaction has emptied."""
+        """The first record from `offset` on, batch by batch, however many of them compaction has emptied."""
         for chunk in self.chunks(offset, self.next_offset):
             for number in np.flatnonzero(chunk.rows[:, COUNT]).tolist():
                 found: list[Record] = []
                 row = chunk.rows[number : number + 1]
                 if records(chunk.view, row, offset, 2**63 - 1, found, max_bytes) >= 0:
                     raise self._unreadable(chunk.origin + int(row[0, POSITION]), int(row[0, LAST]), MALFORMED)
-                return found[0]
+                if found:
+                    return found[0]
         return None
 
     def _read_behind(self, opened: _Open, position: int, offset: int, max_bytes: int) -> Record | None:
@@ -601,7 +610,7 @@ class Segment:
     def first_at(self, timestamp: int, start: int, max_bytes: int) -> int | None:
         """The first offset from `start` on whose record is not older than `timestamp`."""
         offset = max(start, self._entry_before(timestamp))
-        for chunk in self.chunks(offset, self.next_offset, check=False):
+        for chunk in self.chunks(offset, self.next_offset, chunk_bytes=_TIME_CHUNK_BYTES):
             for row in chunk.rows[chunk.rows[:, MAX_TIME] >= timestamp]:
                 stamped = bool(row[ATTRIBUTES] & TIMESTAMP_TYPE_BIT)
                 if stamped and row[COUNT] == row[LAST] - row[BASE] + 1:
@@ -610,8 +619,6 @@ class Segment:
                     continue
                 batch = chunk.view[row[POSITION] : row[POSITION] + row[SIZE]]
                 position = chunk.origin + int(row[POSITION])
-                if crc32c(batch[21:]) != row[CRC]:
-                    raise self._corrupt(self.storage, position, self.size, int(row[BASE]), _BAD_CRC)
                 body, first, end = chunk.view, int(row[BODY]), int(row[BODY_END])
                 if row[ATTRIBUTES] & COMPRESSION_MASK:
                     body = self._unpack(position, batch, int(row[ATTRIBUTES]), max_bytes)

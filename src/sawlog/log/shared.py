@@ -68,7 +68,9 @@ from .segments import SegmentSet
 #: How long a turn is waited for, and how often it is asked for: soon at first, then less and less often.
 _PATIENCE_S = 10.0
 _POLL_S, _POLL_MOST_S = 0.0005, 0.01
-#: Watermarks are written at rotation only. A background thread must not write one outside its process's turn.
+#: Watermarks are written at the end of a turn, at most so often: what a crash finds above the last one is taken for a
+#: torn tail if it is damaged. A background thread must not write one outside its process's turn.
+_CHECKPOINT_S = 1.0
 _NO_CHECKPOINTS_MS = 3650 * DAY_MS
 
 
@@ -112,6 +114,7 @@ class SharedLog:
         self._mutex = threading.RLock()
         self._kept: tuple[Log, Appender] | None = None
         self._shape = ""
+        self._saved_s = 0.0
 
     @contextmanager
     def turn(self) -> Iterator[Log]:
@@ -202,6 +205,7 @@ class SharedLog:
         segments.lowest_offset = found.lowest_offset
         appender = Appender(self._directory, self._config, segments, found.producers, held)
         appender.save(clean=False)
+        self._saved_s = time.monotonic()
         active = segments.active
         same = (
             note is not None
@@ -227,7 +231,7 @@ class SharedLog:
 
     def _end(self, appender: Appender, held: Lock, before: tuple[int, int]) -> None:
         """Leave the note, if the log is in order and all of it is durable."""
-        if appender.closed or appender.commit.failure is not None:
+        if _has_ended(appender):
             self._let_go()
             return
         try:
@@ -235,6 +239,12 @@ class SharedLog:
         except BaseException:
             self._let_go()
             raise
+        if time.monotonic() - self._saved_s >= _CHECKPOINT_S:
+            appender.save_if_moved()
+            self._saved_s = time.monotonic()
+            if _has_ended(appender):
+                self._let_go()
+                return
         if _state(appender) != before:
             self._shape = _new_shape()
         segment = appender.segments.active
@@ -251,6 +261,11 @@ class SharedLog:
 def _state(appender: Appender) -> tuple[int, int]:
     """Changes when the list of segments does, or where the log starts."""
     return appender.segments.version, appender.segments.lowest_offset
+
+
+def _has_ended(appender: Appender) -> bool:
+    """Whether nothing more can be written with it: it was closed, or has failed."""
+    return appender.closed or appender.commit.failure is not None
 
 
 def _new_shape() -> str:

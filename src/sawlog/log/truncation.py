@@ -1,12 +1,13 @@
 """Dropping the end of a log (`truncate`) and its beginning (`trim`).
 
 Truncation keeps [lowest, offset). The watermark is lowered first, so that a crash half-way leaves a longer log, never
-a damaged one. Later segments are deleted, newest first. The segment that holds `offset` is never cut where it lies:
-what remains of it is written to a new file, fsynced and renamed over it, because readers may have it mapped. A batch
-that holds both kept and dropped records is built anew with the kept ones, at the same offsets.
+a damaged one. Later segments are deleted, newest first, on the disk as well. The segment that holds `offset` is never
+cut where it lies: what remains of it is written to a new file, fsynced and renamed over it, because readers may have
+it mapped. A batch that holds both kept and dropped records is built anew with the kept ones, at the same offsets.
 
-Trimming notes the new log start durably, then deletes the segments that lie wholly below it. Offsets never go back:
-if nothing is left, the log goes on in an empty segment at the offset that was next.
+Trimming notes the new log start durably, then deletes the segments that lie wholly below it. What lies below it is
+durable by then, whatever the policy: a log that ends before it starts is nothing that anybody could open. Offsets never
+go back: if nothing is left, the log goes on in an empty segment at the offset that was next.
 """
 
 from __future__ import annotations
@@ -87,13 +88,17 @@ def _retreat_upkeep(log: Appender, offset: int) -> None:
 
 
 def _delete_above(log: Appender, base_offset: int) -> None:
-    """Remove the files of all later segments, newest first; also those of a rotation that failed."""
+    """Remove the files of all later segments, newest first; also those of a rotation that failed.
+
+    Each is gone from the disk before the next one goes: a power cut that takes names in another order than they were
+    removed would leave a gap before a segment that is still there.
+    """
     for name in reversed(log.directory.names()):
         base = segment_base(name)
         if base is not None and base > base_offset:
             for suffix in (LOG, INDEX, TIME_INDEX):
                 log.directory.remove(file_name(base, suffix))
-    log.directory.sync()
+            log.directory.sync()
 
 
 def _cut_point(log: Appender, segment: Segment, offset: int) -> tuple[int, bytes, int]:
@@ -185,6 +190,8 @@ def trim(log: Appender, offset: int) -> int:
         gone: list[Segment] = []
         while len(kept) > 1 and kept[0].next_offset <= offset:
             gone.append(kept.pop(0))
+        if offset > log.commit.durable_offset:
+            log.sync_held()
         try:
             _note_start(log, offset)
         except StorageFull:

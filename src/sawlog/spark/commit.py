@@ -15,14 +15,17 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import DirectoryLocked, InvalidConfig, TopicExists
-from ..topics.intents import Part
+from ..topics.intents import Part, Piece
 from ..topics.store import Store
 from .options import WriteOptions
 
 if TYPE_CHECKING:
-    from .writing import Staged
+    from .writing import Staged, StagedPart
 
 _logger = logging.getLogger("sawlog.spark")
+
+#: An intent is text: more than this goes into a file beside it.
+_INTENT_BYTES = 1 << 20
 
 
 def stage_name(query: str, batch: int) -> str:
@@ -58,19 +61,33 @@ def publish(
 ) -> None:
     """Place everything that was staged, once."""
     with open_store(options.path) as store:
-        parts = [
-            Part(each.topic, each.topic_id, each.partition, each.count, each.pieces)
-            for message in staged
-            for each in message.parts
-        ]
         try:
-            store.publish(stage, parts, name=name, sequence=sequence, lock_timeout_s=options.lock_timeout_s)
+            parts, data = _gathered(store, stage, [part for message in staged for part in message.parts])
+            store.publish(stage, parts, data=data, name=name, sequence=sequence, lock_timeout_s=options.lock_timeout_s)
         except DirectoryLocked as error:
             raise DirectoryLocked(
                 error.path,
                 f"{error.holder}, and was waited for for {options.lock_timeout_s:.0f} s (option lockTimeout). Nothing "
                 "was stored. Close the writer there",
             ) from error
+
+
+def _gathered(store: Store, stage: str, found: Sequence[StagedPart]) -> tuple[list[Part], bytes]:
+    """What the tasks staged, and what came with their messages: for the intent, or, of very many tasks, in a file."""
+    data = b"".join(each.data for each in found)
+    file = ""
+    if len(data) > _INTENT_BYTES:
+        file = store.stage_data(stage, data)
+        data = b""
+    parts: list[Part] = []
+    position = 0
+    for each in found:
+        pieces = each.pieces
+        if each.data:
+            pieces = (*pieces, Piece(file, position, len(each.data)))
+            position += len(each.data)
+        parts.append(Part(each.topic, each.topic_id, each.partition, each.count, pieces))
+    return parts, data
 
 
 def discard(options: WriteOptions, stage: str) -> None:

@@ -19,6 +19,7 @@ from ..log import slices
 from ..log.log import Log
 from ..log.slices import Slice
 from ..storage import FileDirectory
+from . import worker
 from .options import Offsets, ReadOptions
 from .places import Places
 
@@ -166,6 +167,7 @@ def read(task: Any, columns: Sequence[str], *, fail_on_data_loss: bool) -> Itera
             if fail_on_data_loss:
                 raise DataLoss(f"{gone}; failOnDataLoss=false would go on without them") from error
             _logger.warning("%s", gone)
+    worker.settle()
 
 
 def _read_piece(piece: Piece, columns: Sequence[str], shape: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,8 @@
 """Writing, in the tasks: rows become finished batches in a staged file; only their places are missing.
 
 Each attempt of each task writes a file of its own, so attempts that fail, are repeated or run twice (speculation) do
-not disturb each other: only what the driver is told of counts, and the rest is swept. Rows go to the partition that a
+not disturb each other: only what the driver is told of counts, and the rest is swept. A few kilobytes need no file,
+they go to the driver with that message. Rows go to the partition that a
 column `partition` says, else to their key's (Kafka's murmur2), else to one that is drawn for each Arrow batch.
 """
 
@@ -24,12 +25,12 @@ from pyspark.sql.datasource import (
 from ..batch.build import Encoder
 from ..errors import InvalidConfig, InvalidRecord, SawlogError
 from ..log.append import recipe_of
-from ..topics.intents import Intents, Piece, StagedFile
+from ..topics.intents import INLINE_BYTES, Intents, Piece, StagedFile
 from ..topics.partitioner import partitions_for
 from ..topics.settings import is_compacted
 from ..topics.store import Store
 from ..topics.topic import Topic
-from . import commit
+from . import commit, worker
 from .options import WriteOptions
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _TAKEN = {
     "headers": ("array<struct<key:string,value:binary>>",),
 }
 #: Batches are written to the staged file when so many bytes have come together.
-_FLUSH_BYTES = 4 << 20
+_FLUSH_BYTES = 2 << 20
 
 
 def check_columns(shape: StructType, options: WriteOptions) -> tuple[str, ...]:
@@ -71,13 +72,14 @@ def check_columns(shape: StructType, options: WriteOptions) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What a task has staged for one partition."""
+    """What a task has for one partition: staged, or, if it is little, here."""
 
     topic: str
     topic_id: str
     partition: int
     count: int
     pieces: tuple[Piece, ...]
+    data: bytes = b""
 
 
 @dataclass
@@ -96,7 +98,9 @@ class _Draft:
     topic: Topic
     number: int
     encoder: Encoder
-    buffer: bytearray = field(default_factory=bytearray)
+    #: Finished batches that are not written yet, and their size.
+    batches: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
     pieces: list[Piece] = field(default_factory=list)
     count: int = 0
 
@@ -178,37 +182,40 @@ class Staging:
         if found is None:
             config = topic.config
             if self._options.compression is not None:
-                config = config.with_(compression=self._options.compression, compression_level=None)
+                config = config.with_(
+                    compression=self._options.compression, compression_level=self._options.compression_level
+                )
             found = self._drafts[topic.name, number] = _Draft(topic, number, Encoder(recipe_of(config)))
         return found
 
     def _stage_rows(self, draft: _Draft, rows: pa.RecordBatch) -> None:
         most = min(self._options.batch_bytes, draft.topic.config.segment_bytes // 2 + 1)
         for encoded in draft.encoder.table(rows, most):
-            draft.buffer += encoded.data
+            draft.batches.append(bytes(encoded.data))  # the encoder goes on in the same buffer
+            draft.size_bytes += len(encoded.data)
             draft.count += encoded.count
-        if len(draft.buffer) >= _FLUSH_BYTES:
-            self._flush(draft)
+            if draft.size_bytes >= _FLUSH_BYTES:
+                self._flush(draft)
 
     def _flush(self, draft: _Draft) -> None:
-        if draft.buffer:
+        if draft.batches:
             if self._file is None:
                 label = uuid.uuid4().hex
                 self._intents.lend(self._stage, label)
                 self._file = self._intents.file(self._stage, label)
-            draft.pieces.append(self._file.write(draft.buffer))
-            draft.buffer = bytearray()
+            draft.pieces.append(self._file.write(b"".join(draft.batches)))
+            draft.batches, draft.size_bytes = [], 0
 
     def finish(self) -> tuple[StagedPart, ...]:
-        """Everything durable; what there is."""
-        for draft in self._drafts.values():
+        """Everything durable, or little enough to go with the message to the driver; what there is."""
+        drafts = list(self._drafts.values())
+        if self._file is None and sum(draft.size_bytes for draft in drafts) <= INLINE_BYTES:
+            return tuple(_part(draft, b"".join(draft.batches)) for draft in drafts)
+        for draft in drafts:
             self._flush(draft)
         if self._file is not None:
             self._file.sync()
-        return tuple(
-            StagedPart(draft.topic.name, draft.topic.id, draft.number, draft.count, tuple(draft.pieces))
-            for draft in self._drafts.values()
-        )
+        return tuple(_part(draft) for draft in drafts)
 
     def abandon(self) -> None:
         """This attempt failed: what it staged is of no use to anybody."""
@@ -226,6 +233,10 @@ class Staging:
         self._store.close()
 
 
+def _part(draft: _Draft, data: bytes = b"") -> StagedPart:
+    return StagedPart(draft.topic.name, draft.topic.id, draft.number, draft.count, tuple(draft.pieces), data)
+
+
 def stage(iterator: Iterator[pa.RecordBatch], options: WriteOptions, name: str, query: str | None) -> Staged:
     """The rows of a task, staged."""
     staging = Staging(options, name)
@@ -240,6 +251,7 @@ def stage(iterator: Iterator[pa.RecordBatch], options: WriteOptions, name: str, 
         raise
     finally:
         staging.close()
+        worker.settle()
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -20,7 +20,8 @@ It passes every call to the directory it wraps, keeps a list of them (`calls`), 
   tries again is caught by looking at `calls`, not by a second error.
 
 Not in this model: power cuts (what was never synced stays here), bytes that change by themselves, writes that land
-elsewhere, calls that never return. Closing handles and looking at the size of an open storage cannot fail.
+elsewhere; those are for a directory that simulates its disk, `sawlog.testing.FaultyStorage`, which is one of these.
+Nor calls that never return. Closing handles and looking at the size of an open storage cannot fail.
 
 Threads: as safe as the directory inside; the count of calls and the decision to fail are taken under a lock.
 """
@@ -30,6 +31,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from errno import EIO
 from fnmatch import fnmatchcase
@@ -150,15 +152,23 @@ class FaultyDirectory:
             self.failed.append(len(self.calls) - 1)
         return fault, fault.error(call, f"{self.path}/{name}" if name else self.path)
 
-    def perform(self, operation: str, name: str, call: Callable[[], T]) -> T:
-        """Do one call, or fail it before or after it took effect."""
+    def perform(self, operation: str, name: str, call: Callable[[], T], failed: Callable[[], None] | None = None) -> T:
+        """Do one call, or fail it before or after it took effect; a storage that wants to know of it is told."""
         failing = self._enter(operation, name)
         if failing is None:
             return call()
         fault, error = failing
         if fault.effect == "all" and operation in _CHANGES:
-            call()
+            with self._failing_at_the_end(operation):
+                call()
+        elif failed is not None:
+            failed()
         raise error
+
+    def _failing_at_the_end(self, operation: str) -> AbstractContextManager[None]:
+        """A simulated disk does not settle names in a call whose last step, the sync of the directory, fails."""
+        doubting: Callable[[], AbstractContextManager[None]] = getattr(self.inner, "doubting", nullcontext)
+        return doubting() if operation in _END_IN_SYNC else nullcontext()
 
     def perform_append(self, storage: Storage, data: Buffer) -> int:
         """An append that may stop half-way, and may or may not be taken back then."""
@@ -226,19 +236,19 @@ class FaultyDirectory:
             for storage in made:
                 storage.close()
             raise
-        return FaultyStorage(self, made[0])
+        return FaultyFile(self, made[0])
 
     def open(self, name: str) -> Storage:
         """For appending and reading."""
-        return FaultyStorage(self, self.perform("open", name, lambda: self.inner.open(name)))
+        return FaultyFile(self, self.perform("open", name, lambda: self.inner.open(name)))
 
     def open_shared(self, name: str) -> Storage:
         """For reading while another process appends."""
-        return FaultyStorage(self, self.perform("open_shared", name, lambda: self.inner.open_shared(name)))
+        return FaultyFile(self, self.perform("open_shared", name, lambda: self.inner.open_shared(name)))
 
     def open_sealed(self, name: str) -> Storage:
         """For reading what nobody changes any more."""
-        return FaultyStorage(self, self.perform("open_sealed", name, lambda: self.inner.open_sealed(name)))
+        return FaultyFile(self, self.perform("open_sealed", name, lambda: self.inner.open_sealed(name)))
 
     def read(self, name: str) -> bytes:
         """All bytes of a small file."""
@@ -258,7 +268,7 @@ class FaultyDirectory:
 
     def sync(self) -> None:
         """Make the names durable."""
-        self.perform("sync", "", self.inner.sync)
+        self.perform("sync", "", self.inner.sync, getattr(self.inner, "sync_failed", None))
 
     def lock(self, name: str, *, alone: bool = True) -> Lock:
         """The lock of the directory inside."""
@@ -273,7 +283,7 @@ class FaultyDirectory:
         self.inner.close()
 
 
-class FaultyStorage:
+class FaultyFile:
     """A storage of a `FaultyDirectory`."""
 
     def __init__(self, directory: FaultyDirectory, inner: Storage) -> None:
@@ -308,7 +318,7 @@ class FaultyStorage:
 
     def sync(self) -> None:
         """Make everything written before durable."""
-        self._directory.perform("sync", self.name, self.inner.sync)
+        self._directory.perform("sync", self.name, self.inner.sync, getattr(self.inner, "sync_failed", None))
 
     def reserve(self, size_bytes: int) -> None:
         """A hint; cannot fail."""

@@ -50,6 +50,7 @@ from . import documents, settings
 from .names import (
     DELETED,
     LOCK,
+    STAGING,
     STORE,
     SWAP,
     TMP,
@@ -118,10 +119,13 @@ class Catalog:
         with self.changing():
             if not self.root.exists(STORE):
                 self._refuse_strangers()
+                for name in (TOPICS, STAGING):  # before what makes it a store: who finds that one, finds these durable
+                    self.root.child(name, create=True).close()
                 documents.store(self.root, STORE, {"format": FORMAT, "id": str(uuid.uuid4())})
 
     def _refuse_strangers(self) -> None:
-        names, children = self.root.names(), self.root.children()
+        names = self.root.names()
+        children = [name for name in self.root.children() if name not in (TOPICS, STAGING) or not self._is_empty(name)]
         if not {*names, *children} - _NOTHING:
             return
         if _is_log(names):
@@ -132,6 +136,13 @@ class Catalog:
         raise InvalidConfig(
             f"{self.root.path} is neither empty nor a store: it holds {found}; choose an empty or a new directory"
         )
+
+    def _is_empty(self, name: str) -> bool:
+        directory = self.root.child(name)
+        try:
+            return not directory.names() and not directory.children()
+        finally:
+            directory.close()
 
     def _load_id(self) -> str:
         path = f"{self.root.path}/{STORE}"
@@ -144,9 +155,9 @@ class Catalog:
         return documents.field(fields, "id", str, path)
 
     def _open_topics(self) -> Directory | None:
-        if self.mode == "w":
-            return self.root.child(TOPICS, create=True)
-        return self.root.child(TOPICS) if TOPICS in self.root.children() else None
+        if TOPICS in self.root.children():
+            return self.root.child(TOPICS)
+        return self.root.child(TOPICS, create=True) if self.mode == "w" else None
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -187,7 +198,10 @@ class Catalog:
         found = self.topics.children()
         names = {name for name in found if is_topic_name(name)}
         if any(name.endswith(SWAP) for name in found):
-            names.update(entry.name for _, entry in self._replacing())
+            try:
+                names.update(entry.name for _, entry in self._replacing())
+            except CorruptFile as error:  # told by whoever wants to change something; the others can be read
+                _logger.error("a topic that was taking another one's place: %s", error)
         return sorted(names)
 
     def load(self, name: str) -> Entry:

@@ -52,9 +52,9 @@ def load(directory: Directory, name: str) -> dict[str, Any]:
     return decode(directory.read(name), f"{directory.path}/{name}")
 
 
-def store(directory: Directory, name: str, fields: dict[str, Any]) -> None:
-    """Replace a document, atomically and durably."""
-    directory.replace(name, encode(fields))
+def store(directory: Directory, name: str, fields: dict[str, Any], *, durable: bool = True) -> None:
+    """Replace a document, atomically, and durably unless it means nothing after a power cut."""
+    directory.replace(name, encode(fields), durable=durable)
 
 
 def field(fields: dict[str, Any], name: str, kind: type[T], path: str) -> T:

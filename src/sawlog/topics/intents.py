@@ -76,10 +76,12 @@ from . import documents
 from .names import STAGING, quoted
 
 #: How much is read from a staged file and appended at once.
-_PLACE_BYTES = 8 << 20
+_PLACE_BYTES = 2 << 20
 _POLL_S = 0.005
 #: How long what tasks have staged waits for the commit of their job, if nobody says otherwise.
 _LEASE_S = 24 * 3600.0
+#: So much goes into an intent itself: a file of its own would cost more fsyncs.
+INLINE_BYTES = 64 << 10
 #: A quoted name has to leave room for a suffix in a file name.
 _LONGEST_NAME = 200
 _OWNER, _BATCHES, _LEASE, _INTENT, _APPLIED, _NAME, _COMMITTED = (
@@ -203,14 +205,16 @@ class StagedFile:
 
     def __init__(self, staging: Directory, name: str) -> None:
         self.name = name
-        self._storage: Storage = staging.create(name)
+        # Its name is made durable by the commit, which syncs the directory before the intent speaks of it.
+        staging.replace(name, b"", durable=False)
+        self._storage: Storage = staging.open(name)
 
     def write(self, batches: Buffer) -> Piece:
         """Add finished batches."""
         return Piece(self.name, self._storage.append(batches), len(batches))
 
     def sync(self) -> None:
-        """Return when everything written survives a power cut."""
+        """Return when everything written survives a power cut, once `staging/` is synced, too."""
         self._storage.sync()
 
     def close(self) -> None:
@@ -298,7 +302,8 @@ class Intents:
         if self._staging is None:
             with self._opening:
                 if self._staging is None:
-                    self._staging = self._root.child(STAGING, create=True)
+                    there = STAGING in self._root.children()  # durably: it is older than the store's own file
+                    self._staging = self._root.child(STAGING, create=not there)
         return self._staging
 
     def _exists(self) -> bool:
@@ -316,7 +321,8 @@ class Intents:
         """Keep what is staged under an id from being swept for so long, though nobody holds it: tasks stage, and end,
         before their job commits. Each label once."""
         until_ms = int((time.time() + seconds) * 1000)
-        documents.store(self.staging, _file_name(id_, label, _LEASE), {"until_ms": until_ms})
+        # After a power cut there is no job any more that could commit.
+        documents.store(self.staging, _file_name(id_, label, _LEASE), {"until_ms": until_ms}, durable=False)
 
     def adopt(self, id_: str, *, timeout_s: float = 5.0) -> Stage:
         """The stage of an id under which other processes have staged. Whoever opens the store and sweeps has it for a
@@ -404,6 +410,8 @@ class Intents:
                 log.sync()  # what precedes the part must not be lost when the part is found again
             placed = [replace(part, offset=log.next_offset) for part, log in zip(ordered, logs, strict=True)]
             intent = Intent(stage.id, tuple(placed), name, sequence, data)
+            if any(piece.file for part in placed for piece in part.pieces):
+                self.staging.sync()
             self._place_all(intent, logs)
         return intent
 
@@ -462,7 +470,7 @@ class Intents:
             # A batch that is not wholly there is not there at all.
             there = [size for count, size in counts if (passed := passed + count) <= skip]
             if rest := raw[sum(there) :]:
-                log.append_batches(rest, trusted=True)
+                log.place_batches(bytearray(rest))
         if passed != part.count:
             raise CorruptFile(f"{self.staging.path}: {passed} records are staged, and {part.count} were committed")
         log.sync()
@@ -564,8 +572,11 @@ class Intents:
                 try:
                     if int(documents.load(self.staging, name)["until_ms"]) > time.time() * 1000:
                         return True
+                except CorruptFile as error:
+                    _logger.warning("kept, because nobody can say whether it is still needed: %s", error)
+                    return True
                 except (SawlogError, KeyError, TypeError, ValueError):
-                    pass  # damaged or just gone: it keeps nothing
+                    pass  # just gone: it keeps nothing
         return False
 
     # --- names

@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -32,6 +33,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import (
+    CorruptFile,
     DirectoryLocked,
     InvalidConfig,
     LogClosed,
@@ -235,11 +237,19 @@ class Store:
         return name in self.topics()
 
     def __iter__(self) -> Iterator[Topic]:
+        """All topics. One whose topic.json is damaged does not keep the others back: `CorruptFile` comes last."""
+        damaged: CorruptFile | None = None
         for name in self.topics():
             try:
-                yield self.topic(name)
+                topic = self.topic(name)
             except TopicNotFound:
                 continue  # deleted since we looked
+            except CorruptFile as error:
+                damaged = damaged or error
+                continue
+            yield topic
+        if damaged is not None:
+            raise damaged
 
     def topic(self, name: str) -> Topic:
         """The topic of that name, as it is now; `TopicNotFound` if there is none."""
@@ -337,9 +347,16 @@ class Store:
             return self.topic(name)
 
     def upkeep(self) -> list[UpkeepReport]:
-        """Do now what the settings of all topics ask for; what was done, partition by partition."""
+        """Do now what the settings of all topics ask for; what was done, partition by partition. A topic that is
+        damaged (`CorruptFile`) is left out, and that is said in the log `sawlog`."""
         self._check_writable()
-        return [report for topic in self for report in topic.upkeep()]
+        reports: list[UpkeepReport] = []
+        try:
+            for topic in self:
+                reports += topic.upkeep()
+        except CorruptFile as error:
+            _logger.error("no upkeep: %s", error)
+        return reports
 
     @property
     def upkeep_reports(self) -> list[UpkeepReport]:
@@ -366,11 +383,13 @@ class Store:
         stage: str,
         parts: Iterable[Part],
         *,
+        data: bytes = b"",
         name: str | None = None,
         sequence: int | None = None,
         lock_timeout_s: float = 60.0,
     ) -> dict[tuple[str, int], range]:
         """Place what other processes have staged (`Intents.lend`, `Intents.file`), as a transaction; the offsets.
+        Pieces without a file are in `data`.
 
         What belongs to the stage and is in no part, of attempts that failed, goes. If it raises, nothing was stored and
         the stage is as it was, except where the error is `TransactionPending`.
@@ -382,13 +401,26 @@ class Store:
             try:
                 placed: tuple[Part, ...] = ()
                 if wanted or name is not None:
-                    options = {"name": name, "sequence": sequence, "lock_timeout_s": lock_timeout_s}
+                    options = {"data": data, "name": name, "sequence": sequence, "lock_timeout_s": lock_timeout_s}
                     placed = self._intents.commit(held, wanted, self._log_of, **options).parts  # type: ignore[arg-type]
             except BaseException:
                 held.leave()
                 raise
             held.end()
         return {part.order: part.offsets for part in placed}
+
+    def stage_data(self, stage: str, data: bytes) -> str:
+        """Write batches to a staged file of their own, durably, for `publish`; its name, for the pieces."""
+        self._check_writable()
+        label = uuid.uuid4().hex
+        self._intents.lend(stage, label)
+        file = self._intents.file(stage, label)
+        try:
+            file.write(data)
+            file.sync()
+        finally:
+            file.close()
+        return file.name
 
     def discard(self, stage: str) -> None:
         """Remove what was staged, unless it was published and is only waiting to be completed."""

@@ -32,13 +32,11 @@ from ..errors import LogClosed, RecordTooLarge, StorageError, TopicNotFound, Tra
 from ..log.append import recipe_of
 from ..log.log import Log
 from ..log.writer import BATCH_BYTES
-from .intents import Intent, Intents, Part, Piece, Stage, StagedFile, check_name
+from .intents import INLINE_BYTES, Intent, Intents, Part, Piece, Stage, StagedFile, check_name
 from .topic import Topic
 
 #: So much is kept in memory; more goes to the staged file.
 SPILL_BYTES = 1 << 20
-#: So much goes into the intent itself: a file of its own would cost three more fsyncs.
-INLINE_BYTES = 64 << 10
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,0 +1,281 @@
+"""Crash enumeration: do some work on a simulated disk, and at every change of the disk let it end there.
+
+```python
+class Ledger(Workload):
+    def work(self, disk):                              # on a new disk; note in self.promise what was acknowledged
+        with Log.open(disk.plain) as log:
+            for number in range(10):
+                log.append(b"%d" % number)
+                self.promise.append(number)
+
+    def recover(self, disk, promise, *, power_cut):    # on what a crash has left: raise unless the promise is kept
+        with Log.open(disk.plain) as log:
+            found = [int(record.value) for record in log]
+            assert found[: len(promise)] == promise
+            log.append(b"%d" % len(found))             # and go on: this may be crashed as well
+            promise[:] = [*found, len(found)]
+
+outcome = enumerate_crashes(Ledger, seed=1)
+assert not outcome.violations, outcome
+```
+
+The work is done once. Before each change that it makes to the disk (see `disk.Step`; a crash before a read is the crash
+before the change that follows), and at its end, the disk is crashed in every way: the power is cut in each mode of
+`FaultyStorage.crash`, or only the process dies (`"dies"`). Each of these makes a disk of its own, which is recovered
+and checked at once, while the work stands still. While a disk is recovered and written to, it is crashed again, at one
+change that is chosen by chance, and what that leaves is recovered and checked; that is `depth` 2, and so on.
+
+A `Scenario` is one such crash with all that follows from it. It happens again if asked for by workload, seed, number of
+the change, and ending: `python -m sawlog.testing --workload package.module:Ledger --seed 1 --crash-at 17 --mode tear`.
+For that, the work must do the same every time: chance comes from `self.random`, `uuid.uuid4` is replaced by one with a
+seed, and the logs' own background thread is not given anything to do meanwhile.
+
+Threads: one enumeration at a time a process.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+import traceback
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..log import background
+from .device import Step
+from .disk import MODES, FaultyStorage, Mode
+
+#: How a crash can end: only the process dies, or the power is cut.
+Ending = Literal["dies"] | Mode
+ENDINGS: tuple[Ending, ...] = ("dies", *MODES)
+#: The second crash comes within so many changes: a few while opening, more later. Which of these, is left to chance.
+_SOON = (6, 20, 60)
+
+
+class Workload:
+    """One run of some work and what was promised in it. Subclass it; an object is used once."""
+
+    def __init__(self, seed: int) -> None:
+        #: All that is left to chance in the work comes from here.
+        self.random = random.Random(seed)
+        #: What was acknowledged, in whatever form; `work` keeps it up to date.
+        self.promise: Any = []
+
+    def work(self, disk: FaultyStorage) -> None:
+        """Do it, on a new disk."""
+        raise NotImplementedError
+
+    def recover(self, disk: FaultyStorage, promise: Any, *, power_cut: bool) -> None:
+        """Open what a crash has left. Raise, whatever, unless the promise is kept. Then go on, and keep `promise` up to
+        date: it is a copy, and there may be another crash. What is left to chance here comes from `disk.seed`."""
+        raise NotImplementedError
+
+    def copy(self, promise: Any) -> Any:
+        """The promise as it is now, for a crash at this moment."""
+        return copy.deepcopy(promise)
+
+    @classmethod
+    def label(cls) -> str:
+        """What names it on the command line."""
+        return f"{cls.__module__}:{cls.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One crash, and all that follows from it."""
+
+    workload: str
+    seed: int
+    #: The change of the disk that did not happen any more, counted from 1.
+    crash_at: int
+    mode: Ending
+    #: How many crashes in a row.
+    depth: int = 2
+
+    def __str__(self) -> str:
+        """The line that makes it happen again."""
+        deeper = f" --depth {self.depth}" if self.depth != 2 else ""
+        return (
+            f"python -m sawlog.testing --workload {self.workload} --seed {self.seed} "
+            f"--crash-at {self.crash_at} --mode {self.mode}{deeper}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A scenario after which a promise was not kept."""
+
+    scenario: Scenario
+    #: Where the crash came, and the one in the recovery of the first, and so on.
+    crashes: tuple[str, ...]
+    error: BaseException
+
+    def __str__(self) -> str:
+        where = ", then ".join(self.crashes)
+        said = str(self.error).strip().partition("\n")[0]
+        return f"{type(self.error).__name__}: {said} ({where})\n    {self.scenario}"
+
+    @property
+    def trace(self) -> str:
+        """Where it was found."""
+        return "".join(traceback.format_exception(self.error))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What an enumeration found."""
+
+    #: How many scenarios, by ending.
+    counts: Counter[str] = field(default_factory=Counter)
+    #: How many changes the work made.
+    steps: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+    @property
+    def scenarios(self) -> int:
+        """How many there were."""
+        return self.counts.total()
+
+    def __str__(self) -> str:
+        found = [f"{self.scenarios} scenarios at {self.steps} changes, {len(self.violations)} violations"]
+        return "\n  ".join([*found, *map(str, self.violations)])
+
+
+class _Enumeration:
+    def __init__(
+        self, kind: Callable[[int], Workload], label: str, seed: int, endings: Sequence[Ending], depth: int
+    ) -> None:
+        self.kind, self.label, self.seed = kind, label, seed
+        self.endings = endings
+        self.depth = depth
+        self.outcome = Outcome()
+        self.wanted: Callable[[Scenario], bool] = lambda scenario: True
+        self.on_scenario: Callable[[Scenario], None] = lambda scenario: None
+
+    def run(self) -> Outcome:
+        disk = FaultyStorage(self.seed)
+        workload = self.kind(self.seed)
+        disk.watch = lambda step: self._crash_here(disk, workload, step)
+        with _standing_still(), _collecting_little(), _own_ids(f"{self.label}/{self.seed}"):
+            workload.work(disk)
+            disk.watch = None
+            self._crash_here(disk, workload, Step(disk.steps + 1, "end", ""))
+        self.outcome.steps = disk.steps
+        return self.outcome
+
+    def _crash_here(self, disk: FaultyStorage, workload: Workload, step: Step) -> None:
+        # Where nothing is on its way all endings are alike.
+        endings: Sequence[Ending] = self.endings
+        if disk.is_settled:
+            endings = ("lose",) if "lose" in endings else endings[:1]
+        for ending in endings:
+            scenario = Scenario(self.label, self.seed, step.number, ending, self.depth)
+            if self.wanted(scenario):
+                self._try(scenario, disk, workload, step)
+
+    def _try(self, scenario: Scenario, disk: FaultyStorage, workload: Workload, step: Step) -> None:
+        chance = random.Random(f"{scenario.workload}/{scenario.seed}/{scenario.crash_at}/{scenario.mode}")
+        crashes: list[str] = []
+        try:
+            with _own_ids(chance.getrandbits(64)):
+                found = _crashed(disk, scenario.mode, chance)
+                crashes.append(f"{scenario.mode} before {step}")
+                self._recover(workload, found, workload.copy(workload.promise), scenario.mode, chance, crashes)
+        except Exception as error:
+            self.outcome.violations.append(Violation(scenario, tuple(crashes), error))
+        self.outcome.counts[scenario.mode] += 1
+        self.on_scenario(scenario)
+
+    def _recover(
+        self,
+        workload: Workload,
+        disk: FaultyStorage,
+        promise: Any,
+        ending: Ending,
+        chance: random.Random,
+        crashes: list[str],
+    ) -> None:
+        """Let a crashed disk be recovered; then the crash that came while it was."""
+        power_cut = ending != "dies"
+        if len(crashes) >= self.depth:
+            workload.recover(disk, promise, power_cut=power_cut)
+            return
+        first = disk.steps + 1 + chance.randrange(chance.choice(_SOON))
+        next_ending: Ending = chance.choice(ENDINGS)
+        caught: list[tuple[FaultyStorage, Any, str]] = []
+
+        def watch(step: Step) -> None:
+            if step.number == first:
+                caught.append((_crashed(disk, next_ending, chance), workload.copy(promise), str(step)))
+
+        disk.watch = watch
+        workload.recover(disk, promise, power_cut=power_cut)
+        disk.watch = None
+        if not caught:
+            caught.append((_crashed(disk, next_ending, chance), promise, "the end"))
+        [(found, then, where)] = caught
+        crashes.append(f"{next_ending} before {where}")
+        self._recover(workload, found, then, next_ending, chance, crashes)
+
+
+def _crashed(disk: FaultyStorage, ending: Ending, chance: random.Random) -> FaultyStorage:
+    found = disk.process_dies() if ending == "dies" else disk.crash(ending, chance.getrandbits(64))
+    found.seed = chance.getrandbits(32)
+    return found
+
+
+@contextmanager
+def _standing_still() -> Iterator[None]:
+    """Without the thread that syncs and saves when some time has passed: it would come at another moment every time."""
+    real = background.every
+    background.every = lambda seconds, method: None
+    try:
+        yield
+    finally:
+        background.every = real
+
+
+@contextmanager
+def _collecting_little() -> Iterator[None]:
+    """Disks and logs go in circles, and very many are made: what was there before need not be looked at each time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def _own_ids(seed: int | str) -> Iterator[None]:
+    """uuid4 with a seed: names that are made of ids are the same every time."""
+    chance, real = random.Random(seed), uuid.uuid4
+    uuid.uuid4 = lambda: uuid.UUID(int=chance.getrandbits(128), version=4)
+    try:
+        yield
+    finally:
+        uuid.uuid4 = real
+
+
+def enumerate_crashes(
+    workload: type[Workload],
+    seed: int = 0,
+    *,
+    endings: Sequence[Ending] = ENDINGS,
+    depth: int = 2,
+    wanted: Callable[[Scenario], bool] | None = None,
+    on_scenario: Callable[[Scenario], None] | None = None,
+) -> Outcome:
+    """Crash the work of one seed at every change of the disk, in every way; what was found.
+
+    `wanted` chooses among the scenarios, `on_scenario` is told after each.
+    """
+    made = _Enumeration(workload, workload.label(), seed, endings, depth)
+    made.wanted = made.wanted if wanted is None else wanted
+    made.on_scenario = made.on_scenario if on_scenario is None else on_scenario
+    return made.run()

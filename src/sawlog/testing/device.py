@@ -1,0 +1,604 @@
+"""The device below `FaultyStorage`: files and names as everybody sees them, as the device has them, what is between.
+
+The model is drawn at the head of `disk`; nothing here crashes or fails by itself.
+
+Every change goes through `Device.step`, one for each system call that `FileDirectory` would make and that changes
+something: not for a file cut where it ends already.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NoReturn
+
+from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError
+from ..storage import Directory, Lock, Storage
+from ..storage.interface import Buffer
+from ..storage.system import storage_error
+
+_LEAST_BUFFER_BYTES = 1024
+_SIGNATURE = b"this process\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of the disk that is about to happen: a system call of `FileDirectory` that writes."""
+
+    #: Counted from 1.
+    number: int
+    #: "create", "write", "truncate", "sync", "rename", "remove", "mkdir", "rmdir" or "move"
+    call: str
+    #: The file or directory.
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.call} {self.path}"
+
+
+# --- files
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Bytes on their way to the device; without data, a cut: the file ends at `position`."""
+
+    number: int
+    position: int
+    data: bytes | None
+    #: Where the device puts it instead, if it does.
+    astray: tuple[File, int] | None = None
+
+    def apply(self, content: bytearray, start: int = 0, end: int = 1 << 62) -> None:
+        """Put it into `content`, as far as it lies between two positions."""
+        if self.data is None:
+            if len(content) > self.position:
+                content[max(self.position, start) : min(len(content), end)] = bytes(
+                    max(0, min(len(content), end) - max(self.position, start))
+                )
+            return
+        first, last = max(self.position, start), min(self.position + len(self.data), end)
+        if first < last:
+            if len(content) < last:
+                content.extend(bytes(last - len(content)))
+            content[first:last] = self.data[first - self.position : last - self.position]
+
+    def size_after(self, size: int) -> int:
+        """How long the file is then."""
+        return self.position if self.data is None else max(size, self.position + len(self.data))
+
+
+class File:
+    """The bytes of a file: as everybody sees them, as the device has them, and what lies between."""
+
+    __slots__ = ("buffer", "durable", "pending", "size")
+
+    def __init__(self, content: Buffer = b"") -> None:
+        #: As in `MemoryStorage`: replaced when it grows or is cut, so that views stay valid.
+        self.buffer = bytearray(content)
+        self.size = len(content)
+        self.durable = bytearray(content)
+        self.pending: list[Write] = []
+
+    def write(self, write: Write) -> None:
+        assert write.data is not None
+        end = write.position + len(write.data)
+        if end > len(self.buffer):
+            grown = bytearray(max(end, 2 * len(self.buffer), _LEAST_BUFFER_BYTES))
+            grown[: self.size] = memoryview(self.buffer)[: self.size]
+            self.buffer = grown
+        self.buffer[write.position : end] = write.data
+        self.size = max(self.size, end)
+        self.pending.append(write)
+
+    def cut(self, write: Write) -> None:
+        kept = bytearray(max(write.position, _LEAST_BUFFER_BYTES))
+        kept[: min(write.position, self.size)] = memoryview(self.buffer)[: min(write.position, self.size)]
+        self.buffer, self.size = kept, write.position
+        self.pending.append(write)
+
+    def settle(self) -> None:
+        """fsync: all of it reaches the device."""
+        for write in self.pending:
+            if write.astray is not None:
+                other, position = write.astray
+                Write(write.number, position, write.data).apply(other.durable)
+                continue
+            write.apply(self.durable)
+            set_size(self.durable, write.size_after(len(self.durable)))
+        self.pending.clear()
+
+    def lose(self) -> None:
+        """A failed fsync: nothing of it will."""
+        self.pending.clear()
+
+
+def set_size(content: bytearray, size: int) -> None:
+    if len(content) > size:
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))
+
+
+# --- names
+
+
+class Change:
+    """A change of names on its way to the device; all of it or nothing."""
+
+    __slots__ = ("doubtful", "number", "parts", "sure")
+
+    def __init__(self, number: int, parts: list[tuple[Folder, str, Node | None]]) -> None:
+        self.number = number
+        #: (directory, name, what it stands for then)
+        self.parts = parts
+        #: Settled by the sync of another directory that it concerns.
+        self.sure = False
+        #: Its sync failed: nobody will ever know.
+        self.doubtful = False
+
+    def apply(self, folder: Folder, names: dict[str, Node], *, in_order: bool = True) -> None:
+        """To the names of one directory. Where changes before it are missing, a file that gets a name may have another
+        one still: it loses that."""
+        for where, name, node in self.parts:
+            if where is not folder:
+                continue
+            if node is None:
+                names.pop(name, None)
+                continue
+            if not in_order:
+                for other in [other for other, known in names.items() if known is node]:
+                    del names[other]
+            names[name] = node
+
+
+class Folder:
+    """A directory of the simulated disk. It is a `Directory`, and the thing itself: whoever asks gets the same one."""
+
+    def __init__(self, disk: Device, path: str) -> None:
+        self.path = path
+        self.disk = disk
+        self.entries: dict[str, Node] = {}
+        self.durable: dict[str, Node] = {}
+        self.pending: list[Change] = []
+        self.locked: set[str] = set()
+        self.parent: Folder | None = None
+        self._changed = 0
+        self._doubting = False
+
+    # --- changing names, all of it through here
+
+    def _change(self, call: str, name: str, *parts: tuple[Folder, str, Node | None]) -> None:
+        disk = self.disk
+        with disk.lock:
+            disk.step(call, f"{self.path}/{name}")
+            change = Change(disk.steps, list(parts))
+            for folder in {id(folder): folder for folder, _, _ in parts}.values():
+                change.apply(folder, folder.entries)
+                folder.pending.append(change)
+                folder._changed += 1
+
+    def sync(self) -> None:
+        """fsync of the directory: the names in it."""
+        with self.disk.lock:
+            self.disk.step("sync", self.path)
+            if self._doubting:
+                self.sync_failed()
+                return
+            for change in self.pending:
+                change.sure = change.sure or not change.doubtful
+            while self.pending and self.pending[0].sure:
+                self.pending.pop(0).apply(self, self.durable, in_order=False)
+
+    def sync_failed(self) -> None:
+        """What was on its way is in doubt from now on."""
+        with self.disk.lock:
+            for change in self.pending:
+                change.doubtful = change.doubtful or not change.sure
+
+    @contextmanager
+    def doubting(self) -> Iterator[None]:
+        """For a call whose last step fails, the sync of this directory."""
+        self._doubting = True
+        try:
+            yield
+        finally:
+            self._doubting = False
+
+    # --- names
+
+    def names(self) -> list[str]:
+        """All names of files, sorted."""
+        return sorted(name for name, node in self.entries.items() if isinstance(node, File))
+
+    def children(self) -> list[str]:
+        """All names of directories, sorted."""
+        return sorted(name for name, node in self.entries.items() if isinstance(node, Folder))
+
+    def child(self, name: str, *, create: bool = False) -> Folder:
+        """mkdir, and fsync of this directory, if it may be made."""
+        with self.disk.lock:
+            if create:
+                if name not in self.entries:
+                    made = Folder(self.disk, f"{self.path}/{name}")
+                    made.parent = self
+                    self._change("mkdir", name, (self, name, made))
+                self.sync()
+            found = self.entries.get(name)
+            if not isinstance(found, Folder):
+                code = errno.ENOENT if found is None else errno.ENOTDIR
+                raise StorageError(code, f"no such directory: {self.path}/{name}")
+            return found
+
+    def remove_child(self, name: str) -> None:
+        """rm -r, file by file."""
+        with self.disk.lock:
+            found = self.entries.get(name)
+            if isinstance(found, Folder):
+                for each in found.names():
+                    found.remove(each)
+                for each in found.children():
+                    found.remove_child(each)
+                self._change("rmdir", name, (self, name, None))
+
+    def move(self, name: str, target: Directory, new: str) -> None:
+        """rename between directories."""
+        if not isinstance(target, Folder) or target.disk is not self.disk:
+            raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot be moved to {target.path}")
+        with self.disk.lock:
+            node, over = self.entries.get(name), target.entries.get(new)
+            if node is None:
+                raise StorageError(errno.ENOENT, f"no such file: {self.path}/{name}")
+            if isinstance(over, Folder) and (not isinstance(node, Folder) or over.entries):
+                raise StorageError(errno.ENOTEMPTY, f"{target.path}/{new} exists")
+            call = "rename" if target is self else "move"
+            self._change(call, name, (self, name, None), (target, new, node))
+            if isinstance(node, Folder):
+                node.parent = target
+                node._move_to(f"{target.path}/{new}")
+
+    def _move_to(self, path: str) -> None:
+        self.path = path
+        for name, node in self.entries.items():
+            if isinstance(node, Folder):
+                node._move_to(f"{path}/{name}")
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic within the directory."""
+        self.move(old, self, new)
+
+    def remove(self, name: str) -> None:
+        """Unlink; those who have it open keep it. A lock on it means nothing any more."""
+        with self.disk.lock:
+            if isinstance(self.entries.get(name), File):
+                self._change("remove", name, (self, name, None))
+                self.locked.discard(name)
+
+    def dispose(self) -> None:
+        """rmdir, if it is empty; the root stays."""
+        with self.disk.lock:
+            if not self.entries and self.parent is not None:
+                name = self.path.rpartition("/")[2]
+                if self.parent.entries.get(name) is self:
+                    self.parent._change("rmdir", name, (self.parent, name, None))
+
+    def stamp(self) -> object:
+        """How often a name in here has changed."""
+        return self._changed
+
+    def close(self) -> None:
+        """The disk stays."""
+
+    # --- files
+
+    def _find(self, name: str) -> File:
+        found = self.entries.get(name)
+        if not isinstance(found, File):
+            raise StorageError(errno.ENOENT, f"no such file: {self.path}/{name}")
+        return found
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return isinstance(self.entries.get(name), File)
+
+    def size(self, name: str) -> int:
+        """Bytes under that name."""
+        return self._find(name).size
+
+    def identity(self, name: str) -> object:
+        """The file itself."""
+        return self.entries.get(name)
+
+    def _make(self, name: str) -> File:
+        made = File()
+        self._change("create", name, (self, name, made))
+        return made
+
+    def create(self, name: str) -> Storage:
+        """Create, fsync the file, fsync the directory."""
+        with self.disk.lock:
+            if name in self.entries:
+                raise StorageError(errno.EEXIST, f"{self.path}/{name} exists")
+            made = Handle(self, name, self._make(name))
+            made.sync()
+            self.sync()
+            return made
+
+    def open(self, name: str) -> Storage:
+        """For appending and reading."""
+        return Handle(self, name, self._find(name))
+
+    def open_shared(self, name: str) -> Storage:
+        """For reading while another process appends."""
+        return Sealed(self, name, self._find(name))
+
+    open_sealed = open_shared
+
+    def read(self, name: str) -> bytes:
+        """All bytes."""
+        found = self._find(name)
+        return bytes(memoryview(found.buffer)[: found.size])
+
+    def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
+        """Write beside, fsync, rename, fsync the directory."""
+        temporary = f"{name}.tmp"
+        with self.disk.lock:
+            found = self.entries.get(temporary)
+            if isinstance(found, File):
+                handle = Handle(self, temporary, found)
+                handle.truncate(0)
+            else:
+                handle = Handle(self, temporary, self._make(temporary))
+            try:
+                handle.fill(bytes(data))
+                if durable:
+                    handle.sync()
+            except BaseException:
+                self.remove(temporary)
+                raise
+            self.rename(temporary, name)
+            if durable:
+                self.sync()
+
+    def lock(self, name: str, *, alone: bool = True) -> Lock:
+        """One holder, who signs."""
+        return DeviceLock(self, name, alone=alone)
+
+
+Node = File | Folder
+
+
+class Handle:
+    """An open file."""
+
+    __slots__ = ("_file", "_folder", "name")
+
+    def __init__(self, folder: Folder, name: str, file: File) -> None:
+        self.name = name
+        self._folder = folder
+        self._file = file
+
+    @property
+    def _path(self) -> str:
+        return f"{self._folder.path}/{self.name}"
+
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+        return self._file.size
+
+    def append(self, data: Buffer) -> int:
+        """Write at the end; what a full disk has not taken wholly is taken back."""
+        file = self._file
+        with self._folder.disk.lock:
+            position = file.size
+            try:
+                self.fill(bytes(data))
+            except StorageError:
+                if file.size > position:
+                    self.truncate(position)
+                raise
+            return position
+
+    def fill(self, data: bytes) -> None:
+        """Write at the end as much as the disk takes."""
+        disk, file = self._folder.disk, self._file
+        with disk.lock:
+            room = disk.room(len(data))
+            if data[:room]:
+                self._write(file.size, data[:room])
+            if room < len(data):
+                raise storage_error(OSError(errno.ENOSPC, "no space left on device"), "writing", self._path)
+
+    def _write(self, position: int, data: bytes) -> None:
+        disk = self._folder.disk
+        disk.step("write", self._path)
+        self._file.write(Write(disk.steps, position, data, disk.led_astray(self._path, position)))
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Overwrite."""
+        with self._folder.disk.lock:
+            self._write(position, bytes(data))
+
+    def read(self, position: int, size: int) -> bytes:
+        """A copy."""
+        return bytes(self.view(position, size))
+
+    def view(self, position: int, size: int) -> memoryview:
+        """A part of the buffer."""
+        file = self._file
+        if position + size > file.size:
+            raise ReadBeyondEnd(errno.ENODATA, f"{self._path} has {file.size} bytes, not {position + size}")
+        return memoryview(file.buffer).toreadonly()[position : position + size]
+
+    def truncate(self, size: int) -> None:
+        """Cut."""
+        disk = self._folder.disk
+        with disk.lock:
+            disk.step("truncate", self._path)
+            self._file.cut(Write(disk.steps, size, None))
+
+    def sync(self) -> None:
+        """fdatasync: content and size; not the name."""
+        disk = self._folder.disk
+        with disk.lock:
+            disk.step("sync", self._path)
+            self._file.settle()
+
+    def sync_failed(self) -> None:
+        """What was on its way is lost, and nobody will say so again."""
+        with self._folder.disk.lock:
+            self._file.lose()
+
+    def reserve(self, size_bytes: int) -> None:
+        """A hint that changes nothing here: neither content nor size depends on it."""
+
+    def release(self) -> None:
+        """Nothing is reserved."""
+
+    def forget(self, position: int, size: int) -> None:
+        """Nothing to let go of."""
+
+    def close(self) -> None:
+        """The disk keeps the bytes."""
+
+    def remove(self) -> None:
+        """Delete the name."""
+        self._folder.remove(self.name)
+
+
+class Sealed(Handle):
+    """An open file that is only read."""
+
+    __slots__ = ()
+
+    def _refuse(self) -> NoReturn:
+        raise io.UnsupportedOperation(f"{self._path} was opened to be read")
+
+    def append(self, data: Buffer) -> int:
+        """Not here."""
+        self._refuse()
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Not here."""
+        self._refuse()
+
+    def truncate(self, size: int) -> None:
+        """Not here."""
+        self._refuse()
+
+    def sync(self) -> None:
+        """Nothing was written."""
+
+
+class DeviceLock:
+    """One holder per name, and with `alone` one per directory. As flock, it is no part of the disk; its note is."""
+
+    def __init__(self, folder: Folder, name: str, *, alone: bool) -> None:
+        with folder.disk.lock:
+            file = folder.entries.get(name)
+            if not isinstance(file, File):
+                file = folder._make(name)
+            self._taken = {name, ""} if alone else {name}  # no file has the empty name: it stands for the directory
+            if self._taken & folder.locked:
+                raise DirectoryLocked(folder.path if alone else f"{folder.path}/{name}", "this process")
+            folder.locked |= self._taken
+            self._folder, self._name, self._file = folder, name, file
+            self.held = True
+            self.found = folder.read(name).partition(b"\n")[2]
+            self.leave(b"")
+
+    @property
+    def current(self) -> bool:
+        """Whether it is held, and the name still stands for the file that is locked."""
+        return self.held and self._folder.identity(self._name) is self._file
+
+    def leave(self, note: bytes) -> None:
+        """Written first and cut then; never synced."""
+        disk, path = self._folder.disk, f"{self._folder.path}/{self._name}"
+        signed = _SIGNATURE + note
+        with disk.lock:
+            if disk.room(len(signed)) < len(signed):
+                return
+            disk.step("write", path)
+            self._file.write(Write(disk.steps, 0, signed))
+            if self._file.size != len(signed):
+                disk.step("truncate", path)
+                self._file.cut(Write(disk.steps, len(signed), None))
+
+    def release(self) -> None:
+        """Let the next one in."""
+        with self._folder.disk.lock:
+            if self.held:
+                self.held = False
+                if self._folder.identity(self._name) in (self._file, None):
+                    self._folder.locked -= self._taken
+
+
+# --- the disk
+
+
+@dataclass(frozen=True, slots=True)
+class Misdirection:
+    """Whose next write lands elsewhere, and where."""
+
+    names: str
+    into: File | None
+    shift_bytes: int
+
+
+class Device:
+    """What all directories of one disk share."""
+
+    def __init__(self, capacity_bytes: int | None) -> None:
+        self.lock = threading.RLock()
+        self.steps = 0
+        self.capacity_bytes = capacity_bytes
+        self.watch: Callable[[Step], None] | None = None
+        self.misdirection: Misdirection | None = None
+        self.root = Folder(self, "disk:")
+
+    def step(self, call: str, path: str) -> None:
+        """A change is about to happen."""
+        self.steps += 1
+        if self.watch is not None:
+            self.watch(Step(self.steps, call, path))
+
+    def room(self, wanted: int) -> int:
+        """How many of so many bytes the disk takes."""
+        if self.capacity_bytes is None:
+            return wanted
+        used = sum(node.size for _, node in walk(self.root) if isinstance(node, File))
+        return max(0, min(wanted, self.capacity_bytes - used))
+
+    def led_astray(self, path: str, position: int) -> tuple[File, int] | None:
+        """Where a write lands instead of there."""
+        found = self.misdirection
+        if found is None or not fnmatchcase(path, f"*/{found.names}"):
+            return None
+        self.misdirection = None
+        folder, name = locate(self.root, path.removeprefix(f"{self.root.path}/"))
+        target = folder._find(name) if found.into is None else found.into
+        return target, max(0, position + found.shift_bytes)
+
+
+def walk(folder: Folder, prefix: str = "") -> Iterator[tuple[str, Node]]:
+    """Everything below a directory by path; that of a directory ends with a slash."""
+    for name, node in sorted(folder.entries.items()):
+        if isinstance(node, Folder):
+            yield f"{prefix}{name}/", node
+            yield from walk(node, f"{prefix}{name}/")
+        else:
+            yield prefix + name, node
+
+
+def locate(root: Folder, path: str) -> tuple[Folder, str]:
+    *folders, name = path.split("/")
+    for each in folders:
+        root = root.child(each)
+    return root, name

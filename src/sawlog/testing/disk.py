@@ -1,0 +1,331 @@
+"""`FaultyStorage`: a disk in memory that knows what a power cut would leave of it, and that lies when told to.
+
+```python
+disk = FaultyStorage(seed=7)
+log = Log.open(disk)                       # or sawlog.open(disk): it is a directory like any other
+log.append(b"acknowledged")
+found = disk.crash("reorder")              # another disk: this one as the machine finds it after a power cut
+assert [record.value for record in Log.open(found)] == [b"acknowledged"]
+```
+
+**What is durable.** Every file has bytes on the device and changes on their way there (writes and cuts). `sync` of the
+file brings its changes to the device, and says nothing about its name. Every directory has names on the device and
+changes on their way (made, renamed, removed, moved); `sync` of the directory settles them, and says nothing about the
+bytes of the files. Each call makes the same system calls in the same order as `FileDirectory` does, `create` and a
+durable `replace` their own fsyncs included, not one more: a test compares the two. A name that moves from one directory
+to another is one change, settled by `sync` of either, as on every file system with a journal.
+
+**A power cut** (`crash(mode)`) keeps all that is durable. Of the changes on their way, by mode:
+
+    lose       none reached the device
+    keep       all did
+    prefix     all up to some moment did; the write of that moment up to some byte
+    tear       all names did; of the writes, some sectors (512 bytes) did
+    reorder    any of the names did, and of each sector the content of any moment; the size of a file is one that it
+               had at some moment, so that there may be zeros, or what was cut off before
+    garbage    as reorder, but what was to be written to a sector and is not there is random bytes
+
+A sector that is written holds all that was written to it before: bytes of one sector do not overtake each other. Bytes
+that were durable are not touched by a write to other bytes of the same sector (SQLite calls it powersafe overwrite); a
+disk that does not promise that can lose what was synced years ago. A file has one name at a time.
+
+**The end of a process** (`process_dies()`) loses nothing that was written. But what was on its way still is: if the
+power goes afterwards, it may be lost, though the next process has read it.
+
+**Calls that fail** are armed with a `Fault`, as with every `FaultyDirectory`. Here, more is true of them: after a
+`sync` that failed, what was on its way is dropped and the next `sync` says that all is well (Linux marks the pages
+clean). It can still be read, until the power is cut. Names whose `sync` failed stay in doubt for good.
+
+**A full disk** (`capacity_bytes`): a write that does not fit is short, then fails with ENOSPC; what was written of it
+is taken back, as `FileStorage` does.
+
+**Damage**: `flip` turns a bit of a file over, here and on the device. `misdirect` lets the next write of a file land
+somewhere else: in the cache all is well, on the device it is in another place, or in another file.
+
+Everything that is left to chance follows from `seed` and from how many changes were made (`steps`), so it happens
+again. Not in this model: reads that give other bytes each time, a device that loses what it has confirmed, clocks.
+
+Threads: any. `watch` is called under the disk's lock, and the disk stands still meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Literal, get_args
+
+from ..storage import Directory
+from .device import Change, Device, File, Folder, Misdirection, Node, Step, Write, locate, set_size, walk
+from .faulty import FaultyDirectory
+
+Mode = Literal["lose", "keep", "prefix", "tear", "reorder", "garbage"]
+#: All ways in which a power cut can end.
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+SECTOR_BYTES = 512
+#: How likely a change has reached the device, where that is left to chance: for one crash, one of these.
+_ODDS = (0.15, 0.5, 0.85)
+
+
+class _PowerCut:
+    """One power cut: decides what has reached the device, and makes the disk that is found."""
+
+    def __init__(self, device: Device, mode: Mode, rng: random.Random) -> None:
+        self._mode = mode
+        self._random = rng
+        self._odds = rng.choice(_ODDS)
+        self._kept: dict[int, bool] = {}
+        self._made: dict[int, File] = {}
+        self._cut = self._moment(device) if mode == "prefix" else 0
+
+    def _moment(self, device: Device) -> int:
+        """For `prefix`: up to which change, without it, all reached the device."""
+        numbers = sorted(_numbers_on_their_way(device.root, set()))
+        return self._random.choice([*numbers, device.steps + 1])
+
+    def fill(self, folder: Folder, found: Folder) -> None:
+        """Make the names and what is below them."""
+        names = dict(folder.durable)
+        for change in folder.pending:
+            if change.sure or self._reached(change):
+                change.apply(folder, names, in_order=False)
+        for name, node in names.items():
+            if isinstance(node, Folder):
+                made = Folder(found.disk, f"{found.path}/{name}")
+                made.parent = found
+                self.fill(node, made)
+                found.entries[name] = made
+            else:
+                found.entries[name] = self._file(node)
+        found.durable = dict(found.entries)
+
+    def _reached(self, change: Change) -> bool:
+        if self._mode in ("keep", "tear"):
+            return True
+        if self._mode == "lose":
+            return False
+        if self._mode == "prefix":
+            return change.number < self._cut
+        return self._kept.setdefault(id(change), self._random.random() < self._odds)
+
+    def _file(self, file: File) -> File:
+        made = self._made.get(id(file))
+        if made is None:
+            made = self._made[id(file)] = File(self._content(file))
+        return made
+
+    def _content(self, file: File) -> bytearray:
+        pending = [write for write in file.pending if write.astray is None]
+        content = bytearray(file.durable)
+        if not pending or self._mode == "lose":
+            return content
+        if self._mode in ("tear", "reorder", "garbage"):
+            return self._sectors(content, pending)
+        for write in pending:
+            end = 1 << 62
+            if self._mode == "prefix" and write.number >= self._cut:
+                if write.number > self._cut or write.data is None:
+                    break
+                end = write.position + self._random.randrange(len(write.data) + 1)
+            write.apply(content, 0, end)
+            set_size(content, min(write.size_after(len(content)), max(end, len(content))))
+        return content
+
+    def _sectors(self, content: bytearray, pending: list[Write]) -> bytearray:
+        """Of each sector the content of some moment, of the size as well."""
+        size = len(content)
+        sizes = [size]
+        touched: dict[int, list[Write]] = {}
+        for write in pending:
+            after = write.size_after(size)
+            first, last = (after, size) if write.data is None else (write.position, write.position + len(write.data))
+            for sector in range(first // SECTOR_BYTES, -(-last // SECTOR_BYTES)):
+                touched.setdefault(sector, []).append(write)
+            size = after
+            sizes.append(size)
+        set_size(content, max(sizes))
+        for sector, writes in touched.items():
+            self._sector(content, sector * SECTOR_BYTES, writes)
+        set_size(content, sizes[-1] if self._mode == "tear" else self._random.choice(sizes))
+        return content
+
+    def _sector(self, content: bytearray, start: int, writes: list[Write]) -> None:
+        end = start + SECTOR_BYTES
+        count = len(writes)
+        if self._random.random() >= self._odds:
+            count = 0 if self._mode == "tear" else self._random.randrange(count)
+        for write in writes[:count]:
+            write.apply(content, start, end)
+        if self._mode == "garbage":
+            for write in writes[count:]:
+                if write.data is not None:
+                    noise = Write(0, write.position, self._random.randbytes(len(write.data)))
+                    noise.apply(content, start, end)
+
+
+def _numbers_on_their_way(folder: Folder, seen: set[int]) -> Iterator[int]:
+    if id(folder) in seen:
+        return
+    seen.add(id(folder))
+    yield from (change.number for change in folder.pending if not change.sure)
+    nodes = [*folder.entries.values(), *folder.durable.values()]
+    for node in nodes:
+        if isinstance(node, Folder):
+            yield from _numbers_on_their_way(node, seen)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            yield from (write.number for write in node.pending)
+
+
+class _Twin:
+    """Another disk with the same content and the same on its way: what the next process finds."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, File] = {}
+        self._folders: dict[int, Folder] = {}
+        self._changes: dict[int, Change] = {}
+
+    def fill(self, folder: Folder, made: Folder) -> None:
+        """Copy a directory with all below it."""
+        self._folders[id(folder)] = made
+        made.entries = {name: self._node(node, made.disk) for name, node in folder.entries.items()}
+        made.durable = {name: self._node(node, made.disk) for name, node in folder.durable.items()}
+        made.pending = [self._change(change, made.disk) for change in folder.pending]
+        for node in made.entries.values():
+            if isinstance(node, Folder):
+                node.parent = made
+
+    def _node(self, node: Node, disk: Device) -> Node:
+        if isinstance(node, Folder):
+            known = self._folders.get(id(node))
+            if known is None:
+                known = Folder(disk, node.path)
+                self.fill(node, known)
+            return known
+        return self._file(node)
+
+    def _file(self, file: File) -> File:
+        made = self._files.get(id(file))
+        if made is None:
+            made = self._files[id(file)] = File(memoryview(file.buffer)[: file.size])
+            made.durable = bytearray(file.durable)
+            made.pending = [self._write(write) for write in file.pending]
+        return made
+
+    def _write(self, write: Write) -> Write:
+        if write.astray is None:
+            return write
+        other, position = write.astray
+        return Write(write.number, write.position, write.data, (self._file(other), position))
+
+    def _change(self, change: Change, disk: Device) -> Change:
+        made = self._changes.get(id(change))
+        if made is None:
+            made = self._changes[id(change)] = Change(change.number, [])
+            made.sure, made.doubtful = change.sure, change.doubtful
+            for folder, name, node in change.parts:
+                where = self._node(folder, disk)
+                assert isinstance(where, Folder)
+                made.parts.append((where, name, None if node is None else self._node(node, disk)))
+        return made
+
+
+class FaultyStorage(FaultyDirectory):
+    """The root directory of a simulated disk; see the module's head."""
+
+    def __init__(self, seed: int = 0, *, capacity_bytes: int | None = None) -> None:
+        self.seed = seed
+        self._device = Device(capacity_bytes)
+        super().__init__(self._device.root)
+
+    def __repr__(self) -> str:
+        return f"<FaultyStorage seed={self.seed}, {self.steps} steps>"
+
+    @property
+    def plain(self) -> Directory:
+        """The same directory without the list of calls and without faults: quicker, for very many runs."""
+        return self._device.root
+
+    @property
+    def steps(self) -> int:
+        """How many changes were made, or begun, so far."""
+        return self._device.steps
+
+    @property
+    def watch(self) -> Callable[[Step], None] | None:
+        """Called before each change. It may look, crash the disk (which makes another one), or raise."""
+        return self._device.watch
+
+    @watch.setter
+    def watch(self, watch: Callable[[Step], None] | None) -> None:
+        self._device.watch = watch
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """How many bytes there is room for; None: any number."""
+        return self._device.capacity_bytes
+
+    @capacity_bytes.setter
+    def capacity_bytes(self, capacity_bytes: int | None) -> None:
+        self._device.capacity_bytes = capacity_bytes
+
+    # --- the end
+
+    def crash(self, mode: Mode, seed: int | str | None = None) -> FaultyStorage:
+        """This disk as it is found after a power cut now. The same seed, by default that of the disk and how many
+        changes were made, gives the same one again. This disk itself stays as it is."""
+        if mode not in MODES:
+            raise ValueError(f"there is no mode {mode!r}: choose from {', '.join(MODES)}")
+        rng = random.Random(f"{self.seed}/{self.steps}/{mode}" if seed is None else seed)
+        made = FaultyStorage(self.seed, capacity_bytes=self.capacity_bytes)
+        with self._device.lock:
+            _PowerCut(self._device, mode, rng).fill(self._device.root, made._device.root)
+        return made
+
+    def process_dies(self) -> FaultyStorage:
+        """This disk as the next process finds it: nothing is lost, nobody holds a lock, what was on its way is so."""
+        made = FaultyStorage(self.seed, capacity_bytes=self.capacity_bytes)
+        with self._device.lock:
+            _Twin().fill(self._device.root, made._device.root)
+            made._device.steps = self.steps
+        return made
+
+    # --- looking
+
+    def content(self) -> dict[str, bytes]:
+        """All files by path, as everybody sees them now; a directory ends with a slash."""
+        with self._device.lock:
+            return {
+                path: bytes(memoryview(node.buffer)[: node.size]) if isinstance(node, File) else b""
+                for path, node in walk(self._device.root)
+            }
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is on its way: then all power cuts end alike."""
+        return next(_numbers_on_their_way(self._device.root, set()), None) is None
+
+    # --- damage
+
+    def flip(self, name: str, bit: int) -> None:
+        """Turn over one bit of a file, counted from the first bit of its first byte. `name` is its path from here."""
+        folder, last = locate(self._device.root, name)
+        file = folder._find(last)
+        position, mask = bit // 8, 0x80 >> bit % 8
+        if not 0 <= position < file.size:
+            raise ValueError(f"{name} has {8 * file.size} bits, not {bit + 1}")
+        changed = bytearray(memoryview(file.buffer)[: file.size])
+        changed[position] ^= mask
+        file.buffer = changed  # whoever holds a view has read it before it went bad
+        if position < len(file.durable):
+            file.durable[position] ^= mask
+
+    def misdirect(self, names: str = "*", *, into: str | None = None, shift_bytes: int | None = None) -> None:
+        """Let the next write of a file whose name matches land elsewhere on the device: so many bytes off (by default
+        a sector), or at the same position of the file `into`. Reading shows it where it should be until a crash."""
+        target = None
+        if into is not None:
+            folder, last = locate(self._device.root, into)
+            target = folder._find(last)
+        shift = (0 if into is not None else SECTOR_BYTES) if shift_bytes is None else shift_bytes
+        self._device.misdirection = Misdirection(names, target, shift)

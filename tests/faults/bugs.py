@@ -1,0 +1,387 @@
+"""The known bugs that mutants.py plants: what others have had, and what this code would have if a line was gone.
+
+Those with a link in /docs/internals/testing.md are incidents of other stores. Each says what is wrong in one sentence;
+the edits say it in code.
+"""
+
+from __future__ import annotations
+
+from .mutants import Edit, Mutant
+
+_APPEND = "sawlog.log.append:Appender"
+_RECOVERY = "sawlog.log.recovery:_Recovery"
+_SEGMENT = "sawlog.log.segment:Segment"
+_INTENTS = "sawlog.topics.intents:Intents"
+_CATALOG = "sawlog.topics.catalog:Catalog"
+
+
+def _mutant(name: str, story: str, *edits: tuple[str, str, str], by: str = "crashes") -> Mutant:
+    return Mutant(name, story, tuple(Edit(*each) for each in edits), by)
+
+
+#: The code as it is: what finds something here, finds a bug that nobody planted.
+CONTROL = Mutant("nothing", "no bug is planted: the control", (), "")
+
+#: Appending and syncing.
+_WRITING = (
+    _mutant(
+        "ack before fsync",
+        "an append under `always` returns before anything was synced (etcd 14370, NATS 7564)",
+        (f"{_APPEND}._sync_active", "self._sync(self._active)", "pass"),
+    ),
+    _mutant(
+        "group commit wakes everybody",
+        "who wrote while an fsync was running is told that it was in time",
+        (
+            "sawlog.log.commit:GroupCommit._pass_on",
+            "served = [each for each in self._waiting if each[0] <= self.durable_offset]",
+            "served, self._waiting = self._waiting, []\n"
+            "        self.durable_offset = max([self.durable_offset, *(each[0] for each in served)])",
+        ),
+        by="threads",
+    ),
+    _mutant(
+        "interval forgotten",
+        "under an interval, the bytes that may be at risk are not counted",
+        (f"{_APPEND}.settle", "self._written_bytes - self._synced_bytes >= policy.bytes", "False"),
+    ),
+    _mutant(
+        "roll before sync",
+        "a full segment is sealed and the next one begun before it was synced",
+        (f"{_APPEND}.rotate", "self._sync(old)", "pass"),
+    ),
+    _mutant(
+        "retry of fsync",
+        "an fsync that failed is tried again, and believed (PostgreSQL's fsyncgate, WiredTiger 4045)",
+        (f"{_APPEND}._sync", "self.commit.fail(error)\n        raise", "segment.storage.sync()"),
+    ),
+    _mutant(
+        "failed fsync forgotten",
+        "an fsync that failed is reported, and writing goes on (CouchDB 2077, Turso 3077)",
+        (f"{_APPEND}._sync", "self.commit.fail(error)\n", "pass\n"),
+        ("sawlog.log.commit:GroupCommit._lead", "self.fail(error)\n", "self._pass_on(-1, gate)\n"),
+    ),
+    _mutant(
+        "short write not taken back",
+        "a write that failed half-way stays where it is, and the next one follows it (Prometheus 13027)",
+        (f"{_APPEND}.cut_back", "segment.storage.truncate(size)", "pass"),
+    ),
+    _mutant(
+        "close without sync",
+        "closing marks the log as ended in order, and has not synced it",
+        (f"{_APPEND}.close", "self.commit.ensure(self._active.tail[0])", "pass"),
+    ),
+    _mutant(
+        "watermark before the data",
+        "the checkpoint says how far the log was written instead of how far it was synced",
+        (
+            f"{_APPEND}.save",
+            "offset, segment, position = self._durable_tail",
+            "offset, segment, position = self._tail()",
+        ),
+    ),
+    _mutant(
+        "failed rotation leaves its file",
+        "the next segment could not be opened, and its empty file hides what is appended to the old one",
+        (f"{_APPEND}._switch", "self.directory.remove(file_name(offset))", "pass"),
+    ),
+    _mutant(
+        "stream not taken back",
+        "a stream that fails leaves the room for its header, and what came of it, in the segment",
+        ("sawlog.log.streaming:append_stream", "if segment.tail[1] == size:", "if False:"),
+        ("sawlog.log.streaming:append_stream", "log.cut_back(segment, size)  #", "pass  #"),
+        (f"{_APPEND}._put", "if storage.size != before[1]:", "if False:"),
+    ),
+)
+
+#: Files and their names.
+_FILES = (
+    _mutant(
+        "new file's name not synced",
+        "a segment is created, and its directory is not synced",
+        ("sawlog.storage.file:FileDirectory.create", "self.sync()", "pass"),
+        by="storage",
+    ),
+    _mutant(
+        "replaced without fsync",
+        "a small file is renamed into place before its bytes were synced (ALICE)",
+        (
+            "sawlog.storage.file:FileDirectory.replace",
+            "if durable:\n            sync_data",
+            "if False:\n            sync_data",
+        ),
+        by="storage",
+    ),
+    _mutant(
+        "replaced without directory fsync",
+        "a small file is renamed into place, and the name is not synced",
+        (
+            "sawlog.storage.file:FileDirectory.replace",
+            "if durable:\n        self.sync()",
+            "if False:\n        self.sync()",
+        ),
+        by="storage",
+    ),
+    _mutant(
+        "short write taken for a whole one",
+        "the system writes less than it was asked to, and nobody looks (Prometheus 13027)",
+        ("sawlog.storage.file:FileStorage._write", "if written < len(data):", "if False:"),
+        by="storage",
+    ),
+    _mutant(
+        "failed write left in the file",
+        "what a write brought before it failed is not cut off (rocksdb-js 748)",
+        ("sawlog.storage.file:FileStorage._undo", "os.ftruncate(self._handle.fd, size)", "pass"),
+        by="storage",
+    ),
+    _mutant(
+        "short read taken for the end",
+        "the system reads less than it was asked to, and nobody goes on",
+        ("sawlog.storage.file:FileStorage.read", "while len(data) < size:", "while False:"),
+        by="storage",
+    ),
+)
+
+#: Opening after a crash.
+_RECOVERING = (
+    _mutant(
+        "append after a torn tail",
+        "what an interrupted write left is not cut, and new records follow it (cqlite 1390, amelie 17)",
+        (
+            f"{_RECOVERY}._last",
+            "self._set_aside(segment, storage, walk)\n"
+            "            return self._settle(segment, storage, index, walk, below)",
+            "return [self._activate(base, storage, index, walk.next_offset, size)]",
+        ),
+    ),
+    _mutant(
+        "in-place tail rewrite",
+        "recovery writes the whole batches again where they are, and a second crash tears them",
+        (
+            f"{_RECOVERY}._settle",
+            "copy = self._copy(storage, 0, end, base)\n    storage.close()",
+            "storage.write_at(0, storage.read(0, end)); storage.truncate(end); storage.sync(); copy = storage",
+        ),
+    ),
+    _mutant(
+        "page cache trusted",
+        "recovery syncs what it can read, though the fsync that failed before has made the pages clean",
+        (
+            f"{_RECOVERY}._settle",
+            "copy = self._copy(storage, 0, end, base)\n    storage.close()",
+            "storage.truncate(end); storage.sync(); copy = storage",
+        ),
+    ),
+    _mutant(
+        "recovery's copy not synced",
+        "the copy of the tail is renamed into place without an fsync",
+        (f"{_RECOVERY}._copy", "copy.sync()", "pass"),
+    ),
+    _mutant(
+        "no directory fsync",
+        "the copy of the tail is renamed into place, and the name is not synced",
+        (
+            f"{_RECOVERY}._copy",
+            "self.directory.rename(name + TMP, name)\n    self.directory.sync()",
+            "self.directory.rename(name + TMP, name)",
+        ),
+    ),
+    _mutant(
+        "corruption swallowed as a torn tail",
+        "whatever is bad in the last segment is cut off, also below the watermark (NATS 7549)",
+        (f"{_RECOVERY}._last", "torn = walk.position >= below and", "torn = True or"),
+    ),
+    _mutant(
+        "read error taken for the end",
+        "an EIO while recovery reads is taken for the end of what is whole, and the rest is cut",
+        (
+            f"{_SEGMENT}.walk",
+            "except CorruptBatch as damage:",
+            "except (CorruptBatch, StorageError) as error:\n"
+            "        damage = CorruptBatch(str(error), path=self.path, position=end)",
+        ),
+    ),
+    _mutant(
+        "offsets go back",
+        "a log whose records were all trimmed starts again below the offset that was next",
+        (f"{_RECOVERY}._trim", "if active.next_offset < lowest:", "if False:"),
+        (f"{_RECOVERY}._first_segment", "start = max(start, saved.durable_offset, saved.log_start)", "pass"),
+    ),
+    _mutant(
+        "stale index survives",
+        "the index of a segment that grows again is left on disk",
+        (f"{_SEGMENT}.remove_index", "self.directory.remove(file_name(self.base_offset, INDEX))", "pass"),
+        (f"{_SEGMENT}.remove_index", "self.directory.remove(file_name(self.base_offset, TIME_INDEX))", "pass"),
+    ),
+    _mutant(
+        "producers not recovered",
+        "after a crash nobody looks at what producers wrote since their state was last saved",
+        (
+            f"{_RECOVERY}._producers",
+            "return replayed(segments, self.config.producer_expiry_ms, state, known)",
+            "return state",
+        ),
+    ),
+)
+
+#: Believing bytes.
+_READING = (
+    _mutant(
+        "no CRC check",
+        "the checksum of a batch is not looked at",
+        ("sawlog.batch.read:first_bad_crc", "if len(rows) and", "return -1\n    if len(rows) and"),
+        (f"{_SEGMENT}._prove", "size = len(batch)\n", "return\n"),
+        ("sawlog.log.segment:_is_good", "size = Segment", "return True\n    size = Segment"),
+    ),
+    _mutant(
+        "index trusted over the log",
+        "an index entry is not checked against the batch that it points at (Redpanda 2144)",
+        (f"{_SEGMENT}.names_batch", "try:", "return True\n    try:"),
+        (f"{_SEGMENT}._times_are_right", "start = 0", "return True\n    start = 0"),
+    ),
+    _mutant(
+        "small files without a checksum",
+        "a checkpoint, producers' or upkeep file is believed whatever its checksum says",
+        (
+            "sawlog.batch.checksum:without_line",
+            "def without_line(data: bytes) -> bytes | None:",
+            "def without_line(data: bytes) -> bytes | None:\n    return data[:-16]",
+        ),
+    ),
+    _mutant(
+        "catalogue without a checksum",
+        "topic.json and intents are believed if they parse",
+        ("sawlog.topics.documents:decode", "if mark !=", "if False and mark !="),
+    ),
+    _mutant(
+        "hops over damage",
+        "reading hops by the length of a damaged batch, and misses the one behind it",
+        (f"{_SEGMENT}.chunks", "hops = True", "hops = False"),
+        (f"{_SEGMENT}.chunks", "skip_below = offset if hops else 0", "skip_below = offset"),
+    ),
+    _mutant(
+        "everything behind damage dropped",
+        "a damaged commit of a group hides all later commits of all groups",
+        ("sawlog.topics.groups:OffsetStore._read_on", "self._position = min(following, end)", "self._position = end"),
+    ),
+)
+
+#: Changing what is sealed, and dropping records.
+_REWRITING = (
+    _mutant(
+        "swap without fsync",
+        "a rewritten segment takes the place of the old ones before it was synced (ALICE)",
+        ("sawlog.log.rewrite:_replace_run", "storage.sync()", "pass"),
+        ("sawlog.log.rewrite:_merge_run", "storage.sync()", "pass"),
+    ),
+    _mutant(
+        "swap before its name is durable",
+        "the old segments go before the rename of the new one was synced (Redpanda 26755)",
+        ("sawlog.log.rewrite:_swap", "directory.sync()\n", "pass\n"),
+    ),
+    _mutant(
+        "interrupted swap not finished",
+        "opening does not look for a rewrite that had begun to replace segments",
+        (f"{_RECOVERY}._finish_swaps", "for name, (base, end) in found:", "for name, (base, end) in ():"),
+    ),
+    _mutant(
+        "trim forgets the start",
+        "the new log start is kept in memory, not written down",
+        ("sawlog.log.truncation:_note_start", "log.save(clean=False)", "pass"),
+    ),
+    _mutant(
+        "trim deletes first",
+        "segments go before the new log start is written down",
+        (
+            "sawlog.log.truncation:trim",
+            "_note_start(log, offset)\n        except StorageFull:",
+            "segments.lowest_offset = offset\n"
+            "            _drop(log, kept, gone)\n"
+            "            _note_start(log, offset)\n"
+            "        except StorageFull:",
+        ),
+        ("sawlog.log.truncation:trim", "else:\n            _drop(log, kept, gone)", "else:\n            pass"),
+    ),
+    _mutant(
+        "truncation keeps the watermark",
+        "the log is cut, and the checkpoint still says that more was durable",
+        ("sawlog.log.truncation:truncate", "log.retreat((offset, target.base_offset, position))", "pass"),
+    ),
+    _mutant(
+        "truncation not synced",
+        "what remains of the segment that was cut is renamed into place without an fsync",
+        ("sawlog.log.truncation:_cut", "copy.sync()", "pass"),
+    ),
+)
+
+#: Several partitions, topics, groups.
+_STORING = (
+    _mutant(
+        "intent applied twice",
+        "rolling a transaction forward places what is there already",
+        (f"{_INTENTS}._apply", "there = log.next_offset - part.offset", "there = 0"),
+    ),
+    _mutant(
+        "intent not durable",
+        "a transaction is placed before its intent was synced",
+        (
+            "sawlog.topics.documents:store",
+            "directory.replace(name, encode(fields))",
+            "directory.replace(name, encode(fields), durable=False)",
+        ),
+    ),
+    _mutant(
+        "staged file not synced",
+        "the intent is durable, and what it speaks of is not",
+        ("sawlog.topics.intents:StagedFile.sync", "self._storage.sync()", "pass"),
+    ),
+    _mutant(
+        "marked before it is placed",
+        "a part of a transaction is marked as done, then placed",
+        (
+            f"{_INTENTS}.roll_forward",
+            "self._apply(intent, part, log)\n                self.mark(intent, number)",
+            "self.mark(intent, number)\n                self._apply(intent, part, log)",
+        ),
+    ),
+    _mutant(
+        "replay placed again",
+        "a transaction whose name and number are done is stored once more",
+        (f"{_INTENTS}.commit", "if last is not None and _sequence(last) >= (sequence or 0):", "if False:"),
+    ),
+    _mutant(
+        "intent completed too soon",
+        "the intent is removed before its batches are placed",
+        (
+            f"{_INTENTS}._place_all",
+            "for part, log in zip(intent.parts, logs, strict=True):",
+            "self._complete(intent)\n        for part, log in zip(intent.parts, logs, strict=True):",
+        ),
+    ),
+    _mutant(
+        "leases ignored",
+        "what tasks have staged is swept before their job commits",
+        (f"{_INTENTS}._is_lent", "for name in", "return False\n    for name in"),
+    ),
+    _mutant(
+        "topic's name not durable",
+        "a topic that was made is not there after a power cut",
+        (f"{_CATALOG}.create", "self.topics.sync()", "pass"),
+    ),
+    _mutant(
+        "partitions counted before they are there",
+        "topic.json says more partitions before the directories were made",
+        (
+            f"{_CATALOG}._change",
+            "self._sweep_topic(directory, entry)",
+            "self._sweep_topic(directory, entry)\n        _store(directory, changed)",
+        ),
+    ),
+    _mutant(
+        "old note believed",
+        "whoever takes a turn believes the note of the last one, wherever the file ends",
+        ("sawlog.log.shared:SharedLog._ends_at", "return", "return True or"),
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = (*_WRITING, *_FILES, *_RECOVERING, *_READING, *_REWRITING, *_STORING)

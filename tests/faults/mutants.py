@@ -1,0 +1,360 @@
+"""A test of the tests: known bugs are planted into the running code, one at a time. The laboratory has to find them.
+
+A `Mutant` is a bug that somebody has really had: fragments of some functions' source are replaced and the functions
+compiled anew. If a fragment is not there any more, planting fails, so that a mutant cannot rot: it has to be brought up
+to date with the code, or given up on purpose.
+
+A *finder* is one of the laboratory's methods (crashes, errors, bits, kills), as it is run otherwise. Each mutant is
+given to each finder, in a process of its own, for some seconds. What finds what, and how soon, is printed, and put
+into `docs/internals/testing.md` with `--write`. A mutant that nothing finds is a hole in the laboratory: an error.
+
+`python -m tests.faults mutants` tries all of them; `--mutant` and `--with` choose. The list is in `bugs.py`.
+"""
+
+from __future__ import annotations
+import __future__
+
+import argparse
+import importlib
+import inspect
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, NoReturn
+
+from .report import Tally, say
+
+TABLE = Path(__file__).resolve().parents[2] / "docs/internals/testing.md"
+_BEGIN, _END = "<!-- mutants: written by `make mutants` -->", "<!-- end of mutants -->"
+#: How long each finder may look for each mutant.
+_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """In the source of a function, one fragment is replaced by another."""
+
+    #: module:qualified.name
+    function: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A known bug."""
+
+    name: str
+    #: What is wrong, and who had it.
+    story: str
+    edits: tuple[Edit, ...]
+    #: Who finds it soonest.
+    by: str
+
+
+class Stale(AssertionError):
+    """The code that a mutant changes is not there any more."""
+
+
+# --- planting
+
+
+def _plain(found: Any) -> FunctionType:
+    """The function itself, behind whatever decorates it."""
+    if isinstance(found, property):
+        found = found.fget
+    made = inspect.unwrap(getattr(found, "__func__", found))
+    assert isinstance(made, FunctionType), f"{found} is no function"
+    return made
+
+
+def function_of(name: str) -> FunctionType:
+    """The function that an edit is about."""
+    module, _, qualified = name.partition(":")
+    found: Any = importlib.import_module(module)
+    try:
+        for each in qualified.split("."):
+            found = inspect.getattr_static(found, each)
+    except AttributeError as error:
+        raise Stale(f"there is no {name} any more") from error
+    return _plain(found)
+
+
+def mutated(name: str, edits: Sequence[Edit]) -> CodeType:
+    """The code of a function with these edits made; `Stale` if one cannot be made any more."""
+    function = function_of(name)
+    source = textwrap.dedent(inspect.getsource(function))
+    for edit in edits:
+        found = source.count(edit.old)
+        if found != 1:
+            raise Stale(f"{name} holds {edit.old!r} {found} times, not once: bring the mutant up to date")
+        source = source.replace(edit.old, edit.new)
+    filename = inspect.getsourcefile(function) or "mutant"
+    flags = __future__.annotations.compiler_flag
+    names = dict(function.__globals__)
+    exec(compile(source, filename, "exec", flags, dont_inherit=True), names)
+    return _plain(names[function.__name__]).__code__
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """The bug is in the running code."""
+    names = dict.fromkeys(edit.function for edit in mutant.edits)
+    made = {name: mutated(name, [edit for edit in mutant.edits if edit.function == name]) for name in names}
+    before = {name: function_of(name).__code__ for name in names}
+    try:
+        for name, code in made.items():
+            function_of(name).__code__ = code
+        yield
+    finally:
+        for name, code in before.items():
+            function_of(name).__code__ = code
+
+
+# --- finding
+
+
+class Found(Exception):
+    """A finder has seen it: after so many tries, and what it says."""
+
+    def __init__(self, tries: int, what: str) -> None:
+        super().__init__(what)
+        self.tries = tries
+
+
+class Counter:
+    """How many things a finder has tried."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+
+Finder = Callable[[Counter, int], None]
+
+
+def crashes(count: Counter, seed: int) -> None:
+    """All workloads, few crashes of each at first, then more; one seed after the other."""
+    from sawlog.testing import Scenario, enumerate_crashes
+
+    from .crashes import WORKLOADS
+
+    chance = random.Random(seed)
+    tried: list[Scenario] = []
+
+    def noted(scenario: Scenario) -> None:
+        tried.append(scenario)
+        count.tries = len(tried)
+
+    for share in itertools.chain((0.02, 0.1), itertools.repeat(1.0)):
+        for kind in chance.sample(list(WORKLOADS.values()), len(WORKLOADS)):
+            outcome = enumerate_crashes(
+                kind, seed, wanted=lambda _, share=share: chance.random() < share, on_scenario=noted
+            )
+            for violation in outcome.violations:
+                raise Found(tried.index(violation.scenario) + 1, str(violation))
+        seed += share == 1.0
+
+
+def bits(count: Counter, seed: int) -> None:
+    """Some flips of each fixture, again and again."""
+    from .bits import Violation, fixtures, sample
+
+    while True:
+        for fixture in fixtures():
+            for flip in sample(fixture, 12, seed):
+                count.tries += 1
+                try:
+                    fixture.try_flip(flip)
+                except Violation as found:
+                    raise Found(count.tries, str(found)) from found
+        seed += 1
+
+
+def by_command(name: str, arguments: Sequence[str]) -> Finder:
+    """What a row of the laboratory's table does, until it has something to say."""
+
+    def finder(count: Counter, seed: int) -> None:
+        module = importlib.import_module(f".{name}", __package__)
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--seed", type=int)
+        module.add_options(parser)
+        advance = Tally.advance
+
+        def counted(self: Tally, number: int = 1, *, what: str = "") -> None:
+            count.tries += number
+            advance(self, number, what=what)
+
+        def found(self: Tally, text: str) -> NoReturn:
+            raise Found(count.tries, text)
+
+        Tally.advance, Tally.violation = counted, found  # type: ignore[method-assign, assignment]
+        while True:
+            module.run(parser.parse_args([*arguments, "--seed", str(seed)]))
+            seed += 1
+
+    return finder
+
+
+def storage(count: Counter, seed: int) -> None:
+    """The tests of the storages: the suites, and that files make the system calls that the simulated disk makes."""
+    import pytest
+
+    class Listening:
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            count.tries += report.when == "call"
+            if report.failed:
+                failed.append(report.nodeid)
+
+    failed: list[str] = []
+    pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-n", "0", "tests/storage"], [Listening()])
+    if failed:
+        raise Found(count.tries, failed[0])
+
+
+FINDERS: dict[str, Finder] = {
+    "crashes": crashes,
+    "bits": bits,
+    "threads": by_command("threads", ["--rounds", "10"]),
+    "storage": storage,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came of one mutant and one finder. `tries` is None if it was not found."""
+
+    mutant: str
+    finder: str
+    tries: int | None
+    seconds: float
+    what: str
+
+    @property
+    def cell(self) -> str:
+        """For the table."""
+        return "" if self.tries is None else f"{self.tries:,} ({self.seconds:.1f} s)"
+
+
+def look(mutant: Mutant, finder: str, seed: int, patience_s: float) -> NoReturn:
+    """In a process of its own: plant, look, say what was found as one line of JSON, end."""
+    count, began = Counter(), time.monotonic()
+    out = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the finder says meanwhile is not for the table
+
+    def end(tries: int | None, what: str) -> NoReturn:
+        made = Finding(mutant.name, finder, tries, time.monotonic() - began, what)
+        fields = {name: getattr(made, name) for name in ("mutant", "finder", "tries", "seconds", "what")}
+        os.write(out, json.dumps(fields).encode() + b"\n")
+        os._exit(0)
+
+    timer = threading.Timer(patience_s, lambda: end(None, f"{count.tries} tries"))
+    timer.daemon = True
+    timer.start()
+    if finder != "storage":
+        importlib.import_module(f".{finder}", __package__)  # what cannot be imported has found nothing
+    with planted(mutant):
+        try:
+            FINDERS[finder](count, seed)
+        except Found as found:
+            end(found.tries, str(found))
+        except BaseException as error:  # so bad that the finder's own work does not get through
+            end(max(count.tries, 1), f"{type(error).__name__}: {error}")
+    end(None, f"{count.tries} tries, and nothing else to try")
+
+
+def find(mutant: Mutant, finder: str, seed: int = 1, patience_s: float = _PATIENCE_S) -> Finding:
+    """One mutant and one finder."""
+    command = [sys.executable, "-m", "tests.faults", "mutants", "--mutant", mutant.name, "--with", finder]
+    command += ["--look", "--seed", str(seed), "--patience", str(patience_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as child:
+        try:
+            said, _ = child.communicate(timeout=patience_s + 60)
+            lines = said.splitlines()
+            assert lines, f"{finder} ended without a word while it looked for {mutant.name!r}: {' '.join(command)}"
+            return Finding(**json.loads(lines[-1]))
+        finally:
+            try:
+                os.killpg(child.pid, signal.SIGKILL)  # what it has forked goes with it
+            except ProcessLookupError:
+                pass
+
+
+# --- the table
+
+
+def table(mutants: Sequence[Mutant], findings: Sequence[Finding], finders: Sequence[str]) -> str:
+    """As Markdown: for each mutant, after how many tries and seconds each finder had it."""
+    cells = {(each.mutant, each.finder): each.cell for each in findings}
+    lines = [f"| planted bug | {' | '.join(finders)} |", f"|---|{'---|' * len(finders)}"]
+    for mutant in mutants:
+        row = [cells.get((mutant.name, finder), "") for finder in finders]
+        lines.append(f"| **{mutant.name}**: {mutant.story} | {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(text: str) -> None:
+    """Into the page, between its marks."""
+    page = TABLE.read_text()
+    head, _, rest = page.partition(_BEGIN)
+    _, _, tail = rest.partition(_END)
+    assert tail, f"{TABLE} has lost its marks"
+    TABLE.write_text(f"{head}{_BEGIN}\n{text}{_END}{tail}")
+
+
+# --- the command
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """For `python -m tests.faults mutants`."""
+    parser.add_argument("--mutant", action="append", help="only this one; may be given several times")
+    parser.add_argument("--with", action="append", dest="finders", choices=FINDERS, help="only by this finder")
+    parser.add_argument("--patience", type=float, default=_PATIENCE_S, metavar="S", help="seconds for each finder")
+    parser.add_argument("--first", action="store_true", help="only who finds it soonest")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {TABLE.name}")
+    parser.add_argument("--list", action="store_true", help="say which mutants there are, and end")
+    parser.add_argument("--look", action="store_true", help=argparse.SUPPRESS)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Plant, look, tell."""
+    from .bugs import CONTROL, MUTANTS
+
+    chosen = [each for each in (CONTROL, *MUTANTS) if options.mutant is None or each.name in options.mutant]
+    finders = options.finders or list(FINDERS)
+    if options.list:
+        say(*(f"{each.name:45} {each.story}" for each in chosen))
+        return 0
+    if options.look:
+        look(chosen[0], finders[0], options.seed, options.patience)
+    findings: list[Finding] = []
+    lost: list[str] = []
+    for mutant in chosen:
+        mine: list[Finding] = []
+        for finder in sorted(finders, key=lambda finder: finder != mutant.by):
+            mine.append(find(mutant, finder, options.seed, options.patience))
+            say(f"{mutant.name:45} {finder:10} {mine[-1].cell or '-'}")
+            if options.first and mine[-1].tries is not None:
+                break
+        findings += mine
+        if all(each.tries is None for each in mine) is (mutant is not CONTROL):
+            lost.append(mutant.name if mutant is not CONTROL else f"{mutant.name}, but: {mine[-1].what}")
+    text = table(chosen, findings, finders)
+    say("", *text.splitlines())
+    if options.write:
+        write(text)
+    say("", f"{len(chosen) - (CONTROL in chosen)} bugs planted, {len(lost)} not as they should be found")
+    if lost:
+        say(f"NOT FOUND: {', '.join(lost)}")
+    return 1 if lost else 0

@@ -1,0 +1,170 @@
+"""What a log has promised, at any moment of some work, and whether what a crash has left keeps it.
+
+The promise knows every record that may be in the log, in its order: those that were acknowledged and those that are
+just being appended. After a crash the log holds a prefix of that, byte for byte. How long it must be, says the policy:
+what is durable after a power cut, all that was acknowledged after the end of a process. Where it may end: behind a
+whole append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sawlog import Log, Record
+from sawlog.batch.build import Producer
+
+#: (key, value, timestamp, headers)
+Row = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
+
+
+def row_of(record: Record) -> Row:
+    return record.key, record.value, record.timestamp, tuple((name, value) for name, value in record.headers)
+
+
+@dataclass
+class LogPromise:
+    """One log's."""
+
+    #: All that may be there, by offset; what is being appended included.
+    rows: dict[int, Row] = field(default_factory=dict)
+    #: Where the log starts, and where it ends for those who were told.
+    start: int = 0
+    end: int = 0
+    #: Below this, power cuts take nothing.
+    durable: int = 0
+    #: Where the log may end after a crash.
+    ends: set[int] = field(default_factory=lambda: {0})
+    #: A truncation to here, and a trim to here, have been asked for and have not returned.
+    cutting: int | None = None
+    trimming: int | None = None
+    #: Records that are superseded may be gone; and tombstones, with all that they delete.
+    compacted: bool = False
+    forgotten: bool = False
+    #: What compaction has taken already: what superseded it may be truncated since.
+    absent: set[int] = field(default_factory=set)
+    #: What an idempotent producer sent last: as whom, what, and where it is.
+    produced: tuple[Producer, list[tuple[Any, ...]], range] | None = None
+    #: The log is being removed, or has been: there may be nothing at all.
+    removed: bool = False
+    #: What was appended in vain, by offset. It may come back as long as nothing else is durable there.
+    ghosts: dict[int, list[Row]] = field(default_factory=dict)
+
+    def copy(self) -> LogPromise:
+        """As it is now."""
+        return replace(
+            self, rows=dict(self.rows), ends=set(self.ends), ghosts=dict(self.ghosts), absent=set(self.absent)
+        )
+
+    # --- what is done
+
+    def send(self, rows: Sequence[Row], ends: Iterable[int] = ()) -> None:
+        """These are about to be appended, all or none; or with `ends`, up to one of these offsets."""
+        self.rows.update(enumerate(rows, self.end))
+        self.ends.update(ends, (self.end + len(rows),))
+
+    def send_loosely(self, rows: Sequence[Row]) -> None:
+        """A crash may keep the first ones of these."""
+        self.send(rows, range(self.end + 1, self.end + len(rows)))
+
+    def acknowledge(self, log: Log, placed: range) -> None:
+        """The log says that they are stored there."""
+        assert placed.start == self.end, f"offset {placed.start} was given, {self.end} was next"
+        self.end = placed.stop
+        assert self.end - 1 in self.rows
+        self.note(log)
+
+    def refuse(self) -> None:
+        """The append failed: what it brought is not there, as long as this process lives."""
+        for offset in [offset for offset in self.rows if offset >= self.end]:
+            self.ghosts[offset] = [*self.ghosts.get(offset, []), self.rows.pop(offset)]
+
+    def note(self, log: Log) -> None:
+        """Everything that is durable now stays. Under "always", that is everything."""
+        assert log.next_offset == self.end, f"the log ends at {log.next_offset}, not at {self.end}"
+        self.durable = log.durable_offset
+        if log.config.durability == "always":
+            assert self.durable == self.end, f"acknowledged up to {self.end}, durable up to {self.durable}"
+
+    def truncate(self, log: Log, offset: int) -> None:
+        """Drop the end."""
+        if self.compacted:
+            self.absent.update(self.rows.keys() - {record.offset for record in log.scan()})
+        self.cutting = offset
+        self.ends.add(offset)
+        log.truncate(offset)
+        self.cutting = None
+        self.rows = {at: row for at, row in self.rows.items() if at < offset}
+        self.absent = {at for at in self.absent if at < offset}
+        self.produced = None
+        self.ends = {at for at in self.ends if at <= offset}
+        self.end = offset
+        self.note(log)
+
+    def begin_trim(self, offset: int) -> None:
+        """The beginning is about to be dropped."""
+        self.trimming = offset
+        self.ends.add(offset)
+
+    def end_trim(self, log: Log) -> None:
+        """It is gone."""
+        assert log.lowest_offset == self.trimming
+        assert self.trimming is not None
+        self.start, self.trimming = self.trimming, None
+        self.rows = {at: row for at, row in self.rows.items() if at >= self.start}
+        self.note(log)
+
+    # --- what is found
+
+    def check(self, found: list[Record], lowest: int, end: int) -> None:
+        """Raise unless these records, between these offsets, keep the promise."""
+        assert self.start <= lowest <= max(self.start, -1 if self.trimming is None else self.trimming), (
+            f"the log starts at {lowest}, and was trimmed to {self.start}"
+        )
+        must = self.end if self.cutting is None else min(self.end, self.cutting)
+        assert end >= must, f"the log ends at {end}: what was acknowledged below {must} is lost"
+        assert end in self.ends, (
+            f"the log ends at {end}, in the middle of an append (it may end at {sorted(self.ends)})"
+        )
+        rows = {record.offset: row_of(record) for record in found}
+        assert list(rows) == sorted(rows), f"the offsets are out of order: {list(rows)}"
+        for offset, row in rows.items():
+            assert lowest <= offset < end, f"offset {offset} is outside of {lowest} to {end}"
+            if row != self.rows.get(offset):
+                assert offset >= must, f"offset {offset} holds something else than was acknowledged"
+                assert row in self.ghosts.get(offset, ()), f"offset {offset} holds what nobody sent"
+        for offset in range(lowest, end):
+            if offset not in rows and offset not in self.absent:
+                self._check_missing(offset, rows)
+
+    def _check_missing(self, offset: int, found: dict[int, Row]) -> None:
+        key, value, *_ = self.rows[offset]
+        assert self.compacted, f"offset {offset} is missing in the middle"
+        assert key is not None, f"offset {offset} has no key, and compaction took it"
+        later = [at for at, row in self.rows.items() if at > offset and row[0] == key]
+        if any(at in found for at in later):
+            return
+        assert self.forgotten, f"offset {offset} is missing, and nothing supersedes it"
+        assert any(self.rows[at][1] is None for at in later) or value is None, f"the last record of {key!r} is gone"
+
+    def settle(self, found: list[Record], lowest: int, log: Log) -> None:
+        """The log was opened: what was found is what is promised from now on, and all of it is durable."""
+        assert lowest == log.lowest_offset
+        self.take_over(found, log)
+        self.ghosts = {}
+        assert self.durable == self.end, f"opened, and durable only up to {self.durable} of {self.end}"
+
+    def take_over(self, found: list[Record], log: Log) -> None:
+        """What was found is what is promised from now on."""
+        lowest, end = log.lowest_offset, log.next_offset
+        self.rows = {at: row for at, row in self.rows.items() if lowest <= at < end}
+        there = {record.offset: row_of(record) for record in found}
+        self.absent = {at for at in range(lowest, end) if at not in there}
+        self.rows.update(there)
+        self.start, self.end = lowest, end
+        if self.produced is not None and self.produced[2].stop > end:
+            self.produced = None
+        self.ends = {at for at in self.ends if at <= end or self.ghosts} | {end}
+        self.cutting = self.trimming = None
+        self.durable = log.durable_offset

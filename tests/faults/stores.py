@@ -1,0 +1,524 @@
+"""Work on a store: topics made, changed and deleted, records, transactions, groups, and what Spark's commit does.
+
+Each operation takes the store from one state to another. After a crash, whoever opens the store for writing finds the
+state before the operation or the one after it, never anything else; what had returned is there. A reader that comes
+before finds, partition by partition, the one or the other. Nothing half-done is left behind, every log verifies, and
+the operation can be done again: once, if it has a name and a number.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from sawlog.batch.build import encode
+from sawlog.config import LogConfig
+from sawlog.errors import StoreNotFound
+from sawlog.spark.commit import stage_name
+from sawlog.testing import FaultyStorage, Workload
+from sawlog.topics import groups
+from sawlog.topics.intents import Intents, Part
+from sawlog.topics.partitioner import partition_for
+from sawlog.topics.store import Store
+from sawlog.topics.topic import Topic
+from sawlog.topics.transaction import INLINE_BYTES
+
+#: name -> (settings, the values of each partition, where each partition starts)
+Topics = dict[str, tuple[dict[str, Any], tuple[tuple[bytes | None, ...], ...]]]
+#: group -> what it has committed
+Groups = dict[str, dict[tuple[str, int], int]]
+SMALL = {"segment_bytes": 1200}
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that is promised about a store."""
+
+    topics: Topics = field(default_factory=dict)
+    groups: Groups = field(default_factory=dict)
+
+    def with_topic(self, name: str, *partitions: Sequence[bytes | None], **settings: Any) -> State:
+        """With that topic as it says."""
+        made = tuple(tuple(each) for each in partitions)
+        return replace(self, topics={**self.topics, name: (settings, made)})
+
+    def without(self, name: str) -> State:
+        """Without that topic."""
+        return replace(self, topics={other: each for other, each in self.topics.items() if other != name})
+
+    def appended(self, name: str, number: int, *values: bytes | None) -> State:
+        """With these records at the end of a partition."""
+        settings, partitions = self.topics[name]
+        made = list(partitions)
+        made[number] = (*made[number], *values)
+        return replace(self, topics={**self.topics, name: (settings, tuple(made))})
+
+    def committed(self, group: str, offsets: dict[tuple[str, int], int] | None) -> State:
+        """With these offsets of a group; with None, without the group."""
+        kept = {other: each for other, each in self.groups.items() if other != group}
+        if offsets is None:
+            return replace(self, groups=kept)
+        return replace(self, groups={**kept, group: {**self.groups.get(group, {}), **offsets}})
+
+
+def state_of(store: Store) -> State:
+    """As it is found."""
+    topics: Topics = {}
+    for topic in store:
+        values = [tuple(record.value for record in topic.partition(n).scan()) for n in range(topic.partitions)]
+        topics[topic.name] = (topic.settings, tuple(values))
+    offsets: Groups = {}
+    for name in store.groups.offsets.groups():
+        offsets[name] = {share: each.offset for share, each in store.groups.offsets.of(name).items()}
+    return State(topics, offsets)
+
+
+def _shown(state: State) -> str:
+    topics = {name: (each[0], [len(values) for values in each[1]]) for name, each in state.topics.items()}
+    return f"{topics} {state.groups}"
+
+
+Act = Callable[[Store], object]
+
+
+@dataclass
+class StorePromise:
+    """What was acknowledged, and what is on its way."""
+
+    now: State = field(default_factory=State)
+    then: State | None = None
+    #: What is on its way, to be done again.
+    act: Act | None = None
+    #: Each partition by itself may be as before or as after it, or in between.
+    loose: bool = False
+    #: It has a name and a number: done again, it is there once.
+    once: bool = False
+    made: bool = False
+
+    def begin(self, then: State, act: Act, *, loose: bool = False, once: bool = False) -> None:
+        self.then, self.act, self.loose, self.once = then, act, loose, once
+
+    def end(self) -> None:
+        assert self.then is not None
+        self.now, self.then, self.act = self.then, None, None
+
+    def copy(self) -> StorePromise:
+        return replace(self)
+
+    def check(self, found: State) -> None:
+        """Before or after; for a loose one, partition by partition."""
+        if found in (self.now, self.then):
+            return
+        assert self.then is not None, f"found {_shown(found)}, not {_shown(self.now)}"
+        assert self.loose, f"found {_shown(found)}, neither {_shown(self.now)} nor {_shown(self.then)}"
+        self.check_partitions(found)
+
+    def check_partitions(self, found: State) -> None:
+        """Of each partition of what is there before and after, the records of before, and some that come after."""
+        then = self.now if self.then is None else self.then
+        for name, (_, partitions) in found.topics.items():
+            known = [each.topics[name][1] for each in (self.now, then) if name in each.topics]
+            assert known, f"the topic {name!r} was never made"
+            for number, values in enumerate(partitions):
+                least, most = (each[number] if number < len(each) else () for each in (known[0], known[-1]))
+                least, most = (least, most) if len(least) <= len(most) else (most, least)
+                assert most[: len(values)] == values or values in (least, most), f"{name}/{number} holds something else"
+                assert len(least) <= len(values), f"{name}/{number} has lost records"
+
+
+class StoreWorkload(Workload):
+    """Some operations on one store."""
+
+    plan: ClassVar[Sequence[str]] = ()
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.promise = StorePromise()
+        self._numbers = 0
+
+    def copy(self, promise: StorePromise) -> StorePromise:
+        return promise.copy()
+
+    def value(self, size: int = 30) -> bytes:
+        self._numbers += 1
+        body = b"%d:" % self._numbers
+        return body + self.random.randbytes(max(0, size - len(body)))
+
+    def work(self, disk: FaultyStorage) -> None:
+        with _small_groups():
+            store = _opened(disk)
+            self.promise.made = True
+            for name in self.plan:
+                if name == "reopen":
+                    store.close()
+                    store = _opened(disk)
+                    continue
+                self.do(name, store, self.promise)
+            if self.random.random() < 0.5:
+                store.close()
+
+    def do(self, name: str, store: Store, promise: StorePromise) -> None:
+        for then, act, how in OPERATIONS[name](self, promise.now):
+            promise.begin(then, act, **how)
+            act(store)
+            promise.end()
+            assert state_of(store) == promise.now, f"{name}: {_shown(state_of(store))} is not {_shown(promise.now)}"
+
+    # --- after a crash
+
+    def recover(self, disk: FaultyStorage, promise: StorePromise, *, power_cut: bool) -> None:
+        chance = random.Random(disk.seed)
+        with _small_groups():
+            if chance.random() < 0.5:
+                self._read(disk, promise)
+            store = _opened(disk)
+            found = self._check_all(store, promise)
+            promise.made = True
+            self._go_on(store, promise, found, chance)
+            if chance.random() < 0.3:
+                store.close()
+                before = disk.content()
+                _opened(disk).close()
+                after = disk.content()
+                changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+                assert not changed, f"opening and closing has changed {changed}"
+
+    def _read(self, disk: FaultyStorage, promise: StorePromise) -> None:
+        before = disk.steps
+        try:
+            store = Store.open(disk.plain, "r")
+        except StoreNotFound:
+            assert not promise.made, "a reader finds no store"
+            return
+        with store:
+            promise.check_partitions(state_of(store))
+        assert disk.steps == before, "a reader has written"
+
+    def _check_all(self, store: Store, promise: StorePromise) -> State:
+        """Every partition is opened for writing, which completes what was promised; then all is as it should be."""
+        for topic in store:
+            for number in range(topic.partitions):
+                log = topic.partition(number)
+                with log.hold():
+                    pass
+                assert log.recovery, f"corruption was reported: {log.recovery}"
+                assert log.verify(), str(log.verify())
+        found = state_of(store)
+        promise.check(found)
+        topics = store.directory.child("topics")
+        assert topics.children() == store.topics(), f"left behind: {topics.children()}"
+        for topic in store:
+            assert len(topics.child(topic.name).children()) == topic.partitions
+        if "staging" in store.directory.children():
+            self._check_staging(store.directory.child("staging").names())
+        return found
+
+    @staticmethod
+    def _check_staging(names: list[str]) -> None:
+        """What is lent to a job stays until that ends, and the note that a number is done; nothing else."""
+        lent = {name.partition(".")[0] for name in names if name.endswith(".lease")}
+        left = [name for name in names if not name.startswith("=") and name.partition(".")[0] not in lent]
+        assert not left, f"left behind: {left}"
+        assert not any(name.endswith(".intent") for name in names), f"not completed: {names}"
+
+    def _go_on(self, store: Store, promise: StorePromise, found: State, chance: random.Random) -> None:
+        act, then = promise.act, promise.then
+        if act is not None and then is not None and (promise.once or found == promise.now):
+            promise.now = found
+            act(store)
+            assert state_of(store) == then, f"done again: {_shown(state_of(store))} is not {_shown(then)}"
+            found = then
+        promise.now, promise.then, promise.act = found, None, None
+        other = type(self)(chance.getrandbits(32))
+        other._numbers = 10_000 + self._numbers
+        for name in chance.sample(AFTERWARDS, 1):
+            other.do(name, store, promise)
+
+
+def _opened(disk: FaultyStorage) -> Store:
+    return Store.open(disk.plain, upkeep_interval_s=None)
+
+
+@contextmanager
+def _small_groups() -> Iterator[None]:
+    """The log of the groups with small segments, so that it is rotated and compacted."""
+    before = groups._CONFIG, groups._SEGMENTS
+    groups._CONFIG, groups._SEGMENTS = LogConfig(segment_bytes=600), 2
+    try:
+        yield
+    finally:
+        groups._CONFIG, groups._SEGMENTS = before
+
+
+# --- the operations: each gives (the state after it, how to do it, how it is promised), one after the other
+
+Steps = Iterator[tuple[State, Act, dict[str, bool]]]
+
+
+def _some(run: StoreWorkload, now: State) -> str | None:
+    """A topic, if there is one."""
+    return run.random.choice(sorted(now.topics)) if now.topics else None
+
+
+def create(run: StoreWorkload, now: State) -> Steps:
+    name = f"t{len(now.topics)}"
+    while name in now.topics:
+        name += "x"
+    settings = {"segment.bytes": 1200} if run.random.random() < 0.5 else {}
+    given = {key.replace(".", "_"): value for key, value in settings.items()}
+    yield now.with_topic(name, (), (), **settings), lambda store: store.create_topic(name, 2, **given), {}
+
+
+def more_partitions(run: StoreWorkload, now: State) -> Steps:
+    if name := _some(run, now):
+        settings, partitions = now.topics[name]
+        then = now.with_topic(name, *partitions, (), **settings)
+        yield then, lambda store: store.alter_topic(name, len(partitions) + 1), {}
+
+
+def other_settings(run: StoreWorkload, now: State) -> Steps:
+    if name := _some(run, now):
+        settings, partitions = now.topics[name]
+        size = run.random.randrange(1000, 2000)
+        then = now.with_topic(name, *partitions, **{**settings, "segment.bytes": size})
+        yield then, lambda store: store.alter_topic(name, segment_bytes=size), {}
+
+
+def delete(run: StoreWorkload, now: State) -> Steps:
+    if name := _some(run, now):
+        yield now.without(name), lambda store: store.delete_topic(name), {}
+
+
+def replace_topic(run: StoreWorkload, now: State) -> Steps:
+    names = sorted(now.topics)
+    if len(names) >= 2:
+        name, by = run.random.sample(names, 2)
+        settings, partitions = now.topics[by]
+        then = now.without(by).with_topic(name, *partitions, **settings)
+        yield then, lambda store: store.replace_topic(name, by), {}
+
+
+def append(run: StoreWorkload, now: State) -> Steps:
+    if name := _some(run, now):
+        number, value = run.random.randrange(len(now.topics[name][1])), run.value(run.random.choice((20, 700)))
+        yield now.appended(name, number, value), lambda store: store[name].append(value, partition=number), {}
+
+
+def append_many(run: StoreWorkload, now: State) -> Steps:
+    """To all partitions; each by itself all or none."""
+    if name := _some(run, now):
+        then, given = now, []
+        for number in range(len(now.topics[name][1])):
+            values = [run.value(), run.value()]
+            then = then.appended(name, number, *values)
+            given.append((number, values))
+
+        def act(store: Store) -> None:
+            for number, values in given:
+                store[name].append_many(values, partition=number)
+
+        yield then, act, {"loose": True}
+
+
+def append_arrow(run: StoreWorkload, now: State) -> Steps:
+    if name := _some(run, now):
+        values = [run.value(), run.value()]
+        table = pa.table({"value": pa.array(values, pa.binary())})
+        yield now.appended(name, 0, *values), lambda store: store[name].append_arrow(table, partition=0), {}
+
+
+def write(run: StoreWorkload, now: State) -> Steps:
+    """Through the buffered writer; the keys say where to."""
+    if name := _some(run, now):
+        then, given = now, []
+        for _ in range(4):
+            key, value = b"%d" % run.random.randrange(100), run.value()
+            then = then.appended(name, partition_for(key, len(now.topics[name][1])), value)
+            given.append((value, key))
+
+        def act(store: Store) -> None:
+            with store[name].writer() as writer:
+                for value, key in given:
+                    writer.append(value, key)
+
+        yield then, act, {"loose": True}
+
+
+def _transacted(run: StoreWorkload, now: State, size: int) -> tuple[State, list[tuple[str, int, bytes]]]:
+    then, given = now, []
+    for name, (_, partitions) in sorted(now.topics.items()):
+        for number in range(len(partitions)):
+            value = run.value(size)
+            then = then.appended(name, number, value)
+            given.append((name, number, value))
+    return then, given
+
+
+def _transact(store: Store, given: list[tuple[str, int, bytes]], *name: Any) -> None:
+    with store.transaction(*name) as transaction:
+        for topic, number, value in given:
+            transaction.append(topic, value, partition=number)
+
+
+def transaction(run: StoreWorkload, now: State) -> Steps:
+    then, given = _transacted(run, now, 40)
+    yield then, lambda store: _transact(store, given), {}
+
+
+def large_transaction(run: StoreWorkload, now: State) -> Steps:
+    """Too large for the intent itself: its batches lie in a file."""
+    if all("segment.bytes" not in settings for settings, _ in now.topics.values()):
+        then, given = _transacted(run, now, INLINE_BYTES // 2)
+        yield then, lambda store: _transact(store, given), {}
+
+
+def named_transactions(run: StoreWorkload, now: State) -> Steps:
+    name = f"query{run.random.getrandbits(48)}"
+    for sequence in (1, 2):
+        then, given = _transacted(run, now, 40)
+
+        def act(store: Store, given: Any = given, sequence: int = sequence) -> None:
+            _transact(store, given, name, sequence)
+
+        yield then, act, {"once": True}
+        now = then
+
+
+def publish(run: StoreWorkload, now: State) -> Steps:
+    """As Spark does it: tasks stage, the driver publishes, and a repetition of it is recognised."""
+    query, batch = f"q{run.random.getrandbits(48)}", run.random.randrange(5)
+    then, given = _transacted(run, now, 60)
+
+    def act(store: Store) -> None:
+        stage = stage_name(query, batch)
+        _staged(store, stage, given)  # by an attempt that failed later
+        parts = _staged(store, stage, given)
+        store.publish(stage, parts, name=query, sequence=batch)
+        store.publish(stage, parts, name=query, sequence=batch)
+
+    yield then, act, {"once": True}
+
+
+def _staged(store: Store, stage: str, given: list[tuple[str, int, bytes]]) -> list[Part]:
+    """What a task does: its batches lie in a file of its own, lent to the job."""
+    intents, label = Intents(store.directory), uuid.uuid4().hex
+    intents.lend(stage, label)
+    file = intents.file(stage, label)
+    parts = []
+    for name, number, value in given:
+        topic: Topic = store[name]
+        parts.append(Part(name, topic.id, number, 1, (file.write(encode([(value,)])),)))
+    file.sync()
+    file.close()
+    intents.close()
+    return parts
+
+
+def publish_and_discard(run: StoreWorkload, now: State) -> Steps:
+    """A job that gives up: nothing of it is stored."""
+    _, given = _transacted(run, now, 60)
+    stage = stage_name(f"q{run.random.getrandbits(48)}", 0)
+
+    def act(store: Store) -> None:
+        _staged(store, stage, given)
+        store.discard(stage)
+
+    yield now, act, {}
+
+
+def commit(run: StoreWorkload, now: State) -> Steps:
+    """Some commits of a group, each all or nothing."""
+    if name := _some(run, now):
+        for _ in range(3):
+            offsets = {(name, n): run.random.randrange(100) for n in range(len(now.topics[name][1]))}
+            now = now.committed("group", offsets)
+
+            def act(store: Store, offsets: Any = offsets) -> None:
+                store.groups.commit("group", offsets)
+
+            yield now, act, {}
+
+
+def forget_group(run: StoreWorkload, now: State) -> Steps:
+    if now.groups:
+        name = min(now.groups)
+        yield now.committed(name, None), lambda store: store.groups.delete(name), {}
+
+
+def consume(run: StoreWorkload, now: State) -> Steps:
+    """A member of a group reads everything and commits."""
+    if name := _some(run, now):
+        partitions = now.topics[name][1]
+        offsets = {(name, number): len(values) for number, values in enumerate(partitions)}
+
+        def act(store: Store) -> None:
+            with store.consumer("readers", [name], start="earliest") as consumer:
+                for _ in consumer.drain():
+                    pass
+
+        yield now.committed("readers", offsets), act, {}
+
+
+def upkeep(run: StoreWorkload, now: State) -> Steps:
+    yield now, lambda store: store.upkeep(), {}
+
+
+OPERATIONS: dict[str, Callable[[StoreWorkload, State], Steps]] = {
+    each.__name__: each
+    for each in (
+        create,
+        more_partitions,
+        other_settings,
+        delete,
+        replace_topic,
+        append,
+        append_many,
+        append_arrow,
+        write,
+        transaction,
+        large_transaction,
+        named_transactions,
+        publish,
+        publish_and_discard,
+        commit,
+        forget_group,
+        consume,
+        upkeep,
+    )
+}
+#: What may be done to a store that was just recovered.
+AFTERWARDS = ("append_many", "transaction", "commit", "create", "publish", "write")
+
+_PLANS: dict[str, Sequence[str]] = {
+    "catalogue": ("create", "append", "more_partitions", "other_settings", "create", "delete"),
+    "replacing": ("create", "append_many", "create", "append_many", "replace_topic", "append"),
+    "records": ("create", "append", "append_many", "append_arrow", "write", "reopen", "append"),
+    "transactions": ("create", "transaction", "append", "transaction", "reopen", "transaction"),
+    "large_transactions": ("create_plain", "large_transaction", "append"),
+    "named": ("create", "named_transactions", "named_transactions"),
+    "spark": ("create", "publish", "append", "publish", "publish_and_discard"),
+    "commits": ("create", "commit", "commit", "reopen", "commit", "forget_group", "commit"),
+    "consumers": ("create", "append_many", "consume", "append", "consume"),
+    "everything": ("create", "append_many", "transaction", "commit", "upkeep", "publish", "replace_topic", "delete"),
+}
+
+
+def create_plain(run: StoreWorkload, now: State) -> Steps:
+    name = f"t{len(now.topics)}"
+    yield now.with_topic(name, (), ()), lambda store: store.create_topic(name, 2), {}
+
+
+OPERATIONS["create_plain"] = create_plain
+
+#: By the name they have on the command line: `tests.faults.stores:NAME`.
+STORES: dict[str, type[Workload]] = {
+    f"store_{name}": type(f"store_{name}", (StoreWorkload,), {"plan": plan, "__module__": __name__})
+    for name, plan in _PLANS.items()
+}
+globals().update(STORES)

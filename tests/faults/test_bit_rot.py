@@ -1,0 +1,136 @@
+"""A wrong bit in any file: told, everything around it served, nothing wrong served. See bits.py for what is promised.
+
+Here a sample of the bits, the same every time; `-m slow` a larger one, `python -m tests.faults bits` all of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sawlog.storage import FileDirectory
+
+from ..log.places import quick
+from .bits import Fixture, Flip, Violation, fixtures, sample, written
+
+NAMES = [
+    "closed",
+    "killed",
+    "killed, stale",
+    "killed, bare",
+    "swap of a compaction",
+    "swap, begun of a compaction",
+    "swap of a merge",
+    "swap, begun of a merge",
+    "store, closed",
+    "store, killed",
+    "transaction, killed",
+    "topic swap, begun",
+    "topic swap, decided",
+]
+
+
+def named(name: str) -> Fixture:
+    """A fixture by its name."""
+    return next(each for each in fixtures() if each.name == name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flipped_bit_is_told_and_costs_no_more_than_it_must(name: str) -> None:
+    for flip in sample(named(name), 40, seed=1):
+        named(name).try_flip(flip)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_many_flipped_bits_are_told_and_cost_no_more_than_they_must(name: str) -> None:
+    for flip in sample(named(name), 2500, seed=2):
+        named(name).try_flip(flip)
+
+
+class Kept(FileDirectory):
+    """A directory that stays open when a log in it is closed: the judge opens the next one."""
+
+    def close(self) -> None:
+        """At the end of the test."""
+
+
+@pytest.fixture
+def on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Kept]]:
+    """Where damaged files are put; fsync takes no time."""
+    opened: list[Kept] = []
+
+    def put(files: Mapping[str, bytes]) -> Kept:
+        shutil.rmtree(tmp_path / "log", ignore_errors=True)
+        opened.append(Kept(tmp_path / "log"))
+        return written(opened[-1], files)
+
+    with quick(monkeypatch):
+        yield put  # type: ignore[misc]
+    for each in opened:
+        FileDirectory.close(each)
+
+
+@pytest.mark.parametrize("name", ["closed", "killed", "swap, begun of a merge", "store, killed"])
+def test_it_is_the_same_on_files(on_files: type[Kept], name: str) -> None:
+    fixture = replace(named(name), disk=on_files)
+    for flip in sample(fixture, 12, seed=3):
+        fixture.try_flip(flip)
+
+
+# --- the engine itself
+
+
+def test_every_kind_of_file_rots() -> None:
+    found = {path for fixture in fixtures() for path in fixture.paths if fixture.files[path]}
+    kinds = [
+        *("0.log", ".index", ".timeindex", "checkpoint", "producers", "upkeep", "LOCK", ".log.swap"),
+        *("sawlog.json", "orders/topic.json", ".swap/topic.json"),
+        *("groups/00000000000000000000.log", "groups/checkpoint", "groups/LOCK", "/owner-orders-0"),
+        *(".intent", ".batches", ".lease", ".owner", ".name", ".committed"),
+    ]
+    assert [kind for kind in kinds if not any(path.endswith(kind) for path in found)] == []
+    assert any("/member-" in path for path in found)
+    assert [fixture.name for fixture in fixtures()] == NAMES
+
+
+def test_fixtures_are_made_of_the_same_bytes_every_time() -> None:
+    """Or else a line that replays a flip would flip another bit. Only the times in commits are the kernel's own."""
+    first = {fixture.name: fixture.files for fixture in fixtures()}
+    fixtures.cache_clear()
+    for fixture in fixtures():
+        before = first[fixture.name]
+        assert {path: len(data) for path, data in fixture.files.items()} == {path: len(before[path]) for path in before}
+        assert {path for path in before if fixture.files[path] != before[path]} <= {"groups/00000000000000000000.log"}
+
+
+def test_a_violation_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+    def lies(fixture: Fixture, flip: Flip) -> str:
+        raise AssertionError("not what was promised")
+
+    flip = Flip("checkpoint", 3, 1)
+    with pytest.raises(Violation) as found:
+        replace(named("killed"), judge=lies).try_flip(flip)
+    *_, line = str(found.value).splitlines()
+    assert line.split() == ["python", "-m", "tests.faults", "bits", "--fixture", "'killed'", "--flip", f"'{flip}'"]
+    assert Flip.parse(str(flip)) == flip
+
+
+def test_an_error_that_is_not_ours_is_a_violation() -> None:
+    def fails(fixture: Fixture, flip: Flip) -> str:
+        raise ZeroDivisionError("by chance")
+
+    with pytest.raises(Violation, match="ZeroDivisionError: by chance \\(not an error of ours\\)"):
+        replace(named("killed"), judge=fails).try_flip(Flip("checkpoint", 0, 0))
+
+
+def test_a_sample_takes_something_of_every_file() -> None:
+    for fixture in fixtures():
+        chosen = sample(fixture, 80, seed=1)
+        assert {flip.path for flip in chosen} == {path for path in fixture.paths if fixture.files[path]}
+        assert chosen == sample(fixture, 80, seed=1)
+        assert chosen != sample(fixture, 80, seed=2)

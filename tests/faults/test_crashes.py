@@ -1,0 +1,164 @@
+"""Nothing that was acknowledged is lost, whenever and however the work ends. The long form: `python -m tests.faults`.
+
+Here, every workload is crashed at a few of its changes, chosen by the seed; the long form takes all of them, for many
+seeds. And the enumeration itself is tested: it finds what is wrong, and what it finds happens again.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sawlog import Log, LogConfig
+from sawlog.testing import FaultyStorage, Scenario, Workload, enumerate_crashes
+from sawlog.testing.crashes import ENDINGS
+
+from .__main__ import COMMANDS, main
+from .crashes import WORKLOADS
+
+ROOT = Path(__file__).resolve().parents[2]
+#: How many of the scenarios of a workload are tried here; a store takes longer than a log.
+SHARES = {"tests.faults.workloads": 0.045, "tests.faults.stores": 0.015}
+
+
+def few(scenario: Scenario) -> bool:
+    return random.Random(str(scenario)).random() < SHARES[scenario.workload.partition(":")[0]]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_nothing_acknowledged_is_lost(name: str) -> None:
+    outcome = enumerate_crashes(WORKLOADS[name], seed=1, wanted=few)
+    assert outcome.scenarios > 3
+    assert not outcome.violations, str(outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_nothing_acknowledged_is_lost_at_any_change_in_any_way(name: str) -> None:
+    for seed in (101, 102):
+        outcome = enumerate_crashes(WORKLOADS[name], seed, depth=3)
+        assert set(outcome.counts) == set(ENDINGS)
+        assert not outcome.violations, str(outcome)
+
+
+# --- the enumeration itself
+
+
+class Ledger(Workload):
+    """Numbers in a log, as in the documentation."""
+
+    config: LogConfig | None = None
+
+    def work(self, disk: FaultyStorage) -> None:
+        with Log.open(disk.plain, self.config) as log:
+            for number in range(6):
+                log.append(b"%d" % number)
+                self.promise.append(number)
+
+    def recover(self, disk: FaultyStorage, promise: list[int], *, power_cut: bool) -> None:
+        with Log.open(disk.plain, self.config) as log:
+            found = [int(record.value or b"") for record in log]
+            assert found[: len(promise)] == promise, "lost"
+            log.append(b"%d" % len(found))
+            promise[:] = [*found, len(found)]
+
+
+class Hasty(Ledger):
+    """It promises what is not durable yet."""
+
+    config = LogConfig(durability="os")
+
+
+class Forgetful(Ledger):
+    """It is right after one crash, and not after two."""
+
+    def recover(self, disk: FaultyStorage, promise: list[int], *, power_cut: bool) -> None:
+        with Log.open(disk.plain, LogConfig(durability="os")) as log:
+            found = [int(record.value or b"") for record in log]
+            assert found[: len(promise)] == promise, "lost"
+            log.append(b"%d" % len(found))
+            promise[:] = [*found, len(found)]
+
+
+class Random(Ledger):
+    """Its work and its ids are left to chance."""
+
+    def work(self, disk: FaultyStorage) -> None:
+        import uuid
+
+        disk.replace(str(uuid.uuid4()), self.random.randbytes(self.random.randrange(2000)), durable=False)
+        super().work(disk)
+        self.promise.append(99)
+
+
+def test_what_is_promised_too_early_is_found_after_a_power_cut_and_not_after_a_kill() -> None:
+    outcome = enumerate_crashes(Hasty)
+    assert outcome.violations
+    assert {violation.scenario.mode for violation in outcome.violations if len(violation.crashes) == 1} >= {"lose"}
+    assert not [each for each in outcome.violations if each.crashes[0].startswith("dies") and len(each.crashes) == 1]
+
+
+def test_a_sound_ledger_keeps_its_promises() -> None:
+    outcome = enumerate_crashes(Ledger, depth=3)
+    assert not outcome.violations, str(outcome)
+    assert outcome.steps > 10
+    assert set(outcome.counts) == set(ENDINGS)
+
+
+def test_a_second_crash_finds_what_the_first_does_not() -> None:
+    assert not enumerate_crashes(Forgetful, depth=1).violations
+    assert enumerate_crashes(Forgetful, depth=2).violations
+
+
+def test_a_scenario_happens_again() -> None:
+    outcome = enumerate_crashes(Random, seed=3)
+    assert outcome.violations
+    for violation in outcome.violations[:5]:
+        wanted = violation.scenario
+
+        def same(scenario: Scenario, wanted: Scenario = wanted) -> bool:
+            return scenario == wanted
+
+        [again] = enumerate_crashes(Random, seed=3, endings=(wanted.mode,), wanted=same).violations
+        assert (str(again), again.crashes) == (str(violation), violation.crashes)
+
+
+def test_the_line_that_is_printed_replays_the_violation() -> None:
+    violation = enumerate_crashes(Hasty, seed=2).violations[0]
+    line = str(violation).splitlines()[-1].split()
+    assert line[:3] == ["python", "-m", "sawlog.testing"]
+    again = subprocess.run(
+        [sys.executable, *line[1:]], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert again.returncode == 1, again.stderr
+    assert str(violation) in again.stdout
+    assert "1 scenarios" in again.stdout
+
+
+def test_the_work_is_the_same_whether_it_is_crashed_or_not() -> None:
+    """Else a scenario would not happen again when it is the only one."""
+    for kind in list(WORKLOADS.values())[::12]:
+        steps = [enumerate_crashes(kind, seed=4, wanted=wanted).steps for wanted in (lambda scenario: False, few)]
+        assert steps[0] == steps[1], kind.__name__
+
+
+# --- the command
+
+
+def test_the_command_counts_and_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crashes", "--scenarios", "60", "--workload", "appending_*", "--seed", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "0 violations" in said
+    assert "reorder" in said
+
+
+def test_every_command_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as raised:
+            main([name, "--help"])
+        assert raised.value.code == 0
+        assert "--seed" in capsys.readouterr().out

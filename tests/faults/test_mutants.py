@@ -1,0 +1,69 @@
+"""The bugs that mutants.py plants can still be planted; and, slowly, each of them is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from sawlog.batch import read
+from sawlog.batch.build import encode
+from sawlog.errors import CorruptBatch
+
+from .bugs import CONTROL, MUTANTS
+from .mutants import TABLE, Edit, Mutant, Stale, find, function_of, planted
+
+BY_NAME = {each.name: each for each in MUTANTS}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+def test_a_mutant_can_be_planted_and_is_taken_back(mutant: Mutant) -> None:
+    functions = [function_of(edit.function) for edit in mutant.edits]
+    before = [function.__code__ for function in functions]
+    with planted(mutant):
+        for function, code in zip(functions, before, strict=True):
+            assert function.__code__.co_code != code.co_code or function.__code__.co_consts != code.co_consts
+    assert [function.__code__ for function in functions] == before
+
+
+def test_a_planted_bug_is_in_the_running_code() -> None:
+    damaged = bytearray(encode([b"value"]))
+    damaged[-2] ^= 1
+    with pytest.raises(CorruptBatch):
+        read.decode(bytes(damaged))
+    with planted(BY_NAME["no CRC check"]):
+        assert [record.value for record in read.decode(bytes(damaged))] != [b"value"]
+    with pytest.raises(CorruptBatch):
+        read.decode(bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        Edit("sawlog.log.append:Appender._sync", "what is not there", "pass"),
+        Edit("sawlog.log.append:Appender._sync", "s", "t"),
+        Edit("sawlog.log.append:Appender.gone", "pass", "return"),
+    ],
+    ids=["fragment gone", "fragment not unique", "function gone"],
+)
+def test_a_mutant_of_other_code_is_stale(edit: Edit) -> None:
+    with pytest.raises(Stale), planted(Mutant("stale", "", (edit,), "crashes")):
+        pass
+
+
+def test_names_are_used_once_and_stories_say_something() -> None:
+    assert len(BY_NAME) == len(MUTANTS)
+    assert all(len(each.story) > 20 for each in MUTANTS)
+
+
+def test_the_page_about_testing_has_a_row_for_every_mutant_and_each_was_found() -> None:
+    rows = [line.split("|") for line in TABLE.read_text().splitlines() if line.startswith("| **")]
+    found = {row[1].split("**")[1]: [cell.strip() for cell in row[2:-1]] for row in rows}
+    assert [name for name in found if name in BY_NAME or name == CONTROL.name] == [CONTROL.name, *BY_NAME]
+    assert [name for name in BY_NAME if not any(found[name])] == []
+    assert not any(found[CONTROL.name]), "the laboratory finds something where nothing was planted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+    finding = find(mutant, mutant.by, patience_s=120.0)
+    assert finding.tries is not None, f"{mutant.by} has not found {mutant.name!r}: {finding.what}"

@@ -1,0 +1,562 @@
+"""Work on one log: every public operation that writes, each with what it promises, for the crash enumeration.
+
+`LOGS` has one workload for each operation under each durability that matters for it, and `mixed` ones that do
+everything in an order that the seed decides. After a crash:
+
+- a reader that comes before the next writer sees what keeps the promise, changes nothing, and agrees with the writer;
+- the next writer's recovery finds no corruption, the log verifies, and holds what was promised, nothing else;
+- opening it once more, without having closed it, changes not a byte, nor does opening and closing it twice;
+- it goes on: some more is done to it, under the same promises, and it is closed, or not.
+
+The reader and the second openings come by chance, not every time: there are very many times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from sawlog import Interval, Log, LogConfig, LogNotFound, Record, SawlogError, UpkeepConfig
+from sawlog.batch.build import Producer, encode
+from sawlog.storage import Directory
+from sawlog.testing import Fault, FaultyStorage, Workload
+
+from .promises import LogPromise, Row
+
+#: Long ago, so that all is expired when that is asked for.
+OLD_MS = 1_000_000_000_000
+CONFIG = LogConfig(
+    segment_bytes=1500, segment_overflow_bytes=4000, index_interval_bytes=200, checkpoint_interval_ms=3_600_000
+)
+DURABILITIES: dict[str, Any] = {"always": "always", "os": "os", "interval": Interval(ms=3_600_000, bytes=600)}
+#: Calls that change something.
+WRITING = frozenset({"append", "create", "remove", "rename", "replace", "sync", "truncate", "write_at"})
+#: What may be done to a log that was just recovered.
+AFTERWARDS = ("append", "append_many", "append_stream", "seal", "truncate", "trim", "sync", "merge")
+
+
+class LogWorkload(Workload):
+    """Some operations on one log."""
+
+    config: ClassVar[LogConfig] = CONFIG
+    #: What is done, in this order; "any" is one that the seed chooses.
+    plan: ClassVar[Sequence[str]] = ()
+    #: Closed in the end; else it ends as it is.
+    closes: ClassVar[bool] = True
+    keys: ClassVar[int] = 4
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.promise = LogPromise()
+        self._sent = 0
+
+    def copy(self, promise: LogPromise) -> LogPromise:
+        return promise.copy()
+
+    def work(self, disk: FaultyStorage) -> None:
+        log = Log.open(disk.plain, self.config)
+        for name in self.plan:
+            log = self.do(name, log, self.promise, disk.plain)
+        if self.closes:
+            log.close()
+            self.promise.durable = self.promise.end
+
+    def do(self, name: str, log: Log, promise: LogPromise, directory: Directory) -> Log:
+        """One operation; the log to go on with."""
+        if name == "any":
+            name = self.random.choice(list(OPERATIONS))
+        if name == "reopen":
+            log.close()
+            promise.durable = promise.end
+            return Log.open(directory, self.config)
+        OPERATIONS[name](self, log, promise)
+        self._check_interval(log, promise)
+        return log
+
+    def _check_interval(self, log: Log, promise: LogPromise) -> None:
+        """Of what was acknowledged under an interval, less than its bytes are at risk."""
+        policy = log.config.durability
+        if isinstance(policy, Interval) and log.writable:
+            at_risk = sum(_size(row) for at, row in promise.rows.items() if promise.durable <= at < promise.end)
+            assert at_risk < policy.bytes, f"{at_risk} bytes are at risk, not less than {policy.bytes}"
+
+    def rows(self, count: int = 1, size: int | None = None, *, keyed: bool = True) -> list[Row]:
+        """New records that nobody has sent before; small ones, and now and then one of several sectors."""
+        made: list[Row] = []
+        for _ in range(count):
+            self._sent += 1
+            body = b"%d:" % self._sent
+            length = self.random.choice((0, 30, 90, 700)) if size is None else size
+            body += self.random.randbytes(max(0, length - len(body)))
+            key = b"k%d" % self.random.randrange(self.keys) if keyed and self.random.random() < 0.8 else None
+            headers = (("h", b"v"), ("none", None)) if self.random.random() < 0.2 else ()
+            made.append((key, body, OLD_MS + self._sent, headers))
+        return made
+
+    # --- after a crash
+
+    def recover(self, disk: FaultyStorage, promise: LogPromise, *, power_cut: bool) -> None:
+        if power_cut:
+            promise.end = promise.durable  # also if the process of whoever opens it next dies before it has
+        chance = random.Random(disk.seed)
+        seen = self._read(disk, promise) if chance.random() < 0.5 else None
+        log = Log.open(disk.plain, self.config)
+        assert log.recovery, f"corruption was reported: {log.recovery}"
+        lowest, end, found = log.lowest_offset, log.next_offset, list(log.scan())
+        promise.check(found, lowest, end)
+        if seen is not None:
+            assert seen == (lowest, end, found), "a reader that came before the writer saw something else"
+        verified = log.verify()
+        assert verified, str(verified)
+        self._send_again(log, promise)
+        promise.settle(found, lowest, log)
+        if chance.random() < 0.25:
+            self._open_twice(disk, found)
+        self._go_on(log, promise, disk, chance)
+
+    @staticmethod
+    def _send_again(log: Log, promise: LogPromise) -> None:
+        """What an idempotent producer sent last, and is there, is recognised."""
+        if promise.produced is not None:
+            producer, given, placed = promise.produced
+            if log.lowest_offset <= placed.start and placed.stop <= log.next_offset and not promise.compacted:
+                assert log.append_many(given, producer=producer) == placed, "a batch that was sent twice is there twice"
+
+    def _read(self, disk: FaultyStorage, promise: LogPromise) -> tuple[int, int, list[Record]] | None:
+        before = disk.steps
+        try:
+            reader = Log.open(disk.plain, self.config, mode="r")
+        except LogNotFound:
+            assert (promise.end, promise.start) == (0, 0), "a reader finds no log"
+            return None
+        with reader:
+            found = reader.lowest_offset, reader.next_offset, list(reader.scan())
+        promise.check(found[2], found[0], found[1])
+        assert disk.steps == before, "a reader has written"
+        return found
+
+    def _open_twice(self, disk: FaultyStorage, found: list[Record]) -> None:
+        """The process dies right after it has opened the log, and the next one opens it."""
+        twin = disk.process_dies()
+        before = twin.content()
+        with_log = Log.open(twin.plain, self.config)
+        assert list(with_log.scan()) == found
+        assert with_log.recovery.truncated_bytes == 0
+        changed = _changed(before, twin.content())
+        assert not changed, f"opening it twice has changed {changed}"
+
+    def _go_on(self, log: Log, promise: LogPromise, disk: FaultyStorage, chance: random.Random) -> None:
+        """Some more, as another process would do it."""
+        other = type(self)(disk.seed)
+        other._sent = 1000 + self._sent
+        for name in chance.sample(AFTERWARDS, chance.choice((1, 1, 2))):
+            log = other.do(name, log, promise, disk.plain)
+        if chance.random() < 0.25:
+            log.close()
+            promise.durable = promise.end
+            Log.open(disk.plain, self.config).close()  # which may take away a segment that lies before the start
+            before = disk.content()
+            Log.open(disk.plain, self.config).close()
+            changed = _changed(before, disk.content())
+            assert not changed, f"opening and closing has changed {changed}"
+
+
+def _changed(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
+    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+
+
+def _size(row: Row) -> int:
+    """Bytes of a record at least."""
+    key, value, _, headers = row
+    return len(key or b"") + len(value or b"") + sum(len(name) + len(each or b"") for name, each in headers)
+
+
+def _given(row: Row) -> tuple[Any, ...]:
+    """As `append` takes it."""
+    key, value, timestamp, headers = row
+    return value, key, headers, timestamp
+
+
+# --- the operations
+
+
+def append(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    rows = run.rows()
+    promise.send(rows)
+    offset = log.append(*_given(rows[0]))
+    promise.acknowledge(log, range(offset, offset + 1))
+
+
+def append_expecting(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    rows = run.rows()
+    promise.send(rows)
+    offset = log.append(*_given(rows[0]), expect_offset=promise.end)
+    promise.acknowledge(log, range(offset, offset + 1))
+
+
+def append_many(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    rows = run.rows(run.random.randrange(2, 6), 40)
+    promise.send(rows)
+    promise.acknowledge(log, log.append_many([_given(row) for row in rows]))
+
+
+def append_arrow(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    rows = [(key, value, timestamp, ()) for key, value, timestamp, _ in run.rows(8, 250)]
+    promise.send_loosely(rows)
+    table = pa.table(
+        {
+            "key": pa.array([row[0] for row in rows], pa.binary()),
+            "value": pa.array([row[1] for row in rows], pa.binary()),
+            "timestamp": pa.array([row[2] for row in rows], pa.int64()),
+        }
+    )
+    promise.acknowledge(log, log.append_arrow(table))
+
+
+def append_batches(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    rows = run.rows(6, 330)
+    promise.send_loosely(rows)
+    raw = b"".join(encode([_given(row)]) for row in rows)
+    promise.acknowledge(log, log.append_batches(raw))
+
+
+def append_stream(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    [(key, value, timestamp, headers)] = rows = run.rows(1, run.random.choice((200, 1000, 1900)))
+    promise.send(rows)
+    chunks = [value[at : at + 400] for at in range(0, len(value or b""), 400)] if value is not None else []
+    offset = log.append_stream(chunks, key, headers=headers, timestamp=timestamp)
+    promise.acknowledge(log, range(offset, offset + 1))
+
+
+def append_stream_async(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    [(key, value, timestamp, headers)] = rows = run.rows(1, 900)
+    promise.send(rows)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield (value or b"")[:400]
+        yield (value or b"")[400:]
+
+    offset = asyncio.run(log.append_stream_async(chunks(), key, headers=headers, timestamp=timestamp))
+    promise.acknowledge(log, range(offset, offset + 1))
+
+
+def append_async(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    rows = run.rows(3, 60)
+    promise.send_loosely(rows)
+
+    async def all_of_them() -> list[int]:
+        return await asyncio.gather(*(log.append_async(*_given(row)) for row in rows))
+
+    placed = asyncio.run(all_of_them())
+    assert placed == list(range(promise.end, promise.end + len(rows)))
+    promise.acknowledge(log, range(placed[0], placed[-1] + 1))
+
+
+def writer(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    rows = run.rows(6, 150)
+    promise.send_loosely(rows)
+    with log.writer(batch_bytes=400) as made:
+        for row in rows:
+            made.append(*_given(row))
+    promise.acknowledge(log, range(promise.end, promise.end + len(rows)))
+
+
+def produce(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    """An idempotent producer sends a batch, and sends it again."""
+    rows = run.rows(2, 60)
+    given, producer = [_given(row) for row in rows], Producer(promise.end + 1, 0, 0)
+    promise.send(rows)
+    placed = log.append_many(given, producer=producer)
+    promise.acknowledge(log, placed)
+    promise.produced = producer, given, placed
+    assert log.append_many(given, producer=producer) == placed, "a batch that was sent twice is there twice"
+
+
+def sync(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    log.sync()
+    promise.note(log)
+    assert promise.durable == promise.end
+
+
+def tick(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    """The background's turn comes: what an interval syncs, and the watermark."""
+    appender = log._appender
+    assert appender is not None
+    if isinstance(log.config.durability, Interval):
+        appender._sync_in_time()
+        assert log.durable_offset == log.next_offset
+    appender._save_in_time()
+    promise.note(log)
+
+
+def seal(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    log.seal()
+    promise.note(log)
+
+
+def truncate(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    promise.truncate(log, run.random.randrange(promise.start, promise.end + 1))
+
+
+def truncate_all(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    promise.truncate(log, promise.start)
+
+
+def trim(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    offset = run.random.randrange(promise.start, promise.end + 1)
+    promise.begin_trim(offset)
+    log.trim(offset)
+    promise.end_trim(log)
+
+
+def trim_all(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    promise.begin_trim(promise.end)
+    log.trim(promise.end)
+    promise.end_trim(log)
+
+
+def expire(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    promise.begin_trim(promise.end)
+    log.remove_expired(1)
+    promise.end_trim(log)
+
+
+def _retained(log: Log, promise: LogPromise) -> int:
+    """Where the log will start if `retention_bytes` is obeyed."""
+    size, offset, keep = log.size_bytes, promise.start, log.config.retention_bytes
+    for segment in log.segments[:-1] if keep is not None else ():
+        if size - segment.size_bytes < (keep or 0):
+            break
+        size, offset = size - segment.size_bytes, max(offset, segment.next_offset)
+    return offset
+
+
+def retain(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    promise.begin_trim(_retained(log, promise))
+    log.apply_retention()
+    promise.end_trim(log)
+
+
+def delete(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    """Tombstones for some keys."""
+    rows: list[Row] = [(b"k%d" % run.random.randrange(run.keys), None, OLD_MS, ())]
+    promise.send(rows)
+    offset = log.append(*_given(rows[0]))
+    promise.acknowledge(log, range(offset, offset + 1))
+
+
+def compact(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    promise.compacted = True
+    log.compact()
+    promise.note(log)
+
+
+def forget(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    """Compaction that takes tombstones with it, the second time."""
+    promise.compacted = promise.forgotten = True
+    log.compact(delete_retention_ms=0)
+    promise.note(log)
+
+
+def merge(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    log.merge_segments()
+    promise.note(log)
+
+
+def recompress(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    log.recompress()
+    promise.note(log)
+
+
+def scrub(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    assert log.scrub().ok
+    promise.note(log)
+
+
+def upkeep(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    promise.compacted = True
+    promise.begin_trim(_retained(log, promise))
+    log.upkeep(UpkeepConfig(compact=True, recompress_after_ms=0, scrub_interval_ms=0, min_dirty_ratio=0.1))
+    promise.end_trim(log)
+
+
+def fill(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    """What stands in the log before: a few batches, some sealed segments."""
+    append_many(run, log, promise)
+    append(run, log, promise)
+    log.seal()
+    promise.note(log)
+    append_many(run, log, promise)
+    log.seal()
+    promise.note(log)
+    append_many(run, log, promise)
+
+
+Operation = Callable[[LogWorkload, Log, LogPromise], None]
+
+#: By name; all of these can follow each other.
+OPERATIONS: dict[str, Operation] = {
+    each.__name__: each
+    for each in (
+        append,
+        append_expecting,
+        append_many,
+        append_arrow,
+        append_batches,
+        append_stream,
+        append_stream_async,
+        append_async,
+        writer,
+        produce,
+        sync,
+        tick,
+        seal,
+        truncate,
+        truncate_all,
+        trim,
+        trim_all,
+        expire,
+        retain,
+        delete,
+        compact,
+        forget,
+        merge,
+        recompress,
+        scrub,
+        upkeep,
+        fill,
+    )
+}
+
+#: name -> (what is done, settings, whether it is closed)
+_PLANS: dict[str, tuple[Sequence[str], dict[str, Any], bool]] = {
+    "appending": (("append", "append_expecting", "append_many", "append", "append", "append"), {}, True),
+    "tables": (("append", "append_arrow", "append_arrow"), {}, False),
+    "batches": (("append", "append_batches", "append_batches"), {}, False),
+    "streams": (("append", "append_stream", "append", "append_stream", "append_stream"), {}, True),
+    "asynchronous": (("append_async", "append_stream_async", "append_async"), {}, True),
+    "writers": (("writer", "append", "writer"), {}, False),
+    "producers": (("produce", "append", "produce", "seal", "produce", "reopen", "produce"), {}, False),
+    "rotation": (("append_batches", "seal", "append", "seal", "append_many"), {"segment_bytes": 800}, True),
+    "truncation": (("fill", "truncate", "append", "truncate", "append_many", "truncate_all", "append"), {}, False),
+    "trimming": (("fill", "trim", "append", "trim", "append", "trim_all", "append"), {}, False),
+    "expiry": (("fill", "expire", "append", "seal", "append", "expire"), {}, True),
+    "retention": (("fill", "fill", "retain", "append", "retain"), {"retention_bytes": 900}, False),
+    "syncing": (("append", "sync", "append_many", "tick", "append", "append", "sync"), {}, False),
+    "reopening": (("append", "reopen", "append_many", "reopen", "seal", "append", "reopen", "append"), {}, True),
+    "compaction": (("fill", "fill", "seal", "compact", "delete", "seal", "forget", "forget", "append"), {}, False),
+    "merging": (("fill", "fill", "merge", "append", "fill", "merge"), {}, True),
+    "recompression": (("fill", "fill", "seal", "recompress", "append"), {"compression": "lz4"}, False),
+    "scrubbing": (("fill", "scrub", "append", "scrub"), {}, True),
+    "upkeeping": (("fill", "fill", "fill", "upkeep", "append", "upkeep"), {"retention_bytes": 2500}, True),
+    "mixed": (("fill", *["any"] * 8), {}, False),
+    "mixed_and_closed": (("any", *["any"] * 8), {"max_mapped_segments": 1}, True),
+}
+
+
+def _made(name: str, durability: str) -> type[LogWorkload]:
+    plan, settings, closes = _PLANS[name]
+    config = CONFIG.with_(durability=DURABILITIES[durability], **settings)
+    fields = {"plan": plan, "config": config, "closes": closes, "__module__": __name__}
+    return type(f"{name}_{durability}", (LogWorkload,), fields)
+
+
+#: By the name they have on the command line: `tests.faults.workloads:NAME`.
+LOGS: dict[str, type[Workload]] = {
+    made.__name__: made for name in _PLANS for durability in DURABILITIES for made in [_made(name, durability)]
+}
+
+
+class removal(LogWorkload):
+    """A log is deleted with all its files. In between it promises nothing, but it can be opened and written to."""
+
+    plan = ("fill",)
+
+    def work(self, disk: FaultyStorage) -> None:
+        log = Log.open(disk.plain, self.config)
+        self.do("fill", log, self.promise, disk.plain)
+        self.promise.removed = True
+        log.remove()
+        assert disk.content() == {}
+
+    def recover(self, disk: FaultyStorage, promise: LogPromise, *, power_cut: bool) -> None:
+        if not promise.removed:
+            super().recover(disk, promise, power_cut=power_cut)
+            return
+        for _ in range(2):
+            with Log.open(disk.plain, self.config) as log:
+                offset = log.append(b"new")
+                assert log.read(offset).value == b"new"
+
+
+class _Failing(LogWorkload):
+    """Some call to the disk fails in the middle of the work: once or for ever, an fsync or a write, or it is full. What
+    the log said of each operation is true all the same, then and after a crash; a failed log is opened again."""
+
+    plan = ("fill", *["any"] * 7)
+
+    def work(self, disk: FaultyStorage) -> None:
+        self._break(disk)
+        log = self._open(disk)
+        for name in self.plan:
+            try:
+                log = self.do(name, log, self.promise, disk)
+            except SawlogError:
+                log = self._go_on_after(log, disk)
+        with suppress(SawlogError):  # what is not closed in order is recovered
+            log.close()
+
+    def _break(self, disk: FaultyStorage) -> None:
+        if self.random.random() < 0.2:
+            disk.capacity_bytes = self.random.randrange(2000, 9000)
+            return
+        what = self.random.choice((None, {"sync"}, {"append"}, {"replace"}, {"create", "rename", "remove"}))
+        fault = Fault(
+            self.random.randrange(1, 60 if what is None else 15),
+            self.random.choice((errno.EIO, errno.ENOSPC)),
+            WRITING if what is None else what,
+            forever=self.random.random() < 0.5,
+            effect=self.random.choice(("nothing", "part", "all")),
+            undo=self.random.random() < 0.7,
+        )
+        disk.arm(fault)
+
+    def _open(self, disk: FaultyStorage) -> Log:
+        try:
+            return Log.open(disk, self.config)
+        except SawlogError:
+            disk.disarm()
+            disk.capacity_bytes = None
+            return Log.open(disk, self.config)
+
+    def _go_on_after(self, log: Log, disk: FaultyStorage) -> Log:
+        promise = self.promise
+        if not log.writable or disk.capacity_bytes is not None:
+            disk.disarm()
+            disk.capacity_bytes = None
+            with suppress(SawlogError):
+                log.close()
+            log = Log.open(disk, self.config)
+            assert log.recovery, f"corruption was reported: {log.recovery}"
+        else:
+            promise.refuse()
+        found = list(log.scan())
+        promise.check(found, log.lowest_offset, log.next_offset)
+        promise.take_over(found, log)
+        assert log.verify(), str(log.verify())
+        return log
+
+
+for _durability, _policy in DURABILITIES.items():
+    _name = f"failing_{_durability}"
+    _fields = {"config": CONFIG.with_(durability=_policy), "__module__": __name__}
+    LOGS[_name] = type(_name, (_Failing,), _fields)
+
+LOGS["removal"] = removal
+globals().update(LOGS)
