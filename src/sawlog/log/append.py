@@ -4,8 +4,8 @@ A batch is finished before it gets here. Under the lock it is checked, given its
 and entered into the index; then, outside the lock, the durability policy decides whether the caller waits. Order
 matters: bytes, index, `tail`, followers. A reader that sees the new `tail` finds everything else in place.
 
-If the write fails, what it left behind is cut off again and the log goes on. If that fails too, or an fsync fails,
-the log has *failed*: appends raise, reads go on, and reopening recovers.
+If the write fails, what it left behind is cut off again, durably, and the log goes on. If that fails too, or an fsync
+fails, the log has *failed*: appends raise, reads go on, and reopening recovers.
 
 Rotation: sync the segment, write its indexes, note what is durable, create the next segment, sync the directory.
 """
@@ -213,7 +213,7 @@ class Appender:
             size = segment.tail[1]
             kernel.patch_place(data, 0, offset, 0)
             last = offset + count - 1
-            self._put(segment, data, last + 1)
+            self.put(segment, data, last + 1)
             segment.index.add(last, size, len(data), batch.max_timestamp)
             if producer.id >= 0:
                 self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, _now())
@@ -226,7 +226,7 @@ class Appender:
             self.check_open()
             first = self._active.tail[0]
             check_expected(expect_offset, first)
-            self._check_sizes(rows)
+            self.check_sizes(rows)
             try:
                 start = 0
                 while start < len(rows):
@@ -238,7 +238,8 @@ class Appender:
         self.segments.wake()
         return range(first, end)
 
-    def _check_sizes(self, rows: Rows) -> None:
+    def check_sizes(self, rows: Rows) -> None:
+        """Raise unless each of these batches fits into a segment."""
         largest = int(rows[:, SIZE].max())
         if largest > self.config.segment_bytes:
             raise RecordTooLarge(
@@ -260,7 +261,7 @@ class Appender:
         for position, base in run[:, (POSITION, BASE)].tolist():
             kernel.patch_place(data, position, base, 0)
         begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
-        self._put(segment, data[begin:end], int(following[-1]))
+        self.put(segment, data[begin:end], int(following[-1]))
         segment.index.add_rows(run, size - begin)
         self.producers.note_rows(run, _now())
         return start + count
@@ -275,7 +276,7 @@ class Appender:
             except (SawlogError, OSError) as error:
                 self.commit.fail(error)
 
-    def _put(self, segment: Segment, data: memoryview, following: int) -> None:
+    def put(self, segment: Segment, data: memoryview, following: int) -> None:
         """Write bytes behind the segment's end and make them part of it; or leave it as it was."""
         before = segment.tail
         storage = segment.storage
@@ -291,9 +292,19 @@ class Appender:
             if isinstance(error, StorageError) and error.torn:
                 self.commit.fail(error)
             elif segment.tail is before:  # also after an interrupt: the bytes may be there already
-                self.cut_back(segment, before[1])
+                self.undo(segment, before[1], error)
             raise
         self._written_bytes += len(data)
+
+    def undo(self, segment: Segment, size: int, error: BaseException) -> None:
+        """After a write that failed: take back what it left. If the disk was at fault, durably: no power cut may bring
+        back what somebody is about to be told is not stored."""
+        self.cut_back(segment, size)
+        if isinstance(error, StorageError):
+            try:
+                self.sync_held()
+            except (SawlogError, OSError):
+                pass  # writing has ended; what is raised is what came first
 
     def cut_back(self, segment: Segment, size: int) -> None:
         """Take back bytes that were written behind the segment's end; if that fails, writing ends."""
@@ -374,7 +385,7 @@ class Appender:
         return tail[0]
 
     def sync_held(self) -> None:
-        """Make everything durable that is written. For who is `exclusive`: waiting for others' syncs would not end."""
+        """Make everything durable that is written. For who holds the lock: waiting for others' syncs might not end."""
         self.commit.reached(self._sync_active())
 
     def _sync(self, segment: Segment) -> None:
