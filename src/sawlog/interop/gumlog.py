@@ -40,7 +40,7 @@ from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed
 from .layout import Sniffed, detect_below
 from .numbering import Numbers, Trust
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, segment_files
-from .writing import Rows, SegmentWriter, content_of, options_of, write_segments
+from .writing import NO_TIMES, Rows, SegmentWriter, content_of, options_of, write_segments
 
 NAME = "gumlog"
 HEAD_BYTES = 8
@@ -273,6 +273,10 @@ class _Writer(SegmentWriter):
 
     names = (".store", ".index")
     kept_headers = (_TERM, _TYPE, f"{NAME}.offset")
+
+    def remarks(self) -> tuple[str, ...]:
+        """GUMLOG cuts an index to the size that it is told to have."""
+        return NO_TIMES, f"GUMLOG has to be opened with MaxIndexBytes of {self.largest_index_bytes} or more"
 
     def sizes(self, rows: Rows) -> Numbers:
         """Length, tags, value and numbers."""

@@ -242,7 +242,10 @@ class _Writer(SegmentWriter):
         self._next_byte = base
         meta = [("offset", "<u8")] if frame is _SHORT else []
         self._head = np.dtype([("checksum", f"<u{frame.length_at}"), ("length", f"<u{frame.length_size}"), *meta])
-        self.notes = [NO_TIMES, "records are addressed by bytes; offsets are counted anew when it is read"]
+
+    def remarks(self) -> tuple[str, ...]:
+        """Offsets are not kept."""
+        return NO_TIMES, "records are addressed by bytes; offsets are counted anew when it is read"
 
     def name_of(self, offset: int) -> int:
         """The byte where the segment begins."""
