@@ -81,25 +81,24 @@ class RustLogLog(FrameLog):
     # --- finding the way again
 
     def resync(self, segment: SegmentFile, cursor: Cursor) -> int | None:
-        """From the index, else by the offset of one of the next records."""
-        for position in self._indexed_after(segment, cursor):
-            return position
+        """The nearest record that the index points at, or that is known by its offset and its neighbour's."""
         wanted = cursor.count.stored + 1
         start = cursor.position + 1
+        end = self._indexed_after(segment, cursor) or segment.size
         for size in RESYNC_BYTES:
-            found = self._search(segment, start, min(segment.size, start + size), range(wanted, wanted + 64))
+            found = self._search(segment, start, min(end, start + size), range(wanted, wanted + 64))
             if found is not None:
                 return found
-        return None
+        return end if end < segment.size else None
 
-    def _indexed_after(self, segment: SegmentFile, cursor: Cursor) -> list[int]:
+    def _indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
         count = segment.index_size // _ENTRY_BYTES
         entries = np.frombuffer(self.read_index(segment, 0, count * _ENTRY_BYTES), _INDEX)
         behind = entries[(entries["position"] > cursor.position) & (entries["position"] < segment.size)]
         for offset, position in behind.tolist():
             if self._is_record(segment, position, offset):
-                return [position]
-        return []
+                return int(position)
+        return None
 
     def rewritten(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> int | None:
         """A record with the same offset that begins within this one."""
