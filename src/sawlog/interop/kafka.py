@@ -27,6 +27,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -58,9 +59,13 @@ _MAX_DECOMPRESSED_BYTES = LogConfig().max_decompressed_bytes
 #: Where a segment of Kafka's ends, ours does as well if it is this large. Each costs some fsyncs, and a topic with
 #: thousands of small ones would be slow to copy and to open.
 _SEAL_BYTES = 128 << 20
+#: What is written is synced in the background when it adds up to this.
+_SYNC_BYTES = 128 << 20
 #: Of a message before RecordBatch v2: [offset i64][size i32][CRC-32 u32][magic i8]...
 _OLD = struct.Struct(">qiIb")
 _OLD_LEAST_BYTES = 14
+#: More than a message was allowed to have, unless somebody had changed that.
+_OLD_MOST_BYTES = 16 << 20
 
 
 class KafkaLog(ForeignLog):
@@ -322,21 +327,22 @@ class KafkaLog(ForeignLog):
     def copy_to(self, log: Log, job: ImportJob) -> int:
         """Take in the batches from `log.next_offset` on, as they are; how many records are in them."""
         self._check_same(log)
-        records = 0
+        records, epoch = 0, 0
         gaps = _Gaps(log.next_offset)
-        epoch = 0
-        for segment in self._from(log.next_offset):
-            for chunk in self._walk(segment, log.next_offset):
-                chunk.rows = chunk.rows[chunk.rows[:, LAST] >= log.next_offset]
-                if len(chunk.rows):
-                    start = log.next_offset
-                    self._take(log, chunk, new=segment.base_offset == int(chunk.rows[0, BASE]))
-                    gaps.pass_over(chunk.rows)
-                    records += int(chunk.rows[:, COUNT].sum()) - _count_below(chunk, start)
-                    epoch = int(chunk.rows[-1, LEADER_EPOCH])
-                    if job.progress is not None:
-                        job.progress(self._done_bytes(segment, chunk), self.size_bytes)
-            log.advance(max(segment.next_offset, log.next_offset), leader_epoch=max(epoch, 0))
+        with _Syncing(log) as syncing:
+            for segment in self._from(log.next_offset):
+                new = True
+                for chunk in self._walk(segment, log.next_offset):
+                    chunk.rows = chunk.rows[chunk.rows[:, LAST] >= log.next_offset]
+                    if len(chunk.rows):
+                        start = log.next_offset
+                        syncing.wrote(self._take(log, chunk, new=new))
+                        gaps.pass_over(chunk.rows)
+                        records += int(chunk.rows[:, COUNT].sum()) - _count_below(chunk, start)
+                        epoch, new = int(chunk.rows[-1, LEADER_EPOCH]), False
+                        if job.progress is not None:
+                            job.progress(self._done_bytes(segment, chunk), self.size_bytes)
+                log.advance(max(segment.next_offset, log.next_offset), leader_epoch=max(epoch, 0))
         self._check_end()
         self._finish(gaps)
         if job.progress is not None:
@@ -360,11 +366,13 @@ class KafkaLog(ForeignLog):
             "import into a new topic"
         )
 
-    def _take(self, log: Log, chunk: Chunk, *, new: bool) -> None:
+    def _take(self, log: Log, chunk: Chunk, *, new: bool) -> int:
+        """Put these batches into the log; how many bytes. `new`: a segment of Kafka's begins with them."""
         first = chunk.rows[0]
         if new and self._is_worth_sealing(log, int(first[MAX_TIME])):
             log.seal()
         log.append_kept(chunk.view, chunk.rows)
+        return int(chunk.rows[:, SIZE].sum())
 
     @staticmethod
     def _is_worth_sealing(log: Log, timestamp: int) -> bool:
@@ -394,6 +402,28 @@ def _count_below(chunk: Chunk, start: int) -> int:
     except CorruptBatch:
         pass  # told when it is read
     return len(found)
+
+
+class _Syncing:
+    """Has the disk take what is written already, in a thread, so that little is left to wait for at the end."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._pool = ThreadPoolExecutor(1, "sawlog-import")
+        self._last: Future[None] | None = None
+        self._size_bytes = 0
+
+    def __enter__(self) -> _Syncing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def wrote(self, size_bytes: int) -> None:
+        """So much more is in the log. A sync that fails ends writing, so nobody has to ask for its result."""
+        self._size_bytes += size_bytes
+        if self._size_bytes >= _SYNC_BYTES and (self._last is None or self._last.done()):
+            self._last, self._size_bytes = self._pool.submit(self._log.sync), 0
 
 
 class _Unmapped:
@@ -446,7 +476,7 @@ class _Damage:
     ) -> None:
         self._log, self._segment, self._storage = log, segment, storage
         self._position, self._following, self._reason = position, following, reason
-        self._rest = storage.view(position, segment.size - position)
+        self._size = segment.size - position
 
     def found(self, *, finding_end: bool) -> tuple[Finding, int, int]:
         """What is wrong, and the position and offset where good batches begin again: the end, if none do."""
@@ -455,35 +485,36 @@ class _Damage:
         at, base = segment.resume(self._storage, self._position, end, self._following)
         if base is not None:
             return self._lost(at - self._position), at, base
-        if finding_end and not self._has_batch():
-            if not bytes(self._rest).strip(b"\0"):
+        rest = self._storage.view(self._position, self._size) if finding_end else memoryview(b"")
+        if finding_end and not self._has_batch(rest):
+            if not np.frombuffer(rest, np.uint8).any():
                 return self._tail(Kind.ZERO_TAIL, "space that was never written", "cut"), end, self._following
             if self._log.is_torn(self._following):
                 return self._tail(Kind.TORN_TAIL, "an append that was not finished", "cut"), end, self._following
             return self._tail(Kind.TORN_TAIL, "the broker had written more than is there", "lost"), end, self._following
-        return self._lost(len(self._rest)), end, self._following
+        return self._lost(self._size), end, self._following
 
     def _tail(self, kind: Kind, detail: str, outcome: Any) -> Finding:
-        size, segment = len(self._rest), self._segment
+        size, segment = self._size, self._segment
         return Finding(kind, segment.name, self._position, f"{size:,} bytes: {detail}", outcome, size, self._following)
 
     def _lost(self, size: int) -> Finding:
         kind = Kind.CHECKSUM if "checksum" in self._reason else Kind.UNREADABLE
         return Finding(kind, self._segment.name, self._position, self._reason, "lost", size, self._following)
 
-    def _has_batch(self) -> bool:
+    def _has_batch(self, rest: memoryview) -> bool:
         """Whether a whole batch with the right checksum stands anywhere behind: an interrupted append leaves none."""
-        at = kernel.find_header(self._rest, 0, len(self._rest), self._segment.base_offset)
+        at = kernel.find_header(rest, 0, len(rest), self._segment.base_offset)
         while at >= 0:
-            size = 12 + int.from_bytes(self._rest[at + 8 : at + 12], "big")
-            crc = int.from_bytes(self._rest[at + 17 : at + 21], "big")
-            if crc32c(self._rest[at + 21 : at + size]) == crc:
+            size = 12 + int.from_bytes(rest[at + 8 : at + 12], "big")
+            crc = int.from_bytes(rest[at + 17 : at + 21], "big")
+            if crc32c(rest[at + 21 : at + size]) == crc:
                 return True
-            at = kernel.find_header(self._rest, at + 1, len(self._rest), self._segment.base_offset)
+            at = kernel.find_header(rest, at + 1, len(rest), self._segment.base_offset)
         return False
 
     def _refuse_old(self) -> None:
-        magic = _old_magic(self._rest)
+        magic = _old_magic(self._storage.view(self._position, min(self._size, _OLD_MOST_BYTES)))
         if magic is not None:
             raise UnknownFormat(
                 f"{self._segment.path} at byte {self._position}: messages of format v{magic}, from before Kafka 0.11. "
