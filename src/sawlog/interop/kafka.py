@@ -27,6 +27,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -58,6 +59,8 @@ _MAX_DECOMPRESSED_BYTES = LogConfig().max_decompressed_bytes
 #: Where a segment of Kafka's ends, ours does as well if it is this large. Each costs some fsyncs, and a topic with
 #: thousands of small ones would be slow to copy and to open.
 _SEAL_BYTES = 128 << 20
+#: What is written is synced in the background when it adds up to this.
+_SYNC_BYTES = 128 << 20
 #: Of a message before RecordBatch v2: [offset i64][size i32][CRC-32 u32][magic i8]...
 _OLD = struct.Struct(">qiIb")
 _OLD_LEAST_BYTES = 14
@@ -322,21 +325,22 @@ class KafkaLog(ForeignLog):
     def copy_to(self, log: Log, job: ImportJob) -> int:
         """Take in the batches from `log.next_offset` on, as they are; how many records are in them."""
         self._check_same(log)
-        records = 0
+        records, epoch = 0, 0
         gaps = _Gaps(log.next_offset)
-        epoch = 0
-        for segment in self._from(log.next_offset):
-            for chunk in self._walk(segment, log.next_offset):
-                chunk.rows = chunk.rows[chunk.rows[:, LAST] >= log.next_offset]
-                if len(chunk.rows):
-                    start = log.next_offset
-                    self._take(log, chunk, new=segment.base_offset == int(chunk.rows[0, BASE]))
-                    gaps.pass_over(chunk.rows)
-                    records += int(chunk.rows[:, COUNT].sum()) - _count_below(chunk, start)
-                    epoch = int(chunk.rows[-1, LEADER_EPOCH])
-                    if job.progress is not None:
-                        job.progress(self._done_bytes(segment, chunk), self.size_bytes)
-            log.advance(max(segment.next_offset, log.next_offset), leader_epoch=max(epoch, 0))
+        with _Syncing(log) as syncing:
+            for segment in self._from(log.next_offset):
+                new = True
+                for chunk in self._walk(segment, log.next_offset):
+                    chunk.rows = chunk.rows[chunk.rows[:, LAST] >= log.next_offset]
+                    if len(chunk.rows):
+                        start = log.next_offset
+                        syncing.wrote(self._take(log, chunk, new=new))
+                        gaps.pass_over(chunk.rows)
+                        records += int(chunk.rows[:, COUNT].sum()) - _count_below(chunk, start)
+                        epoch, new = int(chunk.rows[-1, LEADER_EPOCH]), False
+                        if job.progress is not None:
+                            job.progress(self._done_bytes(segment, chunk), self.size_bytes)
+                log.advance(max(segment.next_offset, log.next_offset), leader_epoch=max(epoch, 0))
         self._check_end()
         self._finish(gaps)
         if job.progress is not None:
@@ -360,11 +364,13 @@ class KafkaLog(ForeignLog):
             "import into a new topic"
         )
 
-    def _take(self, log: Log, chunk: Chunk, *, new: bool) -> None:
+    def _take(self, log: Log, chunk: Chunk, *, new: bool) -> int:
+        """Put these batches into the log; how many bytes. `new`: a segment of Kafka's begins with them."""
         first = chunk.rows[0]
         if new and self._is_worth_sealing(log, int(first[MAX_TIME])):
             log.seal()
         log.append_kept(chunk.view, chunk.rows)
+        return int(chunk.rows[:, SIZE].sum())
 
     @staticmethod
     def _is_worth_sealing(log: Log, timestamp: int) -> bool:
@@ -394,6 +400,28 @@ def _count_below(chunk: Chunk, start: int) -> int:
     except CorruptBatch:
         pass  # told when it is read
     return len(found)
+
+
+class _Syncing:
+    """Has the disk take what is written already, in a thread, so that little is left to wait for at the end."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._pool = ThreadPoolExecutor(1, "sawlog-import")
+        self._last: Future[None] | None = None
+        self._size_bytes = 0
+
+    def __enter__(self) -> _Syncing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def wrote(self, size_bytes: int) -> None:
+        """So much more is in the log. A sync that fails ends writing, so nobody has to ask for its result."""
+        self._size_bytes += size_bytes
+        if self._size_bytes >= _SYNC_BYTES and (self._last is None or self._last.done()):
+            self._last, self._size_bytes = self._pool.submit(self._log.sync), 0
 
 
 class _Unmapped:
