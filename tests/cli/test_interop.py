@@ -58,6 +58,7 @@ def test_one_topic_is_chosen_by_its_name(sawlog: Cli, kafka: Path, data: Path) -
     with Store.open(data, mode="r") as store:
         assert store.topics() == ["users"]
     assert "there is no topic 'nobody'" in sawlog("import", kafka, "nobody").failed(3)
+    assert "a topic of Kafka's own" in sawlog("import", kafka, "__consumer_offsets", "--dry-run").failed(3)
 
 
 def test_a_single_log_gets_the_name_that_is_given(sawlog: Cli, kafka: Path, data: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import InvalidConfig, UnknownFormat
+from ..errors import UnknownFormat
 from . import CORRUPT
 from .options import Data, Output, Topic, parsed, read_as
 from .output import Column, Format, note
@@ -192,8 +192,14 @@ def _tell_ignored(found: Detection, only: str | None) -> None:
 
 def _names(found: Detection, topic: str | None) -> tuple[str | None, str | None]:
     """(what the topic is to be called, which one is wanted)."""
-    known = {place.topic for place in found.places}
-    return (None, topic) if len(known) > 1 or topic in known else (topic, None)
+    known = dict.fromkeys(place.topic for place in found.places)
+    if topic is None or topic in known:
+        return None, topic
+    if len(known) <= 1:
+        return topic, None
+    there = ", ".join(name for name in known if name is not None)
+    why = next((f" ({each})" for each in found.ignored if each.startswith(f"{topic}-")), "")
+    raise FileNotFoundError(errno.ENOENT, f"there is no topic {topic!r} in {found.path}{why}; there are {there}")
 
 
 def _show_plan(
@@ -204,8 +210,6 @@ def _show_plan(
     if printer.for_people:
         note(f"{found.path}: {found.format}, {found.kind} ({found.why})")
     places = [place for place in found.places if only is None or place.topic == only]
-    if only is not None and not places:
-        raise InvalidConfig(f"there is no topic {only!r} in {found.path}")
     with _existing(data) as ends:
         rows = list(_planned(found.format, places, rename, on_damage, ends))
     printer.rows(rows, _TO_IMPORT, empty="there is nothing to import")
