@@ -64,6 +64,8 @@ _SYNC_BYTES = 128 << 20
 #: Of a message before RecordBatch v2: [offset i64][size i32][CRC-32 u32][magic i8]...
 _OLD = struct.Struct(">qiIb")
 _OLD_LEAST_BYTES = 14
+#: More than a message was allowed to have, unless somebody had changed that.
+_OLD_MOST_BYTES = 16 << 20
 
 
 class KafkaLog(ForeignLog):
@@ -474,7 +476,7 @@ class _Damage:
     ) -> None:
         self._log, self._segment, self._storage = log, segment, storage
         self._position, self._following, self._reason = position, following, reason
-        self._rest = storage.view(position, segment.size - position)
+        self._size = segment.size - position
 
     def found(self, *, finding_end: bool) -> tuple[Finding, int, int]:
         """What is wrong, and the position and offset where good batches begin again: the end, if none do."""
@@ -483,35 +485,36 @@ class _Damage:
         at, base = segment.resume(self._storage, self._position, end, self._following)
         if base is not None:
             return self._lost(at - self._position), at, base
-        if finding_end and not self._has_batch():
-            if not bytes(self._rest).strip(b"\0"):
+        rest = self._storage.view(self._position, self._size) if finding_end else memoryview(b"")
+        if finding_end and not self._has_batch(rest):
+            if not np.frombuffer(rest, np.uint8).any():
                 return self._tail(Kind.ZERO_TAIL, "space that was never written", "cut"), end, self._following
             if self._log.is_torn(self._following):
                 return self._tail(Kind.TORN_TAIL, "an append that was not finished", "cut"), end, self._following
             return self._tail(Kind.TORN_TAIL, "the broker had written more than is there", "lost"), end, self._following
-        return self._lost(len(self._rest)), end, self._following
+        return self._lost(self._size), end, self._following
 
     def _tail(self, kind: Kind, detail: str, outcome: Any) -> Finding:
-        size, segment = len(self._rest), self._segment
+        size, segment = self._size, self._segment
         return Finding(kind, segment.name, self._position, f"{size:,} bytes: {detail}", outcome, size, self._following)
 
     def _lost(self, size: int) -> Finding:
         kind = Kind.CHECKSUM if "checksum" in self._reason else Kind.UNREADABLE
         return Finding(kind, self._segment.name, self._position, self._reason, "lost", size, self._following)
 
-    def _has_batch(self) -> bool:
+    def _has_batch(self, rest: memoryview) -> bool:
         """Whether a whole batch with the right checksum stands anywhere behind: an interrupted append leaves none."""
-        at = kernel.find_header(self._rest, 0, len(self._rest), self._segment.base_offset)
+        at = kernel.find_header(rest, 0, len(rest), self._segment.base_offset)
         while at >= 0:
-            size = 12 + int.from_bytes(self._rest[at + 8 : at + 12], "big")
-            crc = int.from_bytes(self._rest[at + 17 : at + 21], "big")
-            if crc32c(self._rest[at + 21 : at + size]) == crc:
+            size = 12 + int.from_bytes(rest[at + 8 : at + 12], "big")
+            crc = int.from_bytes(rest[at + 17 : at + 21], "big")
+            if crc32c(rest[at + 21 : at + size]) == crc:
                 return True
-            at = kernel.find_header(self._rest, at + 1, len(self._rest), self._segment.base_offset)
+            at = kernel.find_header(rest, at + 1, len(rest), self._segment.base_offset)
         return False
 
     def _refuse_old(self) -> None:
-        magic = _old_magic(self._rest)
+        magic = _old_magic(self._storage.view(self._position, min(self._size, _OLD_MOST_BYTES)))
         if magic is not None:
             raise UnknownFormat(
                 f"{self._segment.path} at byte {self._position}: messages of format v{magic}, from before Kafka 0.11. "

@@ -85,7 +85,8 @@ def state_of(name: str) -> str | None:
 
 def is_kafkas(name: str) -> bool:
     """Whether a file in a partition's directory is one of Kafka's."""
-    return name in PARTITION_FILES or _FILE.fullmatch(name.removesuffix(".tmp")) is not None
+    name = name.removesuffix(".tmp")
+    return name in PARTITION_FILES or _FILE.fullmatch(name) is not None
 
 
 def segment_files(names: Iterable[str], end_of: Callable[[str, int], int]) -> dict[int, str]:
