@@ -616,6 +616,30 @@ def test_an_index_is_believed_only_if_the_batches_bear_it_out(tmp_path: Path, in
             assert log.read(offset).offset == offset
 
 
+@pytest.mark.parametrize("index", ["none", "right", "padded", "torn", "ahead", "wrong", "garbage", "empty"])
+def test_the_end_of_the_last_segment_is_found_whatever_its_index_says(tmp_path: Path, index: str) -> None:
+    raw = b"".join(batch(n, b"%03d" % n * 50) for n in range(100))
+    size = len(raw) // 100
+    right = b"".join(struct.pack(">ii", n, n * size) for n in range(20, 100, 20))
+    bytes_of = {
+        "right": right,
+        "padded": right + bytes(800),
+        "torn": right[:-3],
+        "ahead": right + struct.pack(">ii", 120, 120 * size),
+        "wrong": struct.pack(">ii", 7, 5),
+        "garbage": b"x" * 83,
+        "empty": b"",
+    }
+    source = partition(tmp_path / "kafka", {0: raw + raw[: size // 2]})
+    if index in bytes_of:
+        lay(source, {named(0, ".index"): bytes_of[index]})
+    with interop.open(source) as log:
+        assert log.next_offset == 100
+        [torn] = log.report
+        assert (torn.kind, torn.position) == (Kind.TORN_TAIL, len(raw))
+        assert len(list(log.scan())) == 100
+
+
 # --- old formats
 
 
