@@ -53,7 +53,7 @@ class Broker:
 
 def _broker(bench: Bench, batch_records: int, *, compacted: bool = False) -> Broker:
     """Written by our own export, which Kafka's tools have read (tests/interop/test_kafka_tools.py)."""
-    count = bench.scaled(500_000, 60_000)
+    count = bench.scaled(500_000, 150_000)
     data, path, source = Dataset(1024, count), bench.path(), bench.path()
     records = 0
     with Store.open(source, upkeep_interval_s=None) as store:
@@ -93,6 +93,7 @@ def _importing(bench: Bench, broker: Broker) -> Candidate:
     def trial() -> Iterator[Trial]:
         target = bench.path()
         with Store.open(target, upkeep_interval_s=None) as store:
+            store.create_topic("measured", PARTITIONS)  # some fsyncs a partition, however much is in it
             done: list[interop.ImportReport] = []
             yield Trial(
                 lambda: timed(lambda: done.append(interop.import_log(broker.path, store))),
