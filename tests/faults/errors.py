@@ -19,6 +19,7 @@ import errno
 import fnmatch
 import functools
 import gc
+import logging
 import os
 import random
 import shutil
@@ -41,7 +42,7 @@ from . import stores, workloads
 from .promises import LogPromise
 from .report import Tally, say
 from .stores import StorePromise, StoreWorkload
-from .workloads import CONFIG, WRITING, LogWorkload
+from .workloads import CONFIG, OLD_MS, WRITING, LogWorkload
 
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.EROFS, errno.EINTR)
 Times = Literal["once", "forever", "read-only"]
@@ -175,7 +176,10 @@ class OnLog(Target):
         log = Log.open(place, self.config)
         arm()
         try:
-            log = run.do(self.operation, log, promise, place)
+            if self.operation in ONLY_HERE:
+                ONLY_HERE[self.operation](run, log, promise)
+            else:
+                log = run.do(self.operation, log, promise, place)
         except SawlogError:
             pass
         self.check_alive(log, place, promise, run)
@@ -189,8 +193,7 @@ class OnLog(Target):
             place.disarm()
             _check_reading(log, promise)
             if log.writable:
-                promise.refuse()
-                promise.take_over(list(log.scan()), log)
+                self._settle(log, promise)
             went_on = _goes_on(log, promise, run)
             if _check_not_synced_again(place):
                 assert not went_on, "the log goes on after a failed fsync"
@@ -198,6 +201,15 @@ class OnLog(Target):
             log.close()
         place.disarm()
         _check_not_synced_again(place)
+
+    @staticmethod
+    def _settle(log: Log, promise: LogPromise) -> None:
+        """The log goes on, so what failed is not there; but how far a trim got that failed, nobody has promised."""
+        promise.refuse()
+        rows, start, trimming = promise.rows, promise.start, promise.trimming
+        promise.take_over(list(log.scan()), log)
+        if trimming is not None:
+            promise.rows, promise.start, promise.trimming = {**rows, **promise.rows}, start, trimming
 
     def recover(self, disk: FaultyStorage, promise: LogPromise, *, power_cut: bool) -> None:
         self.kind(3).recover(disk, promise, power_cut=power_cut)
@@ -258,6 +270,64 @@ def _check_not_synced_again(place: FaultyDirectory) -> bool:
     return False
 
 
+# --- operations that are no work of their own for the crash enumeration
+
+
+def read_everything(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    """In every way there is."""
+    found = list(log.scan())
+    for record in found:
+        assert log.read(record.offset) == record
+    assert sum(batch.num_rows for batch in log.scan_arrow()) == len(found)
+    assert log.fetch(log.lowest_offset, 1 << 20).next_offset == log.next_offset
+    assert log.offset_at(OLD_MS * 2) == log.next_offset
+    assert [record.offset for record in log.follow(timeout=0)] == [record.offset for record in found]
+    log.verify()  # lists what it could not read
+
+
+def close_with_writer(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    """Closing the log writes out what a writer still holds."""
+    rows = run.rows(2, 60)
+    promise.send(rows)
+    writer = log.writer()
+    for key, value, timestamp, headers in rows:
+        writer.append(value, key, headers, timestamp)
+    log.close()
+    promise.end += len(rows)
+    promise.durable = promise.end
+
+
+def writer_that_tries_again(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    """A failed flush keeps the batch; the next one places it, once."""
+    rows = run.rows(4, 60)
+    promise.send(rows)
+    with log.writer() as writer:
+        for key, value, timestamp, headers in rows:
+            writer.append(value, key, headers, timestamp)
+        with suppress(OSError):
+            writer.flush()
+        writer.flush()
+    promise.acknowledge(log, range(promise.end, promise.end + len(rows)))
+
+
+def append_and_sync(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    """What "os" leaves to the system is made durable by `sync`."""
+    workloads.append(run, log, promise)
+    workloads.sync(run, log, promise)
+
+
+def scrub(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    """What cannot be read is listed, not raised."""
+    log.scrub()
+    promise.note(log)
+
+
+ONLY_HERE: dict[str, workloads.Operation] = {
+    each.__name__: each
+    for each in (read_everything, close_with_writer, writer_that_tries_again, append_and_sync, scrub)
+}
+
+
 class OnStore(Target):
     """An operation of a store."""
 
@@ -300,8 +370,11 @@ class OnStore(Target):
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        *(OnLog(name, CONFIG.with_(retention_bytes=600)) for name in [*workloads.OPERATIONS, "reopen"]),
-        OnLog("sync", CONFIG.with_(durability="os"), "killed"),
+        *(OnLog(name, CONFIG.with_(retention_bytes=600)) for name in [*workloads.OPERATIONS, "reopen", *ONLY_HERE]),
+        OnLog("reopen", CONFIG.with_(durability="os"), "killed"),
+        OnLog("append_many", CONFIG.with_(compression="zstd"), "killed"),
+        OnLog("read_everything", CONFIG.with_(max_mapped_segments=1), "killed"),
+        OnLog("append_and_sync", CONFIG.with_(durability="os"), "killed"),
         OnLog("upkeep", CONFIG.with_(compression="zstd", max_mapped_segments=1), "killed"),
         *(OnOpening(how, split=split) for how in ("closed", "killed", "torn") for split in (False, True)),
         OnOpening("empty"),
@@ -463,6 +536,7 @@ def run(options: argparse.Namespace) -> int:
     if not chosen:
         say(*TARGETS)
         return 2
+    logging.getLogger("sawlog").setLevel(logging.CRITICAL)  # it says what could not be done; there is much of that
     chance = random.Random(options.seed)
     with Tally("errors", None, "troubles") as tally:
         for target in chosen:

@@ -48,14 +48,10 @@ class LogPromise:
     produced: tuple[Producer, list[tuple[Any, ...]], range] | None = None
     #: The log is being removed, or has been: there may be nothing at all.
     removed: bool = False
-    #: What was appended in vain, by offset. It may come back as long as nothing else is durable there.
-    ghosts: dict[int, list[Row]] = field(default_factory=dict)
 
     def copy(self) -> LogPromise:
         """As it is now."""
-        return replace(
-            self, rows=dict(self.rows), ends=set(self.ends), ghosts=dict(self.ghosts), absent=set(self.absent)
-        )
+        return replace(self, rows=dict(self.rows), ends=set(self.ends), absent=set(self.absent))
 
     # --- what is done
 
@@ -76,9 +72,9 @@ class LogPromise:
         self.note(log)
 
     def refuse(self) -> None:
-        """The append failed: what it brought is not there, as long as this process lives."""
-        for offset in [offset for offset in self.rows if offset >= self.end]:
-            self.ghosts[offset] = [*self.ghosts.get(offset, []), self.rows.pop(offset)]
+        """The append failed, and the log goes on: what it brought will never be there."""
+        self.rows = {at: row for at, row in self.rows.items() if at < self.end}
+        self.ends = {at for at in self.ends if at <= self.end}
 
     def note(self, log: Log) -> None:
         """Everything that is durable now stays. Under "always", that is everything."""
@@ -131,9 +127,7 @@ class LogPromise:
         assert list(rows) == sorted(rows), f"the offsets are out of order: {list(rows)}"
         for offset, row in rows.items():
             assert lowest <= offset < end, f"offset {offset} is outside of {lowest} to {end}"
-            if row != self.rows.get(offset):
-                assert offset >= must, f"offset {offset} holds something else than was acknowledged"
-                assert row in self.ghosts.get(offset, ()), f"offset {offset} holds what nobody sent"
+            assert row == self.rows.get(offset), f"offset {offset} holds something else than was sent"
         for offset in range(lowest, end):
             if offset not in rows and offset not in self.absent:
                 self._check_missing(offset, rows)
@@ -152,7 +146,6 @@ class LogPromise:
         """The log was opened: what was found is what is promised from now on, and all of it is durable."""
         assert lowest == log.lowest_offset
         self.take_over(found, log)
-        self.ghosts = {}
         assert self.durable == self.end, f"opened, and durable only up to {self.durable} of {self.end}"
 
     def take_over(self, found: list[Record], log: Log) -> None:
@@ -165,6 +158,6 @@ class LogPromise:
         self.start, self.end = lowest, end
         if self.produced is not None and self.produced[2].stop > end:
             self.produced = None
-        self.ends = {at for at in self.ends if at <= end or self.ghosts} | {end}
+        self.ends = {at for at in self.ends if at <= end} | {end}
         self.cutting = self.trimming = None
         self.durable = log.durable_offset

@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from sawlog import Interval, Log, LogConfig, LogFailed, SyncFailed
+from sawlog import Interval, Log, LogConfig, LogFailed, StorageError, SyncFailed
+from sawlog.batch.build import encode
 from sawlog.log import checkpoint
 from sawlog.storage import MemoryDirectory
+from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 
 QUIET = LogConfig(checkpoint_interval_ms=3_600_000)
@@ -281,3 +283,28 @@ def test_a_writer_with_records_left_does_not_keep_a_failed_log_locked() -> None:
     with pytest.raises(LogFailed):
         log.close()
     check_recovers(directory)
+
+
+@pytest.mark.parametrize("work", ["append", "append_many", "append_batches", "append_stream"])
+def test_no_power_cut_brings_back_an_append_that_failed(work: str) -> None:
+    """All of it was written, the disk complained, it was taken back: it stays away, also before anything is synced."""
+    calls: dict[str, Callable[[Log], object]] = {
+        "append": lambda log: log.append(b"failed"),
+        "append_many": lambda log: log.append_many([b"failed"] * 3),
+        "append_batches": lambda log: log.append_batches(encode([(b"failed",)])),
+        "append_stream": lambda log: log.append_stream([b"failed"]),
+    }
+    for operations in ({"append"}, {"write_at"}):
+        for number in (1, 2):
+            disk = FaultyStorage()
+            log = Log.open(disk, LogConfig(durability="os"))
+            log.append(b"kept")
+            log.sync()
+            disk.arm(Fault(number, operations=operations, effect="all"))
+            try:
+                calls[work](log)
+            except StorageError:
+                assert log.writable
+                for seed in range(200):
+                    found = Log.open(disk.crash("reorder", seed), mode="r")
+                    assert [record.value for record in found] == [b"kept"]

@@ -273,3 +273,18 @@ def test_mapping_gives_its_descriptor_back(tmp_path: Path) -> None:
     del mappings
     assert len(os.listdir("/proc/self/fd")) == before
     directory.close()
+
+
+def test_a_directory_that_nobody_holds_gives_its_descriptor_back(tmp_path: Path) -> None:
+    directory = FileDirectory(tmp_path)
+    below = directory.child("below", create=True)
+    fds = directory.fd, below.fd
+    del directory, below
+    for fd in fds:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_a_directory_that_could_not_be_opened_goes_quietly(tmp_path: Path) -> None:
+    with pytest.raises(StorageError):
+        FileDirectory(tmp_path / "missing", create=False)

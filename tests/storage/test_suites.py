@@ -11,7 +11,7 @@ import pytest
 
 from sawlog.storage import FileDirectory, MemoryDirectory, MemoryStorage
 from sawlog.storage.interface import Buffer, Storage
-from sawlog.testing import DirectorySuite, FaultyDirectory, FaultyStorage, StorageSuite
+from sawlog.testing import DirectorySuite, FaultyStorage, StorageSuite
 
 
 class Files:
@@ -40,14 +40,6 @@ class Simulated:
         return FaultyStorage(seed=1)
 
 
-class Wrapped:
-    """A new directory that could fail, for each test."""
-
-    @pytest.fixture
-    def directory(self) -> FaultyDirectory:
-        return FaultyDirectory(MemoryDirectory())
-
-
 class TestFileStorage(Files, StorageSuite):
     """Files keep the promises of a storage."""
 
@@ -69,14 +61,6 @@ class TestSimulatedStorage(Simulated, StorageSuite):
 
 
 class TestSimulatedDirectory(Simulated, DirectorySuite):
-    """And those of a directory."""
-
-
-class TestWrappedStorage(Wrapped, StorageSuite):
-    """So does a directory that could fail and does not."""
-
-
-class TestWrappedDirectory(Wrapped, DirectorySuite):
     """And those of a directory."""
 
 

@@ -22,6 +22,7 @@ import pytest
 from sawlog import SawlogError
 from sawlog.errors import TransactionAborted, TransactionError, TransactionPending
 from sawlog.storage import MemoryDirectory
+from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Fault, FaultyDirectory
 from sawlog.topics.store import Store
 from sawlog.topics.transaction import INLINE_BYTES
@@ -348,3 +349,50 @@ def test_a_sequence_that_is_completed_late_does_not_hide_a_later_one() -> None:
             assert not store.transaction("query", 4).replayed
             assert values(state(store), "stock") == [*values(death.after, "stock"), b"three"]
             assert staged(death.left) == ["=query.committed", "=query.name"]
+
+
+# --- a process dies, and then the power is cut
+
+
+def left_by_each_death(disk: FaultyStorage, act: Callable[[], object]) -> list[FaultyStorage]:
+    """What the next process finds, if the one that acts dies before any of its changes of the disk."""
+    left: list[FaultyStorage] = []
+    disk.watch = lambda step: left.append(disk.process_dies())
+    act()
+    disk.watch = None
+    assert len(left) > 5
+    return left
+
+
+def check_power_cut_after_writing(left: FaultyStorage) -> None:
+    """The next process writes, which is acknowledged; what it saw and what it wrote survives the power cut."""
+    with opened(left) as store:
+        write_everywhere(store)
+        expected = state(store)
+        cuts = [left.crash("lose"), *(left.crash("reorder", seed) for seed in range(5))]
+    for cut in cuts:
+        with opened(cut) as store:
+            assert state(store) == expected
+
+
+def test_a_store_whose_maker_died_survives_a_power_cut_with_what_was_written_since() -> None:
+    disk = FaultyStorage()
+    for left in left_by_each_death(disk, lambda: opened(disk).close()):
+        with opened(left) as store:
+            store.create_topic("orders").append(b"acknowledged")
+            cut = left.crash("lose")
+        with opened(cut) as store:
+            assert values(state(store), "orders") == [b"acknowledged"]
+
+
+@pytest.mark.parametrize("operation", CHANGES, ids=lambda operation: operation.name)
+def test_a_topic_whose_maker_died_survives_a_power_cut_with_what_was_written_since(operation: Operation) -> None:
+    """A name that can be seen need not be durable."""
+    disk = FaultyStorage()
+    store = opened(disk)
+    store.create_topic("orders", partitions=3)
+    store.create_topic("stock")
+    store["orders"].append(b"old", partition=1)
+    operation.prepare(store)
+    for left in left_by_each_death(disk, lambda: operation.act(store)):
+        check_power_cut_after_writing(left)

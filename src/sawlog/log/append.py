@@ -4,8 +4,8 @@ A batch is finished before it gets here. Under the lock it is checked, given its
 and entered into the index; then, outside the lock, the durability policy decides whether the caller waits. Order
 matters: bytes, index, `tail`, followers. A reader that sees the new `tail` finds everything else in place.
 
-If the write fails, what it left behind is cut off again and the log goes on. If that fails too, or an fsync fails,
-the log has *failed*: appends raise, reads go on, and reopening recovers.
+If the write fails, what it left behind is cut off again, durably, and the log goes on. If that fails too, or an fsync
+fails, the log has *failed*: appends raise, reads go on, and reopening recovers.
 
 Rotation: sync the segment, write its indexes, note what is durable, create the next segment, sync the directory.
 """
@@ -291,9 +291,19 @@ class Appender:
             if isinstance(error, StorageError) and error.torn:
                 self.commit.fail(error)
             elif segment.tail is before:  # also after an interrupt: the bytes may be there already
-                self.cut_back(segment, before[1])
+                self.undo(segment, before[1], error)
             raise
         self._written_bytes += len(data)
+
+    def undo(self, segment: Segment, size: int, error: BaseException) -> None:
+        """After a write that failed: take back what it left. If the disk was at fault, durably: no power cut may bring
+        back what somebody is about to be told is not stored."""
+        self.cut_back(segment, size)
+        if isinstance(error, StorageError):
+            try:
+                self.sync_held()
+            except (SawlogError, OSError):
+                pass  # writing has ended; what is raised is what came first
 
     def cut_back(self, segment: Segment, size: int) -> None:
         """Take back bytes that were written behind the segment's end; if that fails, writing ends."""
@@ -374,7 +384,7 @@ class Appender:
         return tail[0]
 
     def sync_held(self) -> None:
-        """Make everything durable that is written. For who is `exclusive`: waiting for others' syncs would not end."""
+        """Make everything durable that is written. For who holds the lock: waiting for others' syncs might not end."""
         self.commit.reached(self._sync_active())
 
     def _sync(self, segment: Segment) -> None:

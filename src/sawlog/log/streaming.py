@@ -156,9 +156,9 @@ def append_stream(
             storage.append(batch.suffix)
             storage.write_at(size, batch.prefix(offset))
             segment.tail = offset + 1, storage.size
-        except BaseException:
+        except BaseException as error:
             if segment.tail[1] == size:
-                log.cut_back(segment, size)
+                log.undo(segment, size, error)
             raise
         finally:
             log.streaming = False
@@ -250,9 +250,9 @@ class Spool:
                     storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
                 storage.append(batch.suffix)
                 segment.tail = offset + 1, storage.size
-            except BaseException:
+            except BaseException as error:
                 if segment.tail[1] == size:
-                    log.cut_back(segment, size)
+                    log.undo(segment, size, error)
                 raise
             _enter(log, segment, batch, offset, size)
         log.segments.wake()

@@ -299,6 +299,9 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 class FileDirectory:
     """A directory of the file system, held open by a descriptor."""
 
+    #: Also of one that could not be opened.
+    fd = -1
+
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
         self.path = os.fspath(path)
         if create:
@@ -509,7 +512,10 @@ class FileDirectory:
                 raise storage_error(error, "removing", self.path) from error
 
     def close(self) -> None:
-        """Close the descriptor once."""
+        """Close the descriptor once. Without this call, the last one who holds the directory closes it by going: not
+        everybody who fails on the way to use it can say so."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+
+    __del__ = close

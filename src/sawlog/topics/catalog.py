@@ -17,6 +17,12 @@ changes the catalogue next, or wants to write to a topic that is being replaced.
 LOCK, which is held for a moment: whoever finds it taken tries again for a few seconds. Reading takes no lock. A reader
 that looks for a topic between the two last renames finds it under `<id>.swap`.
 
+A name that can be seen need not be durable: whoever gave it may be about to sync the directory, or may have died before
+that. So whoever changes the catalogue leaves a note in the LOCK when all that was changed is synced (`_IN_ORDER`), and
+takes it away when it begins. Who opens the store for writing, or gets the lock of a partition, looks for the note, and
+if it is not there syncs the directories itself (`settle`): what is acknowledged must not hang on a name that is not
+durable. A power cut takes the note with it, or not; all names that are found then are durable.
+
 Deleting needs the partitions' locks, so a topic is not deleted under a process that writes to it. A process that gets a
 partition's lock afterwards has to look whether the topic is still the same one (`Catalog.check`): what it has
 open may be the deleted one.
@@ -67,6 +73,8 @@ FORMAT = 1
 _PATIENCE_S, _POLL_S = 5.0, 0.005
 #: More partitions than this in one topic are a slip of the keyboard: each costs files and locks.
 MAX_PARTITIONS = 100_000
+#: What is left in the LOCK by who has changed something, when all of it is durable.
+_IN_ORDER = b"in order"
 #: What the system says of a topic's directory that is not there, or is none.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 #: What may lie in a directory that is to become a store: left by a crash while it was made, or by the file system.
@@ -99,6 +107,7 @@ class Catalog:
         self._topics = self._open_topics()
         if mode == "w":
             try:
+                self.settle()
                 self.sweep()
             except BaseException:
                 self.close()
@@ -166,11 +175,37 @@ class Catalog:
             raise ReadOnlyLog(f'the store {self.root.path} was opened with mode="r"')
         held = self._lock()
         try:
+            if held.found != _IN_ORDER:
+                self._sync_names()
             if self._topics is not None:
                 self._finish_replacing()
             yield
+            held.leave(_IN_ORDER)
         finally:
             held.release()
+
+    def settle(self) -> None:
+        """Make sure that every name that can be seen now is durable; see the module's head. Takes no lock."""
+        if not self.root.exists(LOCK) or self.root.read(LOCK).partition(b"\n")[2] != _IN_ORDER:
+            self._sync_names()
+
+    def _sync_names(self) -> None:
+        """Of the store's own file, of the topics, of their topic.json and their partitions."""
+        self.root.sync()
+        if TOPICS not in self.root.children():
+            return
+        self.topics.sync()
+        for name in self.topics.children():
+            try:
+                directory = self.topics.child(name)
+            except StorageError as error:
+                if error.errno not in _MISSING:
+                    raise
+                continue  # deleted a moment ago
+            try:
+                directory.sync()
+            finally:
+                directory.close()
 
     def _lock(self) -> Lock:
         deadline = time.monotonic() + _PATIENCE_S

@@ -281,6 +281,7 @@ class Store:
     def _locked(self, entry: Entry, number: int, log: Log) -> None:
         """A partition was locked for writing: make sure that it is still the topic's, and place what was promised."""
         self._catalog.check(entry)
+        self._catalog.settle()
         self._intents.roll_forward(entry.id, number, log)
 
     # --- changing

@@ -1,0 +1,117 @@
+"""Whatever call fails, however: success or a typed error, nothing acknowledged is lost, nothing stays open.
+
+Of all troubles some are tried here, chosen by their names; `python -m tests.faults errors` tries all of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import random
+
+import pytest
+
+from sawlog.testing import Call
+
+from .errors import (
+    ERRNOS,
+    TARGETS,
+    OnStore,
+    Trouble,
+    _check_not_synced_again,
+    calls_of,
+    disturb,
+    failures,
+    in_files,
+    troubles,
+)
+
+#: Operations that make no call to the disk where everything is durable and saved already.
+IDLE = {"sync", "tick"}
+#: How many troubles of an operation are tried here.
+FEW = {False: 22, True: 14}
+
+
+def chosen(name: str, count: int, salt: str = "") -> list[Trouble]:
+    """So many of all troubles of one operation; of the calls that change something, more."""
+    every = list(troubles(name, calls_of(TARGETS[name])))
+    return random.Random(name + salt).sample(every, min(count, len(every)))
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name not in IDLE])
+def test_any_call_may_fail_in_any_way(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "sawlog")
+    count, found = failures(chosen(name, FEW[isinstance(TARGETS[name], OnStore)]), disturb)
+    assert count
+    assert not found, f"{len(found)} of {count} troubles:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name not in IDLE and "open" not in name])
+def test_no_descriptor_stays_open(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "sawlog")
+    count, found = failures(chosen(name, 3, "files"), in_files)
+    assert count
+    assert not found, f"{len(found)} of {count} troubles:\n" + "\n".join(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in TARGETS if name not in IDLE])
+def test_every_call_may_fail_in_every_way(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "sawlog")
+    count, found = failures(troubles(name, calls_of(TARGETS[name])), disturb)
+    assert count >= len(ERRNOS)
+    assert not found, f"{len(found)} of {count} troubles:\n" + "\n".join(found[:25])
+
+
+# --- the sweep itself
+
+
+def test_all_operations_but_the_idle_ones_make_calls() -> None:
+    assert {name for name, target in TARGETS.items() if not calls_of(target)} == IDLE
+
+
+def test_troubles_are_every_call_with_every_errno_once_and_for_ever() -> None:
+    calls = [Call("append", "a"), Call("view", "a"), Call("sync", "a")]
+    made = list(troubles("append", calls))
+    for number in (1, 2, 3):
+        for code in ERRNOS:
+            times = {each.times for each in made if (each.number, each.errno) == (number, code)}
+            assert {"once", "forever"} <= times
+    assert {errno.errorcode[each.errno] for each in made} == {"EIO", "ENOSPC", "EDQUOT", "EMFILE", "EROFS", "EINTR"}
+    assert {(each.effect, each.undo) for each in made if each.call.operation == "append" and each.times == "once"} == {
+        ("part", True),
+        ("part", False),
+        ("all", True),
+    }
+
+
+def test_a_log_that_syncs_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fsync that is tried again until it succeeds: the disk says that all is well, and nothing is."""
+    from sawlog.log.append import Appender
+    from sawlog.log.segment import Segment
+
+    def stubborn(self: Appender, segment: Segment) -> None:
+        try:
+            segment.storage.sync()
+        except OSError:
+            segment.storage.sync()
+
+    monkeypatch.setattr(Appender, "_sync", stubborn)
+    syncs = [each for each in troubles("append", calls_of(TARGETS["append"])) if each.call.operation == "sync"]
+    _, found = failures(syncs[:6], disturb)
+    assert found
+
+
+def test_a_file_that_is_synced_again_is_found_among_the_calls() -> None:
+    from sawlog.storage import MemoryDirectory
+    from sawlog.testing import Fault, FaultyDirectory
+
+    place = FaultyDirectory(MemoryDirectory())
+    file = place.create("0.log")
+    place.arm(Fault(operations={"sync"}))
+    with pytest.raises(OSError, match="injected"):
+        file.sync()
+    assert _check_not_synced_again(place)
+    file.sync()
+    with pytest.raises(AssertionError, match="tried again"):
+        _check_not_synced_again(place)
