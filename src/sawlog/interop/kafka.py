@@ -329,14 +329,14 @@ class KafkaLog(ForeignLog):
         self._check_same(log)
         records, epoch = 0, 0
         gaps = _Gaps(log.next_offset)
-        with _Syncing(log) as syncing:
+        with _Hands(log) as hands:
             for segment in self._from(log.next_offset):
                 new = True
-                for chunk in self._walk(segment, log.next_offset):
+                for chunk in hands.ahead(self._walk(segment, log.next_offset)):
                     chunk.rows = chunk.rows[chunk.rows[:, LAST] >= log.next_offset]
                     if len(chunk.rows):
                         start = log.next_offset
-                        syncing.wrote(self._take(log, chunk, new=new))
+                        hands.wrote(self._take(log, chunk, new=new))
                         gaps.pass_over(chunk.rows)
                         records += int(chunk.rows[:, COUNT].sum()) - _count_below(chunk, start)
                         epoch, new = int(chunk.rows[-1, LEADER_EPOCH]), False
@@ -404,26 +404,34 @@ def _count_below(chunk: Chunk, start: int) -> int:
     return len(found)
 
 
-class _Syncing:
-    """Has the disk take what is written already, in a thread, so that little is left to wait for at the end."""
+class _Hands:
+    """Two threads beside the one that writes: one reads and checks what comes next, one has the disk take what is
+    written already, so that little is left to wait for at the end."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._pool = ThreadPoolExecutor(1, "sawlog-import")
-        self._last: Future[None] | None = None
-        self._size_bytes = 0
+        self._pool = ThreadPoolExecutor(2, "sawlog-import")
+        self._syncing: Future[None] | None = None
+        self._unsynced_bytes = 0
 
-    def __enter__(self) -> _Syncing:
+    def __enter__(self) -> _Hands:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
+    def ahead(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """The same; each is had while the one before it is worked on."""
+        coming = self._pool.submit(next, chunks, None)
+        while (chunk := coming.result()) is not None:
+            coming = self._pool.submit(next, chunks, None)
+            yield chunk
+
     def wrote(self, size_bytes: int) -> None:
         """So much more is in the log. A sync that fails ends writing, so nobody has to ask for its result."""
-        self._size_bytes += size_bytes
-        if self._size_bytes >= _SYNC_BYTES and (self._last is None or self._last.done()):
-            self._last, self._size_bytes = self._pool.submit(self._log.sync), 0
+        self._unsynced_bytes += size_bytes
+        if self._unsynced_bytes >= _SYNC_BYTES and (self._syncing is None or self._syncing.done()):
+            self._syncing, self._unsynced_bytes = self._pool.submit(self._log.sync), 0
 
 
 class _Unmapped:
