@@ -125,8 +125,14 @@ class PlainLog(FrameLog):
 
     def resync(self, segment: SegmentFile, cursor: Cursor) -> int | None:
         """A place whose own offset stands where a record has it, and whose checksum matches."""
-        start = cursor.position + 1
-        size = min(segment.size - start, RESYNC_BYTES)
+        for size in RESYNC_BYTES:
+            found = self._search(segment, cursor.position + 1, size)
+            if found is not None:
+                return found
+        return None
+
+    def _search(self, segment: SegmentFile, start: int, most: int) -> int | None:
+        size = min(segment.size - start, most)
         count = size - _SHORT.head_size - _META_BYTES + 1
         if self.frame is not _SHORT or count <= 0:
             return None
