@@ -17,7 +17,17 @@ SawlogError
 ├── CorruptData (ValueError)                   bytes on disk are not what was written
 │   ├── CorruptBatch                             says path, position and the next readable offset
 │   │   └── DecompressionLimit                     would unpack to more than is allowed
-│   └── CorruptFile                              a checkpoint, catalogue or other small file
+│   ├── CorruptFile                              a checkpoint, catalogue or other small file
+│   └── ForeignDamage                            bytes of another system's log; says path and position
+│       ├── NoBase                                 an index that does not say where it begins
+│       ├── BaseMismatch                           a name says one first offset, the content another
+│       ├── IndexSizeMismatch                      an index that is torn or padded, or of another length than the data
+│       ├── IndexGap                               an index whose entries leave something out, or point elsewhere
+│       ├── MissingRecords                         a gap: records, or a whole file, that should be there
+│       ├── OffsetsOutOfOrder                      offsets that restart or do not follow
+│       ├── ChecksumMismatch                       checksum or length of a record are not what was written down
+│       ├── UnreadableRecord                       a record that does not parse
+│       └── TornFile                               data that ends in the middle of a record
 ├── UnsupportedCompression (ValueError)        codec number or name that Kafka does not define
 ├── StorageError (OSError)                     the operating system said no
 │   ├── StorageFull                              no space left; what was written was rolled back
@@ -37,9 +47,14 @@ SawlogError
 │   ├── GroupActive                              offsets are not moved from outside while members consume
 │   ├── GroupFenced                              taken for dead: its partitions went to another member
 │   └── PositionLost (LookupError)               the records at its position are gone, and it asked to be told
-└── TransactionError                           several partitions, all or nothing
-    ├── TransactionAborted                       nothing of it was stored
-    └── TransactionPending                       committed; it is placed when the store is next opened
+├── TransactionError                           several partitions, all or nothing
+│   ├── TransactionAborted                       nothing of it was stored
+│   └── TransactionPending                       committed; it is placed when the store is next opened
+└── InteropError                               other systems' logs
+    ├── UnknownFormat (ValueError)               no format that we know fits, or more than one
+    ├── ImportMismatch (ValueError)              the target holds something else than the source
+    ├── ExportRefused (ValueError)               it cannot be written so, or not there; nothing was written
+    └── SourceInUse (BlockingIOError)            the other system is running on it: stop it first
 ```
 
 Families say what a caller can do: change the call (Invalid…), look elsewhere (OffsetOutOfRange), try again with a
@@ -179,6 +194,58 @@ class CorruptFile(CorruptData):
     """A small file of ours (checkpoint, producer state) fails its checksum or does not parse."""
 
 
+class ForeignDamage(CorruptData):
+    """Bytes of another system's log are not what they should be.
+
+    `path` and `position` say where; `offset` is the record concerned, or the next one, where that is known.
+    """
+
+    def __init__(
+        self, message: str, path: str | None = None, position: int | None = None, offset: int | None = None
+    ) -> None:
+        self.reason, self.path, self.position, self.offset = message, path, position, offset
+        super().__init__(f"{path} at byte {position}: {message}" if path is not None else message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.reason, self.path, self.position, self.offset)
+
+
+class NoBase(ForeignDamage):
+    """An index that does not say at which offset it begins."""
+
+
+class BaseMismatch(ForeignDamage):
+    """The name of a file says one first offset and its content another."""
+
+
+class IndexSizeMismatch(ForeignDamage):
+    """An index that is torn or padded, has a mark too many, or is longer or shorter than the data beside it."""
+
+
+class IndexGap(ForeignDamage):
+    """An index whose entries leave bytes of the data out, or point at something that is no record."""
+
+
+class MissingRecords(ForeignDamage):
+    """A gap: records, or a whole file, that should be there and are not."""
+
+
+class OffsetsOutOfOrder(ForeignDamage):
+    """Offsets that go back to an earlier one, or do not follow."""
+
+
+class ChecksumMismatch(ForeignDamage):
+    """The checksum or the length of a record is not what was written down for it."""
+
+
+class UnreadableRecord(ForeignDamage):
+    """A record, or the frame around it, that does not parse."""
+
+
+class TornFile(ForeignDamage):
+    """Data that ends in the middle of a record, or in zeros."""
+
+
 class UnsupportedCompression(SawlogError, ValueError):
     """A compression that Kafka's format does not define."""
 
@@ -285,3 +352,23 @@ class TransactionAborted(TransactionError):
 
 class TransactionPending(TransactionError):
     """The transaction is committed, but not all of it is placed: that is done when the store is next opened."""
+
+
+class InteropError(SawlogError):
+    """Something about another system's log."""
+
+
+class UnknownFormat(InteropError, ValueError):
+    """No format that we know fits what is there, or more than one does; the message says how to name one."""
+
+
+class ImportMismatch(InteropError, ValueError):
+    """The log that an import was to go on with holds something else than what it would continue."""
+
+
+class ExportRefused(InteropError, ValueError):
+    """The log cannot be written in that format, or not to that place; nothing was written."""
+
+
+class SourceInUse(InteropError, BlockingIOError):
+    """The other system is running on that directory, and changes it: stop it first."""

@@ -45,6 +45,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.GroupNotFound, NOT_FOUND),
     (errors.CorruptData, CORRUPT),
     (errors.DirectoryLocked, LOCKED),
+    (errors.SourceInUse, LOCKED),
     (errors.GroupActive, LOCKED),
     (errors.InvalidConfig, USAGE),
     (errors.InvalidTopicName, USAGE),
@@ -58,6 +59,7 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     (errors.TopicNotFound, "`sawlog topic create NAME` makes one"),
     (errors.GroupNotFound, "`sawlog groups list` shows those there are"),
     (errors.CorruptBatch, "`sawlog inspect FILE` shows the place"),
+    (errors.ForeignDamage, "what precedes it is stored; --on-damage skip leaves it out and goes on"),
 )
 
 

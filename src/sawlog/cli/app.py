@@ -14,6 +14,7 @@ from .doctor import doctor
 from .groups import groups
 from .helping import Command, CommandGroup
 from .inspect import inspect
+from .interop import export, import_
 from .pipeline import pipelines
 from .produce import produce
 from .read import read
@@ -32,6 +33,8 @@ _COMMANDS = {
     "stats": "Sizes and rates, with a plot.",
     "verify": "Read everything and check it.",
     "inspect": "Show a file of a log, batch by batch.",
+    "import": "Copy another system's logs into topics.",
+    "export": "Write a topic as another system would have it.",
     "repair": "Plan or do what recovery can put right.",
     "pipeline": "Jobs on Spark: ingest, export, verify, rewrite, count.",
     "upkeep": "Retention, compaction and merging, now.",
@@ -93,8 +96,9 @@ def sawlog(
 app.add_typer(topics, name="topic", short_help=_COMMANDS["topic"])
 app.add_typer(groups, name="groups", short_help=_COMMANDS["groups"])
 app.add_typer(pipelines, name="pipeline", short_help=_COMMANDS["pipeline"])
-for _each in (produce, read, stats, verify, inspect, repair, upkeep, doctor, bench, cheat):
-    app.command(_each.__name__, cls=Command, short_help=_COMMANDS[_each.__name__])(_each)
+for _each in (produce, read, stats, verify, inspect, import_, export, repair, upkeep, doctor, bench, cheat):
+    _name = _each.__name__.rstrip("_")
+    app.command(_name, cls=Command, short_help=_COMMANDS[_name])(_each)
 
 
 @cache

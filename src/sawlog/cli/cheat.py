@@ -39,6 +39,11 @@ sawlog groups seek billing --by -100
 # Copying: key, value, headers and time stay as they were
 sawlog read orders --output ndjson | sawlog produce copy --input records
 
+# From other systems, and to them
+sawlog import /var/lib/kafka --dry-run              what is there, and what would happen
+sawlog import /var/lib/kafka orders                 offsets and all; run again, it goes on
+sawlog export orders out --format kafka
+
 # Looking after it
 sawlog stats orders --plot orders.svg
 sawlog verify

@@ -21,7 +21,7 @@ from .units import duration_ms, shown_count, shown_size, shown_time, size_bytes
 
 topics = typer.Typer(help="Make, show, change and delete topics.", cls=CommandGroup, rich_markup_mode=None)
 
-_Settings = Annotated[
+Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -53,7 +53,7 @@ def create(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name: a-z A-Z 0-9 . _ -")],
     data: Data,
     partitions: Annotated[int, typer.Option("--partitions", "-P", min=1, metavar="N", help="How many partitions.")] = 1,
-    settings: _Settings = None,
+    settings: Settings = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Be content if it is there already.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
@@ -65,7 +65,7 @@ def create(
       sawlog topic create orders -d data --partitions 4 --set retention.ms=7d --set compression.type=zstd
       sawlog topic create state -d data --set cleanup.policy=compact
     """
-    given = _settings(settings)
+    given = given_settings(settings)
     with open_store(data, "w", create=True) as store:
         store.create_topic(name, partitions, exist_ok=if_not_exists, **given)
         _report(store, name, output, "is there")
@@ -138,7 +138,7 @@ def alter(
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-P", min=1, metavar="N", help="How many from now on; never fewer.")
     ] = None,
-    settings: _Settings = None,
+    settings: Settings = None,
     unset: Annotated[
         list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; may be given again.")
     ] = None,
@@ -154,7 +154,7 @@ def alter(
       sawlog topic alter orders -d data --set retention.bytes=10GiB
       sawlog topic alter orders -d data --unset retention.ms --partitions 8
     """
-    given = {**_settings(settings), **dict.fromkeys(map(_known, unset or ()))}
+    given = {**given_settings(settings), **dict.fromkeys(map(_known, unset or ()))}
     if partitions is None and not given:
         raise typer.BadParameter("nothing to change: give --set, --unset or --partitions")
     with open_store(data, "w") as store:
@@ -265,7 +265,7 @@ def _known(name: str) -> str:
     return found.keyword
 
 
-def _settings(given: list[str] | None) -> dict[str, Any]:
+def given_settings(given: list[str] | None) -> dict[str, Any]:
     """`name=value` pairs as keywords, with units turned into numbers."""
     made = {}
     for pair in given or ():

@@ -37,6 +37,7 @@ from ..errors import (
     SyncFailed,
 )
 from ..storage import Directory, Lock
+from ..storage.forking import forkable
 from . import background, checkpoint
 from .checkpoint import Checkpoint
 from .commit import GroupCommit
@@ -98,12 +99,12 @@ class Appender:
         self.producers = producers
         self.held = held
         #: Re-entrant: a streaming append and a truncation hold it over several steps.
-        self.lock = threading.RLock()
+        self.lock = forkable(threading.RLock())
         self.recipe = recipe_of(config)
         self.commit = GroupCommit(self._sync_active, segments.next_offset)
         self.closed = False
         #: One piece of upkeep at a time; taken before `lock`, never while it is held.
-        self.upkeep_lock = threading.Lock()
+        self.upkeep_lock = forkable(threading.Lock())
         #: Set when the log is about to close: upkeep ends where it is.
         self.closing = False
         #: How often the log was truncated: upkeep must not note down what was true before.
@@ -116,11 +117,11 @@ class Appender:
         self.spools: set[Spool] = set()
         self._encoders: list[Encoder] = []
         #: Held while the active segment is synced or replaced: nobody closes a file that is being synced.
-        self._sync_lock = threading.RLock()
+        self._sync_lock = forkable(threading.RLock())
         self._synced_bytes = 0
         self._written_bytes = 0
         self._saved = (-1, -1)
-        self._saving = threading.Lock()
+        self._saving = forkable(threading.Lock())
         self._ended = False
         #: Why the last watermark could not be written, if so. It costs nothing but the precision of recovery.
         self.checkpoint_error: StorageError | None = None
@@ -194,7 +195,7 @@ class Appender:
     def refuse_in_stream(self) -> None:
         """A stream's own chunks must not come from code that changes the log. The caller holds the lock, so that only
         the stream itself can be meant."""
-        if self.streaming:
+        if self.streaming and self.held.held:  # not in a forked child, where that stream never ends
             raise InvalidRecord("a stream that is being appended must not change or close the log that it goes to")
 
     def place(self, batch: Encoded, expect_offset: int | None = None, producer: Producer = NOBODY) -> range:
@@ -212,7 +213,7 @@ class Appender:
             size = segment.tail[1]
             kernel.patch_place(data, 0, offset, 0)
             last = offset + count - 1
-            self._put(segment, data, last + 1)
+            self.put(segment, data, last + 1)
             segment.index.add(last, size, len(data), batch.max_timestamp)
             if producer.id >= 0:
                 self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, _now())
@@ -225,7 +226,7 @@ class Appender:
             self.check_open()
             first = self._active.tail[0]
             check_expected(expect_offset, first)
-            self._check_sizes(rows)
+            self.check_sizes(rows)
             try:
                 start = 0
                 while start < len(rows):
@@ -237,7 +238,8 @@ class Appender:
         self.segments.wake()
         return range(first, end)
 
-    def _check_sizes(self, rows: Rows) -> None:
+    def check_sizes(self, rows: Rows) -> None:
+        """Raise unless each of these batches fits into a segment."""
         largest = int(rows[:, SIZE].max())
         if largest > self.config.segment_bytes:
             raise RecordTooLarge(
@@ -259,7 +261,7 @@ class Appender:
         for position, base in run[:, (POSITION, BASE)].tolist():
             kernel.patch_place(data, position, base, 0)
         begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
-        self._put(segment, data[begin:end], int(following[-1]))
+        self.put(segment, data[begin:end], int(following[-1]))
         segment.index.add_rows(run, size - begin)
         self.producers.note_rows(run, _now())
         return start + count
@@ -274,7 +276,7 @@ class Appender:
             except (SawlogError, OSError) as error:
                 self.commit.fail(error)
 
-    def _put(self, segment: Segment, data: memoryview, following: int) -> None:
+    def put(self, segment: Segment, data: memoryview, following: int) -> None:
         """Write bytes behind the segment's end and make them part of it; or leave it as it was."""
         before = segment.tail
         storage = segment.storage

@@ -77,18 +77,28 @@ class SegmentIndex:
         times = rows[:, MAX_TIME]
         if self.first_timestamp < 0:
             self.first_timestamp = int(times[0])
-        start = 0
-        for row in chosen[:count].tolist():
-            self._note_time(rows, start, row)
-            self._enter(int(rows[row, LAST]), int(rows[row, POSITION]) + origin)
-            start = row
-        self._note_time(rows, start, len(rows))
+        # The largest time before each batch, and which batch had it: -1 for one before these.
+        largest = np.maximum.accumulate(np.concatenate(([self.max_timestamp], times)))
+        having = np.maximum.accumulate(np.where(times > largest[:-1], np.arange(len(rows)), -1))
+        if count:
+            self._enter_rows(rows, origin, chosen[:count], largest, having)
+        if having[-1] >= 0:
+            self.max_timestamp, self.max_timestamp_offset = int(largest[-1]), int(rows[having[-1], LAST])
 
-    def _note_time(self, rows: Rows, start: int, end: int) -> None:
-        if end > start:
-            at = start + int(rows[start:end, MAX_TIME].argmax())
-            if int(rows[at, MAX_TIME]) > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = int(rows[at, MAX_TIME]), int(rows[at, LAST])
+    def _enter_rows(self, rows: Rows, origin: int, chosen: Rows, largest: Rows, having: Rows) -> None:
+        """As `_enter` for each of these, in the same order of filling."""
+        del self.positions[len(self.offsets) :]
+        self.positions.frombytes((rows[chosen, POSITION] + origin).astype(np.uint32).tobytes())
+        self.offsets.frombytes((rows[chosen, LAST] - self._base).astype(np.uint32).tobytes())
+        times = largest[chosen]
+        latest = np.concatenate(([self.times[-1] if self.times else -1], times[:-1]))
+        new = times > latest
+        before = having[chosen[new] - 1]  # the first batch of these is chosen only if others precede it in the file
+        before[chosen[new] == 0] = -1
+        offsets = np.where(before >= 0, rows[before, LAST], self.max_timestamp_offset) - self._base
+        del self.time_offsets[len(self.times) :]
+        self.time_offsets.frombytes(offsets.astype(np.uint32).tobytes())
+        self.times.frombytes(times[new].astype(np.int64).tobytes())
 
     def _enter(self, last_offset: int, position: int) -> None:
         # Readers bisect `offsets`, then look into `positions`: fill the latter first. An interrupt between the two

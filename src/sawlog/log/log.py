@@ -63,7 +63,8 @@ from ..errors import (
     ReadOnlyLog,
 )
 from ..storage import Directory, FileDirectory, MemoryDirectory
-from . import checkpoint, compaction, retention, streaming, truncation, upkeep
+from ..storage.forking import forkable
+from . import checkpoint, compaction, keeping, retention, streaming, truncation, upkeep
 from .append import Appender
 from .checkpoint import Checkpoint
 from .compaction import CompactionReport
@@ -126,7 +127,7 @@ class Log:
         self._on_lock: Callable[[Log], None] | None = None
         #: What others read in the lock's file while it is held.
         self._lock_note = b""
-        self._locking = threading.RLock()
+        self._locking = forkable(threading.RLock())
         #: What opening found and did.
         self.recovery = report
 
@@ -534,6 +535,25 @@ class Log:
                     data, rows = _compacted(data, rows)
                 placed = appender.place_rows(data, rows)
         return placed
+
+    def append_kept(self, raw: bytes | bytearray | memoryview, rows: Rows | None = None) -> range:
+        """Place encoded batches at the offsets that they have, with their leader epochs. All of them or none.
+
+        They begin at `next_offset` or behind it, and go up; for offsets that are missing a batch without records is
+        put in. They are checked as in `append_batches`, but their records are not looked at; not if `rows` are given:
+        then the caller has scanned the headers and checked the checksums. It waits for no disk: `sync` does.
+        """
+        appender = self._appender or self._writable()
+        data = memoryview(raw)
+        if rows is None:
+            rows = _rows_of(data)
+            self._check_batches(data, rows, trusted=True)
+        return keeping.place_kept(appender, data, rows)
+
+    def advance(self, offset: int, *, leader_epoch: int = 0) -> int:
+        """Let the next record have this offset, `next_offset` or a later one; how many offsets are passed over, which
+        never get a record. An empty log begins there then. It waits for no disk: `sync` does."""
+        return keeping.advance(self._writable(), offset, leader_epoch)
 
     def _check_batches(self, data: memoryview, rows: Rows, trusted: bool) -> None:
         if not len(rows):

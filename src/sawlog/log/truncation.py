@@ -193,21 +193,21 @@ def trim(log: Appender, offset: int) -> int:
         if offset > log.commit.durable_offset:
             log.sync_held()
         try:
-            _note_start(log, offset)
+            note_start(log, offset)
         except StorageFull:
             if not gone:
                 raise
             # Make room first. The names of the files alone say where the log starts, if this is where it ends.
             segments.lowest_offset = max(lowest, kept[0].base_offset)
             _drop(log, kept, gone)
-            _note_start(log, offset)
+            note_start(log, offset)
         else:
             _drop(log, kept, gone)
     segments.wake()
     return offset - lowest
 
 
-def _note_start(log: Appender, offset: int) -> None:
+def note_start(log: Appender, offset: int) -> None:
     """Write down where the log starts now; or leave it where it started."""
     before, log.segments.lowest_offset = log.segments.lowest_offset, offset
     try:

@@ -5,7 +5,7 @@ Everything above runs on any pair that keeps the promises in `interface.py`; `sa
 Only this package talks to the operating system.
 """
 
-from .file import FileDirectory, FileStorage
+from .file import FileDirectory, FileStorage, SharedHold
 from .interface import Directory, Lock, Storage
 from .mapped import MappedStorage
 from .memory import MemoryDirectory, MemoryStorage
@@ -18,5 +18,6 @@ __all__ = [
     "MappedStorage",
     "MemoryDirectory",
     "MemoryStorage",
+    "SharedHold",
     "Storage",
 ]

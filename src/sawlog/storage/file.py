@@ -257,6 +257,28 @@ class FileLock:
             os.close(fd)
 
 
+class SharedHold:
+    """A shared POSIX lock on a file that another program locks for itself while it runs, as Java programs do: while
+    this is held, that program does not start. Nothing is written. The kernel gives it up when this process closes the
+    file, or dies."""
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        if fcntl is None or not isinstance(directory, FileDirectory):
+            raise StorageError(errno.ENOTSUP, f"{directory.path}/{name} cannot be locked here")
+        path = f"{directory.path}/{name}"
+        with reporting("locking", path):
+            self._handle = Handle(os.open(name, os.O_RDONLY | _FLAGS, dir_fd=directory.fd))
+            try:
+                fcntl.lockf(self._handle.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):  # POSIX lets a system say either
+                self._handle.close()
+                raise DirectoryLocked(path) from None
+
+    def release(self) -> None:
+        """Let the other program start. Safe to call twice."""
+        self._handle.close()
+
+
 #: Locks of this process. A forked child closes its copies, so that it cannot keep its parent's locks alive.
 _held: set[FileLock] = set()
 

@@ -1,0 +1,382 @@
+"""`sawlog import` and `sawlog export`: other systems' logs into topics, and a topic as another system would have it."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import UnknownFormat
+from . import CORRUPT
+from .options import Data, Output, Topic, parsed, read_as
+from .output import Column, Format, note
+from .output import Output as Printer
+from .places import open_store
+from .progress import Progress
+from .topic import Settings, given_settings
+from .units import shown_count, shown_duration, shown_rate, shown_size, size_bytes, time_ms
+
+if TYPE_CHECKING:
+    from ..interop import Detection, ForeignLog, Place
+    from ..interop.foreign import Progress as Told
+
+
+class System(StrEnum):
+    """Whose logs can be read and written."""
+
+    KAFKA = "kafka"
+    LAMINARMQ = "laminarmq"
+    RUSTLOG = "rustlog"
+    GUMLOG = "gumlog"
+    PLAIN = "plain"
+
+
+class OnDamage(StrEnum):
+    """What to do where records cannot be read."""
+
+    STOP = "stop"
+    SKIP = "skip"
+
+
+#: A value of an option that is a number; longer ones are ids.
+_SMALL_NUMBER = re.compile(r"[0-9]{1,10}")
+_OFFSETS = [Column("partition"), Column("start_offset", "from"), Column("next_offset", "to")]
+_RECORDS, _SIZE = Column("records", shown=shown_count), Column("size_bytes", "size", shown_size)
+_SOURCE = [
+    Column("findings", shown=lambda found: str(len(found)) if found else "none"),
+    Column("path", "source", cut=False),
+]
+_IMPORTED = [Column("topic"), *_OFFSETS, _RECORDS, _SIZE, *_SOURCE]
+_TO_IMPORT = [Column("topic"), *_OFFSETS, _SIZE, Column("action", cut=False), *_SOURCE]
+_TO_EXPORT = [*_OFFSETS, _SIZE, Column("path", cut=False)]
+_EXPORTED = [
+    *_OFFSETS,
+    _RECORDS,
+    _SIZE,
+    Column("files", shown=lambda files: str(len(files))),
+    Column("path", cut=False),
+]
+#: What only programs are told in the rows; people are told line by line.
+_REMARKS = [Column("dropped"), Column("notes")]
+
+
+# --- import
+
+
+def import_(
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="The other system's directory: one log, a topic, or all it has.")
+    ],
+    data: Data,
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC]",
+            help="Only this topic, if the source has several; if it has one or none, what it is to be called here.",
+        ),
+    ] = None,
+    system: Annotated[
+        System | None,
+        typer.Option("--format", "-f", metavar="SYSTEM", help="Whose log it is.  [default: what it looks like]"),
+    ] = None,
+    settings: Settings = None,
+    on_damage: Annotated[
+        OnDamage,
+        typer.Option("--on-damage", metavar="stop|skip", help="What to do where records cannot be read."),
+    ] = OnDamage.STOP,
+    timestamp: Annotated[
+        str | None,
+        typer.Option("--timestamp", metavar="TIME", help="For records of systems that keep no time.  [default: now]"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Say what is there and what would happen; write nothing.")
+    ] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Copy another system's logs into topics, offsets and all. Run again, it goes on where it was.
+
+    \b
+    Systems (--format):
+      kafka       a stopped broker's log directory, or one partition of it (orders-0); batches as they are
+      laminarmq   .store and .index, dense index, CRC-32
+      rustlog     topics/<name>/partition-<n>, .log and .index
+      gumlog      .store and .index, protobuf records
+      plain       a segmented log without index, addressed by bytes
+
+    The topic is made if it is missing, with --set. What is there already is continued if it is the beginning of the
+    same log. Everything is checked on the way, and what is found wrong is listed. Where a crash has torn the end of a
+    log it is cut. Anywhere else damage stops the import, with what precedes it stored; with --on-damage skip it is left
+    out, and the command exits with 4. The source is never written to.
+
+    \b
+    Examples:
+      sawlog import /var/lib/kafka -d data --dry-run
+      sawlog import /var/lib/kafka -d data
+      sawlog import /var/lib/kafka orders -d data --set segment.bytes=256MiB
+      sawlog import /var/lib/kafka/orders-0 old-orders -d data
+      sawlog import ./commit_log events -d data --format laminarmq --on-damage skip
+    """
+    from .. import interop
+
+    stamp = parsed("--timestamp", timestamp, time_ms)
+    found = _detected(source, system)
+    rename, only = _names(found, topic)
+    _tell_ignored(found, only)
+    given = given_settings(settings)
+    if dry_run:
+        _show_plan(found, data, rename, only, on_damage, output)
+        return
+    began = monotonic()
+    with open_store(data, "w", create=True) as store, _bar("importing") as told:
+        report = interop.import_log(
+            source,
+            store,
+            format=found.format,
+            topic=rename,
+            only=only,
+            settings=given,
+            damage=on_damage.value,
+            timestamp=stamp,
+            progress=told,
+        )
+    rows = [
+        {
+            "topic": Path(each.target).parent.name,
+            "partition": each.place.partition,
+            "start_offset": each.start_offset,
+            "next_offset": each.next_offset,
+            "records": each.records,
+            "size_bytes": each.size_bytes,
+            "findings": [str(finding) for finding in each.report],
+            "path": each.place.path,
+        }
+        for each in report.logs
+    ]
+    printer = Printer(output)
+    printer.rows(rows, _IMPORTED, empty="there is nothing to import")
+    for each in report.logs:
+        for finding in each.report:
+            note(f"!! {each.place.path}/{finding} ({finding.outcome})")
+    if printer.for_people:
+        seconds = max(monotonic() - began, 1e-9)
+        rate = f"{shown_size(report.size_bytes / seconds)}/s, {shown_rate(report.records / seconds)} records/s"
+        note(f"{shown_count(report.records)} records from {report.format} in {shown_duration(seconds * 1000)}: {rate}")
+    if any(finding.outcome == "lost" for finding in report.findings):
+        raise typer.Exit(CORRUPT)
+
+
+def _detected(source: Path, system: System | None) -> Detection:
+    from .. import interop
+
+    if not source.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"there is no directory {source}")
+    found = interop.detect(source, format=None if system is None else system.value)
+    if found is None:
+        tried = system.value if system is not None else ", ".join(each.value for each in System)
+        raise UnknownFormat(f"{source} holds no log of a system that we know (looked for: {tried})")
+    return found
+
+
+def _tell_ignored(found: Detection, only: str | None) -> None:
+    for each in found.ignored:
+        if only is None or each.startswith(f"{only}-"):
+            note(f"left alone: {each}")
+
+
+def _names(found: Detection, topic: str | None) -> tuple[str | None, str | None]:
+    """(what the topic is to be called, which one is wanted)."""
+    known = dict.fromkeys(place.topic for place in found.places)
+    if topic is None or topic in known:
+        return None, topic
+    if len(known) <= 1:
+        return topic, None
+    there = ", ".join(name for name in known if name is not None)
+    why = next((f" ({each})" for each in found.ignored if each.startswith(f"{topic}-")), "")
+    raise FileNotFoundError(errno.ENOENT, f"there is no topic {topic!r} in {found.path}{why}; there are {there}")
+
+
+def _show_plan(
+    found: Detection, data: Path, rename: str | None, only: str | None, on_damage: OnDamage, output: Format
+) -> None:
+    """What is there, log by log, and what would become of it. Nothing is written, not even a store is made."""
+    printer = Printer(output)
+    if printer.for_people:
+        note(f"{found.path}: {found.format}, {found.kind} ({found.why})")
+    places = [place for place in found.places if only is None or place.topic == only]
+    with _existing(data) as ends:
+        rows = list(_planned(found.format, places, rename, on_damage, ends))
+    printer.rows(rows, _TO_IMPORT, empty="there is nothing to import")
+    if printer.for_people:
+        note("this is the plan; nothing was written")
+
+
+def _planned(
+    system: str, places: list[Place], rename: str | None, on_damage: OnDamage, ends: dict[tuple[str, int], int]
+) -> Iterator[dict[str, Any]]:
+    from .. import interop
+
+    for place in places:
+        name = rename or place.topic or Path(place.path).resolve().name
+        with interop.open(place.path, format=system, damage=on_damage.value) as log:
+            yield {
+                "topic": name,
+                "partition": place.partition,
+                "start_offset": log.lowest_offset,
+                "next_offset": log.next_offset,
+                "size_bytes": log.size_bytes,
+                "action": _action(log, ends.get((name, place.partition))),
+                "findings": [str(finding) for finding in log.report],
+                "path": place.path,
+            }
+
+
+def _action(log: ForeignLog, end: int | None) -> str:
+    if end is None:
+        return "make the topic and copy all"
+    if end in (0, log.lowest_offset):
+        return "copy all"
+    return "nothing is new" if end >= log.next_offset else f"go on at {end}"
+
+
+@contextmanager
+def _existing(data: Path) -> Iterator[dict[tuple[str, int], int]]:
+    """Where the partitions of the store end now; nothing if there is no store yet."""
+    if not (data / "sawlog.json").exists():
+        yield {}
+        return
+    with open_store(data) as store:
+        yield {(topic.name, n): topic.partition(n).next_offset for topic in store for n in range(topic.partitions)}
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Told]:
+    """A progress bar that learns how much there is when it is first told."""
+    bar: list[Progress] = []
+
+    def told(done: int, total: int) -> None:
+        if not bar:
+            bar.append(Progress(title, total, "bytes").__enter__())
+        bar[0].advance(done - bar[0].done)
+
+    try:
+        yield told
+    finally:
+        if bar:
+            bar[0].__exit__(None, None, None)
+
+
+# --- export
+
+
+def export(
+    topic: Topic,
+    target: Annotated[Path, typer.Argument(metavar="DIR", help="Where to: a data directory of the other system.")],
+    data: Data,
+    system: Annotated[
+        System, typer.Option("--format", "-f", metavar="SYSTEM", help="kafka, laminarmq, rustlog, gumlog or plain.")
+    ],
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-O",
+            metavar="NAME=VALUE",
+            help="An option of the format, as in segment_bytes=64MiB; may be given again.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be written; write nothing.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Write a topic as another system would have it on its disk: all partitions, each where that system keeps them.
+
+    A partition's directory appears when it is whole; one that holds records is never touched. What the other system has
+    no place for (keys, headers, times) is counted and said.
+
+    With kafka the batches go out as they are, and Kafka's DumpLogSegments reads them. To have a broker serve them: make
+    the topic there with as many partitions, stop the broker, export into its log directory, start it.
+
+    \b
+    Options (--option):
+      segment_bytes=SIZE             a file is closed before it passes this
+      topic_id=ID                    kafka: the topic's id, if the cluster is not asked
+      cluster_id=ID, node_id=N       kafka: write a meta.properties as well
+
+    \b
+    Examples:
+      sawlog export orders ./out -d data --format kafka
+      sawlog export orders /var/lib/kafka -d data --format kafka --dry-run
+      sawlog export orders ./out -d data --format gumlog --option segment_bytes=16MiB
+    """
+    from .. import interop
+
+    options = _options(option)
+    printer = Printer(output)
+    with open_store(data) as store:
+        found = store.topic(topic)
+        if dry_run:
+            rows = [_would_be(interop.formats(), system, found, number, target) for number in range(found.partitions)]
+            printer.rows(rows, _TO_EXPORT)
+            if printer.for_people:
+                note("this is the plan; nothing was written")
+            return
+        began = monotonic()
+        with _bar("exporting") as told:
+            reports = interop.export_topic(found, target, format=system.value, progress=told, **options)
+    rows = [
+        {
+            "partition": number,
+            "start_offset": each.start_offset,
+            "next_offset": each.next_offset,
+            "records": each.records,
+            "size_bytes": each.size_bytes,
+            "files": list(each.files),
+            "path": each.path,
+            "dropped": dict(each.dropped),
+            "notes": list(each.notes),
+        }
+        for number, each in enumerate(reports)
+    ]
+    printer.rows(rows, _EXPORTED if printer.for_people else [*_EXPORTED, *_REMARKS])
+    for number, each in enumerate(reports):
+        for what, count in each.dropped.items():
+            note(f"!! partition {number}: {system.value} has no place for {what}: {count:,} records had some")
+        for remark in each.notes:
+            note(f"partition {number}: {remark}")
+    if printer.for_people:
+        seconds = max(monotonic() - began, 1e-9)
+        records, size = sum(each.records for each in reports), sum(each.size_bytes for each in reports)
+        note(f"{shown_count(records)} records, {shown_size(size)} to {target} in {shown_duration(seconds * 1000)}")
+
+
+def _options(given: list[str] | None) -> dict[str, Any]:
+    """`name=value` pairs: sizes with units and small whole numbers as numbers, anything else as it is."""
+    made: dict[str, Any] = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE, as in segment_bytes=64MiB", param_hint="--option")
+        name = name.replace(".", "_")
+        if name.endswith("_bytes"):
+            made[name] = read_as(size_bytes, value, "--option")
+        else:
+            made[name] = int(value) if _SMALL_NUMBER.fullmatch(value) else value
+    return made
+
+
+def _would_be(formats: Any, system: System, topic: Any, number: int, target: Path) -> dict[str, Any]:
+    log = topic.partition(number)
+    chosen = next(each for each in formats if each.name == system.value)
+    return {
+        "partition": number,
+        "start_offset": log.lowest_offset,
+        "next_offset": log.next_offset,
+        "size_bytes": log.size_bytes,
+        "path": f"{target}/{chosen.place(topic.name, number)}",
+    }

@@ -1,0 +1,112 @@
+"""Which system a directory is of.
+
+Each format looks for what it would have written: file names first, then the first bytes of the files, which have to
+say what the names say. A format that finds something only it writes (a checksum that matches, a magic number) is
+certain; then the others do not count. If several are uncertain, nobody guesses: `UnknownFormat` names them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from os import PathLike
+
+from ..errors import InvalidConfig, UnknownFormat
+from ..storage import Directory, FileDirectory
+from .foreign import Damage, Detection, ForeignLog, Format, Place
+
+#: The modules of this package that provide a format, each as its `FORMAT`.
+_MODULES = ("kafka", "laminarmq", "rustlog", "gumlog", "plain")
+#: What marks a directory that needs no import.
+_OURS = "sawlog.json"
+
+
+def formats() -> tuple[Format, ...]:
+    """All formats that can be read and written, in the order in which they are tried."""
+    return tuple(import_module(f".{name}", __package__).FORMAT for name in _MODULES)
+
+
+def format_named(name: str) -> Format:
+    """The format of that name; `InvalidConfig` if there is none."""
+    for each in formats():
+        if each.name == name:
+            return each
+    raise InvalidConfig(f"no such format: {name!r}; there are {', '.join(each.name for each in formats())}")
+
+
+def detect(path: str | PathLike[str] | Directory, *, format: str | None = None) -> Detection | None:
+    """What a directory holds: one log, a topic or a server's data; None if it is of no system that we know.
+
+    With `format` only that one is asked. `UnknownFormat` if it may be of several.
+    """
+    chosen = formats() if format is None else (format_named(format),)
+    if not isinstance(path, (str, PathLike)):
+        return _detect(path, chosen)
+    directory = FileDirectory(path, create=False)
+    try:
+        return _detect(directory, chosen)
+    finally:
+        directory.close()
+
+
+def _detect(directory: Directory, chosen: tuple[Format, ...]) -> Detection | None:
+    if directory.exists(_OURS):
+        raise UnknownFormat(f"{directory.path} is a store of sawlog itself: open it with sawlog.open")
+    found = [seen for each in chosen if (seen := each.detect(directory)) is not None]
+    certain = [seen for seen in found if seen.certain]
+    candidates = certain or found
+    if len(candidates) > 1:
+        names = " or ".join(seen.format for seen in candidates)
+        raise UnknownFormat(f"{directory.path} may be of {names}: name the format")
+    return candidates[0] if candidates else None
+
+
+def required_detection(path: str | PathLike[str] | Directory, format: str | None) -> Detection:
+    """As `detect`, with an error that says what was looked for if nothing fits."""
+    found = detect(path, format=format)
+    if found is None:
+        where = path if isinstance(path, (str, PathLike)) else path.path
+        tried = format or ", ".join(each.name for each in formats())
+        raise UnknownFormat(f"{where} holds no log of a system that we know (looked for: {tried})")
+    return found
+
+
+def detected_or_named(path: str | PathLike[str], format: str | None) -> Detection:
+    """As `required_detection`; but who names the format is believed if nothing fits, and the path taken for one log."""
+    if format is None:
+        return required_detection(path, None)
+    found = detect(path, format=format)
+    return found or Detection(format, "partition", str(path), (Place(str(path)),), "named by the caller", False)
+
+
+def open_place(place: Place, format: str, *, damage: Damage = "stop", strict: bool = False) -> ForeignLog:
+    """The log that was found there."""
+    chosen = format_named(format)
+    directory = FileDirectory(place.path, create=False)
+    try:
+        return chosen.open(directory, damage=damage, strict=strict)
+    except BaseException:
+        directory.close()
+        raise
+
+
+def open_log(
+    path: str | PathLike[str] | Directory, *, format: str | None = None, damage: Damage = "stop", strict: bool = False
+) -> ForeignLog:
+    """The log in a directory, read only: `sawlog.interop.open`.
+
+    Without `format` the directory has to tell what it is. At records that cannot be read a scan raises, or, with
+    `damage="skip"`, goes on behind them. With `strict` whatever is not as it should be raises the error of its kind.
+    """
+    if format is None:
+        found = required_detection(path, None)
+        if len(found.places) != 1:
+            some = ", ".join(place.path for place in found.places[:3])
+            raise UnknownFormat(
+                f"{found.path} holds {len(found.places)} logs of {found.format}: open one of {some}, ..."
+            )
+        format = found.format
+        if isinstance(path, (str, PathLike)):
+            path = found.places[0].path
+    if isinstance(path, (str, PathLike)):  # whoever names the format may know better than what the first bytes say
+        return open_place(Place(str(path)), format, damage=damage, strict=strict)
+    return format_named(format).open(path, damage=damage, strict=strict)

@@ -1,0 +1,293 @@
+"""Logs whose records say how long they are: a head of a fixed size with a length in it, then so many bytes.
+
+Such a log can be read without an index, from one head to the next; and one wrong length is enough to lose the way.
+Then the format is asked where the next record certainly begins (`resync`): an index may say so, or something in the
+records that is too unlikely to stand there by chance. If there is such a place, what lies before it is lost; if there
+is none, the rest of the file is a torn tail.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import kernel
+from .columns import Extra, Values
+from .damage import Kind
+from .numbering import Numbered, Numbers, Trust, assign
+from .walking import CHUNK_BYTES, Cursor, SegmentFile, Step, WalkedLog
+
+#: How many records are looked at in one step, at most.
+_MAX_ROWS = 1 << 17
+#: How far behind a damaged record the next whole one is looked for: near it first.
+RESYNC_BYTES = (256 << 10, 64 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a head looks like."""
+
+    head_size: int
+    length_at: int
+    length_size: int
+    big: bool
+    #: The longest that a record can be.
+    most: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frames:
+    """Whole frames in a buffer that begins at a byte of a file: where the bytes behind each head lie."""
+
+    data: memoryview
+    starts: Numbers
+    lengths: Numbers
+    #: Whether the way on from the last one is clear: it ends where the file does, or only the buffer ends.
+    clear: bool
+    #: Whether the last one ends where the file does.
+    final: bool
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parsed:
+    """What a format makes of frames: the values of the first `len(starts)` of them; the next one, if any, is bad."""
+
+    starts: Numbers
+    lengths: Numbers
+    #: The offset that each record says it has; None if they do not.
+    stored: Numbers | None
+    extras: tuple[Extra, ...] = ()
+    #: What is wrong with the next one.
+    kind: Kind = Kind.UNREADABLE
+    detail: str = "a record that does not parse"
+    #: Which frames are nothing but zeros, and so may be none at all.
+    blank: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+
+class FrameLog(WalkedLog):
+    """A log of such records. A format provides `frame`, `trust`, `parse` and `resync`."""
+
+    frame: Frame
+    trust = Trust.BARE
+
+    @abstractmethod
+    def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
+        """Look into the frames."""
+
+    @abstractmethod
+    def resync(self, segment: SegmentFile, cursor: Cursor) -> int | None:
+        """Where the first whole record behind the cursor begins, if that is certain."""
+
+    def rewritten(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> int | None:
+        """Where the first of these records was written once more, within itself, because the first try was torn."""
+        return None
+
+    def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+        """These records were read, from `cursor` on: a format may compare them with the index. Gives the place in the
+        index behind them."""
+        return cursor.entry
+
+    def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
+        """The end of a segment was reached: a format may compare it with the index."""
+
+    # --- steps
+
+    def step(self, cursor: Cursor) -> Step:
+        """Over as many records as are in order."""
+        segment = self.segments[cursor.segment]
+        if cursor.position >= segment.size:
+            self.leave(segment, cursor)
+            return Step(self.enter(cursor.segment + 1, cursor))
+        if self._is_blank(segment, cursor):
+            return self._cut(segment, cursor, Kind.ZERO_TAIL, "zeros to the end of the file were left out")
+        frames = self.frames(segment, cursor.position)
+        if not len(frames):
+            return self._no_frame(segment, cursor)
+        parsed = self.parse(segment, cursor, frames)
+        numbered = self._number(segment, cursor, frames, parsed)
+        taken = len(numbered.offsets)
+        if taken and (numbered.bad or (taken == len(frames) and not frames.clear)):
+            torn = self._last_is_torn(segment, cursor, frames, taken)
+            if torn is not None:
+                return torn
+        if taken:
+            return self._take(segment, cursor, frames, parsed, numbered)
+        kind, detail = parsed.kind, parsed.detail
+        if numbered.bad:
+            assert parsed.stored is not None
+            said = int(parsed.stored[0]) % 2**64
+            detail = f"a record says offset {said} where {cursor.count.stored + 1} should be, and so does no neighbour"
+        return self._bad_frame(segment, cursor, frames, kind, detail)
+
+    def frames(self, segment: SegmentFile, position: int) -> Frames:
+        """The whole frames from a byte on, some megabytes of them, or one that is larger."""
+        shape = self.frame
+        rest = segment.size - position
+        size = min(CHUNK_BYTES, rest)
+        while True:
+            data = self.read_data(segment, position, size)
+            room = min(size // shape.head_size + 1, _MAX_ROWS)
+            starts, lengths = np.empty(room, np.int64), np.empty(room, np.int64)
+            count, end, why = kernel.walk_frames(
+                data,
+                0,
+                size,
+                shape.head_size,
+                shape.length_at,
+                shape.length_size,
+                shape.big,
+                shape.most,
+                memoryview(starts),
+                memoryview(lengths),
+            )
+            if count or why != kernel.WALK_SHORT or size == rest:
+                break
+            size = self._size_of_first(data)  # one record that is larger than what was read
+            if size > rest:
+                break
+        broken = why == kernel.WALK_BAD or (why == kernel.WALK_SHORT and size == rest)
+        return Frames(data, starts[:count], lengths[:count], not broken, end == rest)
+
+    def _size_of_first(self, data: memoryview) -> int:
+        shape = self.frame
+        field_ = data[shape.length_at : shape.length_at + shape.length_size]
+        return shape.head_size + int.from_bytes(field_, "big" if shape.big else "little")
+
+    def _number(self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed) -> Numbered:
+        good = len(parsed.starts)
+        blank = np.flatnonzero(parsed.blank[1:good])
+        if len(blank):
+            good = int(blank[0]) + 1  # the next step looks whether there is anything but zeros behind it
+        if parsed.stored is None:
+            following = cursor.count.following
+            return Numbered(np.arange(following, following + good, dtype=np.int64), cursor.count.skip(good))
+        return assign(
+            parsed.stored[:good],
+            cursor.count,
+            base=segment.base,
+            trust=self.trust,
+            final=frames.final and good == len(frames),
+            loose=cursor.loose,
+        )
+
+    def _take(self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered) -> Step:
+        taken = len(numbered.offsets)
+        head = self.frame.head_size
+        for odd in numbered.oddities:
+            at = cursor.position + int(frames.starts[odd.index]) - head
+            self.note(odd.kind, segment, at, odd.detail, odd.outcome, offset=odd.offset)
+        extras = [each.slice(0, taken) for each in parsed.extras]
+        if numbered.oddities or cursor.count.following != cursor.count.stored + 1:
+            extras.extend(self._renumbered(parsed, numbered))
+        values = Values(frames.data, numbered.offsets, parsed.starts[:taken], parsed.lengths[:taken], tuple(extras))
+        end = int(frames.starts[taken - 1] + frames.lengths[taken - 1])
+        positions = cursor.position + frames.starts[:taken] - head
+        entry = self.seen(segment, cursor, positions, None if parsed.stored is None else parsed.stored[:taken])
+        return Step(cursor.to(cursor.position + end, numbered.count, entry=entry), values)
+
+    def _renumbered(self, parsed: Parsed, numbered: Numbered) -> list[Extra]:
+        """Records that could not keep their offset say which one it was."""
+        if parsed.stored is None:
+            return []
+        stored = parsed.stored[: len(numbered.offsets)]
+        return [Extra(f"{self.format}.offset", stored, stored != numbered.offsets)]
+
+    # --- where something is wrong
+
+    def _is_blank(self, segment: SegmentFile, cursor: Cursor) -> bool:
+        """Whether nothing but zeros follows; a single head of zeros may be a record without content."""
+        head = self.frame.head_size
+        position, rest = cursor.position, segment.size - cursor.position
+        if rest < head or (rest == head and cursor.count.stored == -1 and self.trust != Trust.CHECKED):
+            return False
+        size = head
+        while position < segment.size:
+            if np.frombuffer(self.read_data(segment, position, size), np.uint8).any():
+                return False
+            position += size
+            size = min(CHUNK_BYTES, segment.size - position)
+        return True
+
+    def _cut(self, segment: SegmentFile, cursor: Cursor, kind: Kind, detail: str) -> Step:
+        rest = segment.size - cursor.position
+        self.note(kind, segment, cursor.position, detail, "cut", size_bytes=rest, offset=cursor.count.following)
+        return Step(cursor.to(segment.size))
+
+    def _no_frame(self, segment: SegmentFile, cursor: Cursor) -> Step:
+        found = self.resync(segment, cursor)
+        if found is not None:
+            return self._lost(segment, cursor, found, Kind.UNREADABLE, "a length that cannot be")
+        rest = segment.size - cursor.position
+        return self._cut(
+            segment, cursor, Kind.TORN_TAIL, f"the last {rest} bytes are no whole record and were left out"
+        )
+
+    def _bad_frame(self, segment: SegmentFile, cursor: Cursor, frames: Frames, kind: Kind, detail: str) -> Step:
+        end = int(frames.starts[0] + frames.lengths[0])
+        if cursor.position + end == segment.size or self._goes_on(segment, cursor, frames):
+            after = cursor.to(cursor.position + end, cursor.count.skip(), loose=True)
+            lost = self.note(
+                kind, segment, cursor.position, detail, "lost", size_bytes=end, offset=cursor.count.following
+            )
+            return Step(after, lost=lost)
+        found = self.resync(segment, cursor)
+        return self._lost(segment, cursor, segment.size if found is None else found, kind, detail)
+
+    def _goes_on(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> bool:
+        """Whether the frame behind a bad one is as it should be, so that only what is in this one is bad."""
+        if len(frames) < 2:
+            return False
+        end = int(frames.starts[0] + frames.lengths[0])
+        second = Frames(frames.data, frames.starts[1:2], frames.lengths[1:2], frames.clear, False)
+        parsed = self.parse(segment, cursor.to(cursor.position + end, cursor.count.skip()), second)
+        if not len(parsed.starts):
+            return False
+        return parsed.stored is None or int(parsed.stored[0]) == cursor.count.stored + 2
+
+    def _lost(self, segment: SegmentFile, cursor: Cursor, found: int, kind: Kind, detail: str) -> Step:
+        size = found - cursor.position
+        lost = self.note(
+            kind,
+            segment,
+            cursor.position,
+            f"{detail}; {size} bytes cannot be read",
+            "lost",
+            size_bytes=size,
+            offset=cursor.count.following,
+        )
+        return Step(cursor.to(found, loose=True), lost=lost)
+
+    def _last_is_torn(self, segment: SegmentFile, cursor: Cursor, frames: Frames, taken: int) -> Step | None:
+        """The way on from record `taken - 1` is not clear: perhaps it is that one which is not whole."""
+        head = self.frame.head_size
+        first = int(frames.starts[taken - 1]) - head
+        starts, lengths = frames.starts[taken - 1 : taken] - first, frames.lengths[taken - 1 : taken]
+        last = Frames(frames.data[first:], starts, lengths, False, False)
+        found = self.rewritten(segment, cursor.to(cursor.position + first), last)
+        if found is None:
+            return None
+        if taken > 1:  # those before it first
+            parsed = self.parse(segment, cursor, _first(frames, taken - 1))
+            numbered = self._number(segment, cursor, _first(frames, taken - 1), parsed)
+            return self._take(segment, cursor, frames, parsed, numbered) if len(numbered.offsets) else None
+        size = found - cursor.position
+        self.note(
+            Kind.TORN_TAIL,
+            segment,
+            cursor.position,
+            f"{size} bytes of a record that was written again behind them were left out",
+            "cut",
+            size_bytes=size,
+            offset=cursor.count.following,
+        )
+        return Step(cursor.to(found))
+
+
+def _first(frames: Frames, count: int) -> Frames:
+    return Frames(frames.data, frames.starts[:count], frames.lengths[:count], True, False)

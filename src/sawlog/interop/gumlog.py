@@ -1,0 +1,356 @@
+"""GUMLOG: protobuf records behind their length, and an index that is as large as it may become. Big endian.
+
+```
+<base>.store    [length u64][record]        record: protobuf {bytes value = 1; uint64 offset = 2; uint64 term = 3;
+                                                              uint32 type = 4}, fields that are 0 left out
+<base>.index    [relative offset u32][position u64]     one entry a record, filled up with zeros while it is open
+```
+
+Names are decimal, without leading zeros. There is no checksum, but a record has to parse. The store is the truth; of
+the index only what it says about records that cannot be read is used. What is known to go wrong, and what is done:
+
+* an index that was not closed in order ends in zeros, up to its full size: reported, not needed. GUMLOG itself takes
+  the zeros for records, goes on at the wrong offset and is stuck;
+* an append that the index had no room for was refused, but stays in the store. Its offset is given again to the next:
+  all of them are kept, with new offsets, and say in the header `gumlog.offset` which one they had;
+* entries for records that never reached the store (it is buffered, the index is not): reported;
+* the last record is not whole: it is cut off.
+
+`term` and `type`, which GUMLOG's Raft log uses, become the headers `gumlog.term` and `gumlog.type` (u64, big endian)
+where they are not 0, and are written back from there.
+
+Export writes segments of `segment_bytes` (default 256 MiB), with indexes as GUMLOG leaves them when it is closed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ..batch import kernel
+from ..log.log import Log
+from ..storage import Directory
+from ..storage.interface import Buffer
+from .columns import MAX_VALUE_BYTES, Extra
+from .damage import Kind
+from .foreign import Damage, Detection, ExportReport, Progress
+from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed
+from .layout import Sniffed, detect_below
+from .numbering import Numbers, Trust
+from .walking import CHUNK_BYTES, Cursor, SegmentFile, segment_files
+from .writing import NO_TIMES, Rows, SegmentWriter, content_of, options_of, write_segments
+
+NAME = "gumlog"
+HEAD_BYTES = 8
+_ENTRY_BYTES = 12
+_INDEX = np.dtype([("relative", ">u4"), ("position", ">u8")])
+#: So much of a store tells what it is.
+_SNIFF_BYTES = 1 << 16
+_TERM, _TYPE = f"{NAME}.term", f"{NAME}.type"
+#: Places that may be the beginning of a record are looked into, but not more than so many.
+_MOST_CANDIDATES = 10_000
+
+
+class GumlogLog(FrameLog):
+    """A log of GUMLOG, read only. `read(-1)` is the last record."""
+
+    format = NAME
+    frame = Frame(HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES)
+    trust = Trust.PARSED
+
+    def _segments_of(self) -> list[SegmentFile]:
+        found, strangers = segment_files(self.directory, ".store", ".index")
+        for name in strangers:
+            self.note(Kind.STRANGER, name, 0, "left alone")
+        for segment in found:
+            if segment.data is None:
+                self.note(Kind.MISSING_FILE, segment, 0, "an index without a store; left alone")
+            elif segment.index is None and segment.size:
+                self.note(Kind.MISSING_FILE, segment, 0, "there is no index; it is not needed")
+        return [segment for segment in found if segment.data is not None]
+
+    def reader(self) -> io.BufferedReader:
+        """All stores, one after the other, as one stream of bytes: what GUMLOG's `Log.Reader` gives."""
+        self.check_open()
+        return io.BufferedReader(_Stores(self), CHUNK_BYTES)
+
+    # --- records
+
+    def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
+        """Take the messages apart."""
+        return _parse(frames)
+
+    # --- the index
+
+    def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+        """Say if entries of the index point elsewhere; the place in the index counts records, not entries."""
+        first = cursor.entry // _ENTRY_BYTES
+        if cursor.loose and stored is not None:  # how many records there were before, only their offsets tell
+            first = max(first, int(stored[0]) - segment.base)
+        last = min(first + len(positions), segment.index_size // _ENTRY_BYTES)
+        if last > first:
+            entries = self._entries(segment, first, last)
+            real = (entries["relative"] != 0) | (entries["position"] != 0)
+            wrong = entries["position"].astype(np.int64) != positions[: last - first]
+            wrong |= entries["relative"] != np.arange(first, last)
+            found = np.flatnonzero(real & wrong)
+            if len(found):
+                at = _ENTRY_BYTES * (first + int(found[0]))
+                self.note(
+                    Kind.BAD_INDEX, segment.index or "", at, "an entry that points at no record; it is not needed"
+                )
+        return _ENTRY_BYTES * (first + len(positions))
+
+    def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
+        """Compare how many entries there are with how many records there are."""
+        records = cursor.entry // _ENTRY_BYTES
+        if segment.index is None:
+            return
+        used = self._used_bytes(segment)
+        entries = -(-used // _ENTRY_BYTES)
+        if entries == 0 and records and segment.index_size >= _ENTRY_BYTES:
+            used = entries = 1  # the entry of the first record is nothing but zeros
+        end = entries * _ENTRY_BYTES
+        if segment.index_size < end:
+            self.note(
+                Kind.TORN_INDEX, segment.index, segment.index_size // _ENTRY_BYTES * _ENTRY_BYTES, "not a whole entry"
+            )
+        elif segment.index_size > max(end, _ENTRY_BYTES if records else 0):
+            size = segment.index_size - end
+            self.note(Kind.PADDED_INDEX, segment.index, end, f"{size} zeros behind the last entry", size_bytes=size)
+        if entries < records:
+            detail = f"{records - entries} records that the index does not know; they are kept"
+            self.note(Kind.INDEX_BEHIND, segment.index, end, detail)
+        elif entries > records:
+            detail = f"{entries - records} entries for records that are not in the store"
+            offset = cursor.count.following
+            self.note(Kind.INDEX_AHEAD, segment.index, records * _ENTRY_BYTES, detail, "cut", offset=offset)
+
+    def _used_bytes(self, segment: SegmentFile) -> int:
+        """Where the last byte of the index ends that is not zero."""
+        end = segment.index_size
+        while end > 0:
+            start = max(end - CHUNK_BYTES, 0)
+            window = np.frombuffer(self.read_index(segment, start, end - start), np.uint8)
+            found = np.flatnonzero(window)
+            if len(found):
+                return start + int(found[-1]) + 1
+            end = start
+        return 0
+
+    def _entries(self, segment: SegmentFile, first: int, last: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+        raw = self.read_index(segment, first * _ENTRY_BYTES, (last - first) * _ENTRY_BYTES)
+        return np.frombuffer(raw, _INDEX)
+
+    # --- finding the way again
+
+    def resync(self, segment: SegmentFile, cursor: Cursor) -> int | None:
+        """From the index, else by looking for a record with one of the next offsets."""
+        first = cursor.entry // _ENTRY_BYTES + 1
+        whole = segment.index_size // _ENTRY_BYTES
+        while first < whole:
+            last = min(first + CHUNK_BYTES // _ENTRY_BYTES, whole)
+            entries = self._entries(segment, first, last)
+            at = entries["position"]
+            for relative, position in entries[(at > cursor.position) & (at < segment.size)].tolist():
+                if self._record_at(segment, position) == segment.base + relative:
+                    return position  # type: ignore[no-any-return]
+            first = last
+        for size in RESYNC_BYTES:
+            found = self._search(segment, cursor, size)
+            if found is not None:
+                return found
+        return None
+
+    def _search(self, segment: SegmentFile, cursor: Cursor, most: int) -> int | None:
+        """A record cannot be told from its first bytes alone: every place that may be one is tried."""
+        start = cursor.position + 1
+        size = min(segment.size - start, most)
+        if size < HEAD_BYTES + 2:
+            return None
+        window = np.frombuffer(self.read_data(segment, start, size), np.uint8)
+        count = size - HEAD_BYTES
+        likely = np.isin(window[HEAD_BYTES:], (0x0A, 0x10))
+        for i in range(4):  # a length below 4 GiB
+            likely &= window[i : i + count] == 0
+        wanted = range(cursor.count.stored + 1, cursor.count.stored + 65)
+        for at in np.flatnonzero(likely)[:_MOST_CANDIDATES].tolist():
+            if self._record_at(segment, start + at) in wanted:
+                return start + at  # type: ignore[no-any-return]
+        return None
+
+    def _record_at(self, segment: SegmentFile, position: int) -> int | None:
+        return _offset_at(lambda at, size: self.read_data(segment, at, size), segment.size, position)
+
+
+def _offset_at(read: Callable[[int, int], Buffer], end: int, position: int) -> int | None:
+    """The offset of a whole record that begins there; None if there is none."""
+    if position + HEAD_BYTES > end:
+        return None
+    length = int.from_bytes(read(position, HEAD_BYTES), "big")
+    if not 0 < length <= min(MAX_VALUE_BYTES, end - position - HEAD_BYTES):
+        return None
+    data = memoryview(read(position + HEAD_BYTES, length))
+    parsed = _parse(Frames(data, np.zeros(1, np.int64), np.array([length], np.int64), True, False))
+    return int(parsed.stored[0]) if parsed.stored is not None and len(parsed.starts) else None
+
+
+def _parse(frames: Frames) -> Parsed:
+    """Take messages apart, up to the first that does not parse."""
+    count = len(frames)
+    starts, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
+    numbers = np.empty((count, 3), np.int64)
+    good = kernel.parse_messages(
+        frames.data,
+        memoryview(frames.starts),
+        memoryview(frames.lengths),
+        memoryview(starts),
+        memoryview(lengths),
+        memoryview(numbers),
+    )
+    extras = [Extra(name, numbers[:good, 1 + i], numbers[:good, 1 + i] != 0) for i, name in enumerate((_TERM, _TYPE))]
+    blank = frames.lengths[:good] == 0
+    return Parsed(starts[:good], lengths[:good], numbers[:good, 0], tuple(extras), blank=blank)
+
+
+class _Stores(io.RawIOBase):
+    """The stores of a log as one stream."""
+
+    def __init__(self, log: GumlogLog) -> None:
+        self._log = log
+        self._segment = self._position = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """The next bytes, of one store at a time."""
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        segments = self._log.segments
+        while self._segment < len(segments):
+            segment = segments[self._segment]
+            size = min(len(view), segment.size - self._position)
+            if size:
+                view[:size] = self._log.read_data(segment, self._position, size)
+                self._position += size
+                return size
+            self._segment, self._position = self._segment + 1, 0
+        return 0
+
+
+class GumlogFormat:
+    """GUMLOG's directories."""
+
+    name = NAME
+    title = "GUMLOG: <base>.store with protobuf records, <base>.index"
+
+    def detect(self, directory: Directory) -> Detection | None:
+        """By the names, and by a first record that parses and has the offset that the name says."""
+        return detect_below(NAME, directory, _sniff)
+
+    def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> GumlogLog:
+        """One log."""
+        return GumlogLog(directory, damage=damage, strict=strict)
+
+    def place(self, topic: str, partition: int) -> str:
+        """GUMLOG has no topics: a directory for each log."""
+        return f"{topic}-{partition}"
+
+    def write(
+        self,
+        log: Log,
+        directory: Directory,
+        *,
+        start: int,
+        end: int,
+        options: Mapping[str, object],
+        progress: Progress | None = None,
+    ) -> ExportReport:
+        """Stores and indexes as GUMLOG leaves them when it is closed in order."""
+        chosen = options_of(NAME, options)
+        return write_segments(NAME, log, directory, start, end, _Writer(directory), chosen, progress)
+
+
+class _Writer(SegmentWriter):
+    """Messages of GUMLOG."""
+
+    names = (".store", ".index")
+    kept_headers = (_TERM, _TYPE, f"{NAME}.offset")
+
+    def remarks(self) -> tuple[str, ...]:
+        """GUMLOG cuts an index to the size that it is told to have."""
+        return NO_TIMES, f"GUMLOG has to be opened with MaxIndexBytes of {self.largest_index_bytes} or more"
+
+    def sizes(self, rows: Rows) -> Numbers:
+        """Length, tags, value and numbers."""
+        lengths = rows.lengths
+        total = HEAD_BYTES + np.where(lengths > 0, 1 + _varint_sizes(lengths) + lengths, 0)
+        for numbers in (rows.offsets, rows.extras[_TERM], rows.extras[_TYPE]):
+            total += np.where(numbers != 0, 1 + _varint_sizes(numbers), 0)
+        return total
+
+    def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
+        """One entry a record."""
+        numbers = np.stack((rows.offsets, rows.extras[_TERM], rows.extras[_TYPE]), axis=1)
+        positions = np.empty(len(rows), np.int64)
+        out = memoryview(bytearray(int(sizes.sum())))
+        written = kernel.put_messages(
+            out,
+            memoryview(rows.values.buffers()[1]).cast("B").cast("i"),
+            rows.values.offset,
+            content_of(rows.values),
+            memoryview(numbers),
+            memoryview(positions),
+        )
+        assert written == len(out), f"{written} bytes, not {len(out)}"
+        entries = np.empty(len(rows), _INDEX)
+        entries["relative"], entries["position"] = rows.offsets - self.base, position + positions
+        return out, entries.tobytes()
+
+
+def _varint_sizes(numbers: Numbers) -> Numbers:
+    """How many bytes each number takes; negative ones are those above 63 bits."""
+    sizes = np.ones(len(numbers), np.int64)
+    for bits in range(7, 63, 7):
+        sizes += numbers >= 1 << bits
+    return np.where(numbers < 0, 10, sizes)
+
+
+def _sniff(directory: Directory) -> Sniffed | None:
+    found, _ = segment_files(directory, ".store", ".index")
+    stores = [segment for segment in found if segment.data is not None]
+    if not stores:
+        return None
+    if not any(segment.size for segment in stores):
+        indexed = any(segment.index is not None for segment in stores)
+        return Sniffed("empty stores with indexes", False) if indexed else None
+    for segment in stores[:4]:
+        storage = directory.open_shared(segment.data or "")
+        try:
+            head = memoryview(storage.read(0, min(segment.size, _SNIFF_BYTES)))
+        finally:
+            storage.close()
+        count, certain = _records_in(head, segment.base)
+        if count:
+            return Sniffed(f"{segment.data} begins with protobuf records from offset {segment.base} on", certain)
+    return None
+
+
+def _records_in(head: memoryview, base: int) -> tuple[int, bool]:
+    """How many records with the right offsets these bytes begin with, and whether they are anything but zeros."""
+    starts, lengths = np.empty(64, np.int64), np.empty(64, np.int64)
+    views = memoryview(starts), memoryview(lengths)
+    count, end, _ = kernel.walk_frames(head, 0, len(head), HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES, *views)
+    stored = _parse(Frames(head, starts[:count], lengths[:count], True, False)).stored
+    if stored is None or not count or not len(stored):
+        length = int.from_bytes(head[:HEAD_BYTES], "big")
+        started = _SNIFF_BYTES < length <= MAX_VALUE_BYTES and bytes(head[8:9]) == b"\x0a"
+        return int(started), False  # one record that is longer than what was read
+    right = stored == np.arange(base, base + len(stored))
+    return (len(right) if right.all() else int(np.argmin(right))), any(head[:end])
+
+
+FORMAT = GumlogFormat()

@@ -1,0 +1,416 @@
+"""Writing what a Kafka broker has on its disk: a partition's directory, or all of a topic's in a broker's directory.
+
+Batches go out as they are stored, whole and checked; only a leader epoch that is lower than one before it is raised to
+that, because Kafka takes epochs that go back for a log that was truncated (the epoch is under no checksum). Beside them
+stand the indexes that Kafka would have made: offsets, times, aborted transactions, leader epochs.
+
+`write_topic` works in three places:
+
+- a new directory: the partitions, and the checkpoints that say where each begins and ends;
+- the same with `cluster_id` and `node_id`: also a meta.properties, so that it is a broker's directory;
+- the directory of a *stopped broker* in which the topic has just been created and is empty: the partitions take the
+  place of the empty ones, with the id that the cluster has given to the topic, and the checkpoints are brought up to
+  date. This is how records get into a real cluster: create the topic there, stop the broker, export, start it. (A
+  broker takes partitions that its cluster's catalogue does not have for strays and sets them aside.)
+
+A partition is written under a name that Kafka deletes when it starts (`-delete`) and renamed when it is whole: whatever
+is interrupted, a broker that is started on the directory finds the old state or the new one.
+
+Options: `topic_id` (22 characters, as Kafka writes it, or a UUID), `segment_bytes`; for a topic also `cluster_id`,
+`node_id`.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..batch import kernel
+from ..batch import read as batch_read
+from ..batch.header import (
+    ATTRIBUTES,
+    BASE,
+    CONTROL_BIT,
+    COUNT,
+    LAST,
+    LEADER_EPOCH,
+    POSITION,
+    PRODUCER_ID,
+    SIZE,
+    TRANSACTIONAL_BIT,
+    Rows,
+    new_rows,
+)
+from ..batch.kernel import Record
+from ..config import GIB, MAX_SEGMENT_BYTES
+from ..errors import CorruptFile, ExportRefused, InvalidConfig
+from ..log.index import SegmentIndex
+from ..log.log import Log
+from ..log.names import INDEX, LOG, TIME_INDEX, file_name
+from ..storage import Directory, FileDirectory, Storage
+from . import kafka_files as files
+from .foreign import ExportReport, Progress
+from .kafka import FORMAT
+from .kafka_log import held
+
+if TYPE_CHECKING:
+    from ..topics.topic import Topic
+
+_INDEX_INTERVAL_BYTES = 4096
+#: How much is fetched and written at once.
+_PAGE_BYTES = 8 << 20
+#: Offsets in an index are relative and 32-bit signed.
+_MAX_SPAN = 2**31 - 1
+TXN_INDEX = ".txnindex"
+#: [version i16][producer id i64][first offset i64][last offset i64][last stable offset i64]
+_ABORTED = struct.Struct(">hqqqq")
+_ABORT = 0
+_OPTIONS = frozenset({"topic_id", "segment_bytes"})
+_TOPIC_OPTIONS = _OPTIONS | {"cluster_id", "node_id"}
+
+
+@dataclass(slots=True)
+class _File:
+    """A segment that is being written."""
+
+    base: int
+    storage: Storage
+    index: SegmentIndex
+    aborted: bytearray = field(default_factory=bytearray)
+
+
+class _Writer:
+    """Batches into the files of one partition."""
+
+    def __init__(self, directory: Directory, bases: frozenset[int], segment_bytes: int) -> None:
+        self._directory = directory
+        self._bases = bases
+        self._segment_bytes = segment_bytes
+        self._file: _File | None = None
+        self._open_transactions: dict[int, int] = {}
+        self.epochs: list[tuple[int, int]] = []
+        self.raised = 0
+        self.files: list[str] = []
+
+    def put(self, data: memoryview, rows: Rows) -> None:
+        """Whole batches in a buffer, next to each other."""
+        data, rows = self._with_rising_epochs(data, rows)
+        start = 0
+        while start < len(rows):
+            file = self._file_for(rows[start])
+            end = start + self._fitting(file, rows[start:])
+            run = rows[start:end]
+            begin, stop = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
+            file.index.add_rows(run, file.storage.size - begin)
+            file.storage.reserve(stop - begin)
+            file.storage.append(data[begin:stop])
+            self._note_transactions(file, data, run)
+            start = end
+
+    def _file_for(self, row: Rows) -> _File:
+        file, base = self._file, int(row[BASE])
+        if file is not None:
+            size = file.storage.size
+            full = size + int(row[SIZE]) > self._segment_bytes or int(row[LAST]) - file.base >= _MAX_SPAN
+            if not size or (base not in self._bases and not full):
+                return file
+        self.begin(base)
+        assert self._file is not None
+        return self._file
+
+    def _fitting(self, file: _File, rows: Rows) -> int:
+        """How many of these go into the file; the first one does."""
+        fits = file.storage.size + np.cumsum(rows[:, SIZE]) <= self._segment_bytes
+        fits &= rows[:, LAST] - file.base < _MAX_SPAN
+        fits &= ~np.isin(rows[:, BASE], list(self._bases))
+        fits[0] = True
+        return int(np.argmin(fits)) if not fits.all() else len(rows)
+
+    def begin(self, base: int) -> None:
+        """A new file for offsets from here on."""
+        self.finish()
+        name = file_name(base)
+        self._file = _File(base, self._directory.create(name), SegmentIndex(base, _INDEX_INTERVAL_BYTES))
+        self.files.append(name)
+
+    def finish(self) -> None:
+        """Make the last file whole: durable, with its indexes."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        file.storage.release()
+        file.storage.sync()
+        file.storage.close()
+        offsets, times = file.index.encode()
+        for suffix, data in ((INDEX, offsets), (TIME_INDEX, times), (TXN_INDEX, bytes(file.aborted))):
+            if data or suffix != TXN_INDEX:
+                self._directory.replace(file_name(file.base, suffix), data)
+                self.files.append(file_name(file.base, suffix))
+
+    def _with_rising_epochs(self, data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
+        before = self.epochs[-1][0] if self.epochs else 0
+        wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], before))
+        new = np.flatnonzero(np.diff(wanted, prepend=before if self.epochs else -1))
+        self.epochs.extend((int(wanted[at]), int(rows[at, BASE])) for at in new)
+        low = np.flatnonzero(rows[:, LEADER_EPOCH] != wanted).tolist()
+        if low:
+            data = memoryview(bytearray(data))
+            for at in low:
+                kernel.patch_place(data, int(rows[at, POSITION]), int(rows[at, BASE]), int(wanted[at]))
+            self.raised += len(low)
+        return data, rows
+
+    def _note_transactions(self, file: _File, data: memoryview, rows: Rows) -> None:
+        """Aborted transactions, for those who read only what was committed."""
+        begun = self._open_transactions
+        for at in np.flatnonzero(rows[:, ATTRIBUTES] & TRANSACTIONAL_BIT).tolist():
+            row = rows[at]
+            producer, base, last = int(row[PRODUCER_ID]), int(row[BASE]), int(row[LAST])
+            if not row[ATTRIBUTES] & CONTROL_BIT:
+                begun.setdefault(producer, base)
+                continue
+            first = begun.pop(producer, None)
+            if first is not None and _marker(data, rows[at : at + 1]) == _ABORT:
+                stable = min(begun.values(), default=last + 1)
+                file.aborted += _ABORTED.pack(0, producer, first, last, stable)
+
+
+def _marker(data: memoryview, row: Rows) -> int | None:
+    """What the end of a transaction says: 0 for aborted, 1 for committed."""
+    found: list[Record] = []
+    batch_read.records(data, row, 0, 2**63 - 1, found, 1 << 20)
+    key = found[0].key if found else None
+    return int.from_bytes(key[2:4], "big") if key is not None and len(key) >= 4 else None
+
+
+# --- one partition
+
+
+def write_partition(
+    log: Log,
+    directory: Directory,
+    *,
+    start: int,
+    end: int,
+    options: Mapping[str, object],
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Write the batches that hold offsets from `start` to `end`, whole, into an empty directory."""
+    _check_options(options, _OPTIONS)
+    writer = _Writer(directory, frozenset(each.base_offset for each in log.segments), _segment_bytes(options))
+    total, records = log.size_bytes, 0
+    first, following, done = -1, start, 0
+    for data, rows in _batches(log, start, end):
+        writer.put(data, rows)
+        first = int(rows[0, BASE]) if first < 0 else first
+        following = int(rows[-1, LAST]) + 1
+        records += int(rows[:, COUNT].sum())
+        done += int(rows[:, SIZE].sum())
+        if progress is not None:
+            progress(done, total)
+    if first < 0:  # an empty log has a file all the same: it says which offset comes next
+        first = start
+        writer.begin(start)
+    writer.finish()
+    directory.replace(files.LEADER_EPOCHS, files.epochs_text(writer.epochs))
+    names = [*writer.files, files.LEADER_EPOCHS]
+    if (topic_id := _topic_id(options)) is not None:
+        directory.replace(files.PARTITION, files.partition_text(topic_id))
+        names.append(files.PARTITION)
+    notes = _notes(first, start, following, end, writer.raised)
+    return ExportReport(FORMAT.name, directory.path, first, following, records, done, tuple(names), notes=notes)
+
+
+def _batches(log: Log, start: int, end: int) -> Iterator[tuple[memoryview, Rows]]:
+    """The batches that hold offsets from `start` to `end`, some megabytes at a time."""
+    while start < end:
+        page = log.fetch(start, _PAGE_BYTES)
+        for buffer in page.buffers:
+            for rows in _rows_of(buffer):
+                wanted = rows[rows[:, BASE] < end]
+                if len(wanted):
+                    yield buffer, wanted
+        start = page.next_offset
+
+
+def _rows_of(data: memoryview) -> Iterator[Rows]:
+    position = 0
+    while position < len(data):
+        rows = new_rows(1024)
+        count, position, _ = kernel.scan_batches(data, position, len(data), len(data), -1, memoryview(rows))
+        assert count, "what was fetched is whole batches"
+        yield rows[:count]
+
+
+def _notes(first: int, start: int, following: int, end: int, raised: int) -> tuple[str, ...]:
+    notes = []
+    if first < start:
+        notes.append(f"batches go out whole: the first begins at offset {first}, below {start}")
+    if following > end:
+        notes.append(f"batches go out whole: the last ends at offset {following - 1}, beyond {end - 1}")
+    if raised:
+        notes.append(f"{raised:,} batches had a lower leader epoch than one before them, and got that one's")
+    return tuple(notes)
+
+
+def _check_options(options: Mapping[str, object], known: frozenset[str]) -> None:
+    if unknown := sorted(set(options) - known):
+        raise InvalidConfig(f"Kafka's directories have no option {unknown[0]!r}; there are {', '.join(sorted(known))}")
+
+
+def _segment_bytes(options: Mapping[str, object]) -> int:
+    """Files are no larger than this, or than one batch; ours are cut where they are cut here."""
+    wanted = options.get("segment_bytes", GIB)
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= MAX_SEGMENT_BYTES:
+        raise InvalidConfig(f"segment_bytes must be a whole number from 1 to {MAX_SEGMENT_BYTES}, not {wanted!r}")
+    return wanted
+
+
+def _topic_id(options: Mapping[str, object]) -> str | None:
+    given = options.get("topic_id")
+    if given is None:
+        return None
+    if isinstance(given, str):
+        try:
+            return files.kafka_id(given)
+        except ValueError:
+            if files.is_id(given):
+                return given
+    raise InvalidConfig(f"topic_id must be a UUID, or 22 characters as Kafka writes one, not {given!r}")
+
+
+# --- a topic
+
+
+def write_topic(
+    topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
+) -> tuple[ExportReport, ...]:
+    """Write all partitions of a topic into a directory as a broker has it; see the head of this module."""
+    _check_options(options, _TOPIC_OPTIONS)
+    meta = _meta(options)
+    with ExitStack() as undo:
+        server = FileDirectory(path)
+        undo.callback(server.close)
+        if (hold := held(server)) is not None:
+            undo.callback(hold.release)
+        if meta is not None and server.exists(files.META):
+            raise ExportRefused(f"{path} has a {files.META} already: leave out cluster_id and node_id")
+        topic_id = _id_for(topic, server, options)
+        logs = [topic.partition(number) for number in range(topic.partitions)]
+        _check_checkpoints(server)
+        made, total, behind = [], sum(log.size_bytes for log in logs), 0
+        for number, log in enumerate(logs):
+            given = {**{name: options[name] for name in _OPTIONS & set(options)}, "topic_id": topic_id}
+            step = _shifted(progress, behind, total)
+            made.append(_write_one(log, server, FORMAT.place(topic.name, number), given, step))
+            behind += log.size_bytes
+        _write_checkpoints(server, topic.name, logs, made)
+        if meta is not None:
+            server.replace(files.META, meta)
+    return tuple(made)
+
+
+def _write_one(
+    log: Log, server: Directory, name: str, options: Mapping[str, object], progress: Progress | None
+) -> ExportReport:
+    temporary = f"{name}.{uuid.uuid4().hex}-delete"
+    directory = server.child(temporary, create=True)
+    try:
+        try:
+            report = write_partition(
+                log, directory, start=log.lowest_offset, end=log.next_offset, options=options, progress=progress
+            )
+            directory.sync()
+        finally:
+            directory.close()
+        if name in server.children():
+            empty = f"{name}.{uuid.uuid4().hex}-delete"
+            server.rename(name, empty)
+            server.rename(temporary, name)
+            server.remove_child(empty)
+        else:
+            server.rename(temporary, name)
+        server.sync()
+    except BaseException:
+        server.remove_child(temporary)
+        raise
+    return replace(report, path=f"{server.path}/{name}")
+
+
+def _id_for(topic: Topic, server: Directory, options: Mapping[str, object]) -> str:
+    """The topic's id: as the cluster knows it, if the topic is there already; then it has to be empty, too."""
+    known: set[str] = set()
+    for child in server.children():
+        key = files.partition_of(child)
+        if key is None or key[0] != topic.name:
+            continue
+        if key[1] >= topic.partitions:
+            raise ExportRefused(
+                f"{server.path}/{child} is a partition that the topic here does not have ({topic.partitions} of them)"
+            )
+        directory = server.child(child)
+        try:
+            if any(directory.size(name) for name in directory.names() if name.endswith(LOG)):
+                raise ExportRefused(
+                    f"{directory.path} holds records: export goes to a topic that is empty, or is not there"
+                )
+            found = files.topic_id_of(directory)
+        finally:
+            directory.close()
+        known |= {found} if found is not None else set()
+    if len(known) > 1:
+        raise ExportRefused(f"the partitions of {topic.name} in {server.path} have different ids")
+    return next(iter(known), None) or _topic_id(options) or files.kafka_id(topic.id)
+
+
+def _meta(options: Mapping[str, object]) -> bytes | None:
+    cluster, node = options.get("cluster_id"), options.get("node_id")
+    if cluster is None and node is None:
+        return None
+    if not isinstance(cluster, str) or not files.is_id(cluster):
+        raise InvalidConfig(
+            f"cluster_id is 22 characters, as Kafka writes an id, not {cluster!r}; node_id goes with it"
+        )
+    if isinstance(node, bool) or not isinstance(node, int) or node < 0:
+        raise InvalidConfig(f"node_id is a whole number from 0 on, not {node!r}; cluster_id goes with it")
+    directory = files.kafka_id(str(uuid.uuid4()))
+    lines = ["version=1", f"cluster.id={cluster}", f"node.id={node}", f"directory.id={directory}"]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _check_checkpoints(server: Directory) -> None:
+    """They will be brought up to date: one that cannot be read now must not be written over."""
+    for name in (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK, files.CLEANER):
+        try:
+            files.read_offsets(server, name)
+        except CorruptFile as error:
+            raise ExportRefused(f"{error}; nothing was written") from error
+
+
+def _write_checkpoints(server: Directory, topic: str, logs: list[Log], made: list[ExportReport]) -> None:
+    ends = {(topic, number): report.next_offset for number, report in enumerate(made)}
+    starts = {
+        (topic, number): log.lowest_offset
+        for number, (log, report) in enumerate(zip(logs, made, strict=True))
+        if log.lowest_offset > report.start_offset
+    }
+    for name, offsets in (
+        (files.RECOVERY_POINT, ends),
+        (files.HIGH_WATERMARK, ends),
+        (files.LOG_START, starts),
+        (files.CLEANER, {}),
+    ):
+        there = files.read_offsets(server, name)
+        kept = {key: offset for key, offset in there.items() if key[0] != topic}
+        if offsets or kept != there:
+            server.replace(name, files.offsets_text({**kept, **offsets}))
+
+
+def _shifted(progress: Progress | None, behind: int, total: int) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, _: progress(behind + done, total)

@@ -1,0 +1,409 @@
+"""laminarmq: records without a frame, and an index that says where each lies and what its checksum is. Little endian.
+
+```
+<base>.index    [base index u64][zeros, 8 bytes]                      once, before the first entry
+                [checksum u64][length u32][position u32]              one a record
+<base>.store    [metadata length u32][metadata][value]                no head, no mark between two of them
+                metadata as bincode writes MetaWithIdx<(), u32 or u64>: [01][index u32 or u64]; [00] without one
+```
+
+Names are decimal, without leading zeros. The checksum is CRC-32 (IEEE, as zlib has it) of all three parts, in the low
+half of the field; the length counts all three. It is compared for every record that is read.
+
+Without an entry nobody knows where a record ends, so the index is needed, and everything that laminarmq checks is
+checked: the base in the name and in the file (`BaseMismatch`, `NoBase`), the size of the index (`IndexSizeMismatch`),
+entries that leave bytes out or point elsewhere (`IndexGap`), checksum and length (`ChecksumMismatch`), metadata
+(`UnreadableRecord`). With `strict` each of them raises; else, of what is known to go wrong:
+
+* a second base marker (after truncating to the first record) is passed over; laminarmq itself takes it for a record;
+* a torn entry at the end of the index is passed over, and if what is left of it proves the record, that is read;
+* a torn entry in the middle, behind which all others stand at odd bytes, is found by their checksums;
+* bytes of an append that failed before its entry was written are left out;
+* entries for bytes that are not in the store are left out; so are zeros at the end of the index;
+* an entry whose length or position is damaged is corrected if the checksum proves it.
+
+A record whose checksum does not match is lost, and so is a store without an index.
+
+Export writes segments of `segment_bytes` (default 256 MiB), with `index_bits` 32 or 64 (default: 32 if that is enough).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from zlib import crc32
+
+import numpy as np
+
+from ..batch import kernel
+from ..errors import ExportRefused, InvalidConfig
+from ..log.log import Log
+from ..storage import Directory
+from .columns import MAX_VALUE_BYTES, Extra, Values
+from .damage import Finding, Kind
+from .foreign import Damage, Detection, ExportReport, Progress
+from .layout import Sniffed, detect_below
+from .numbering import Numbers, Trust, assign
+from .walking import CHUNK_BYTES, Cursor, SegmentFile, Step, WalkedLog, segment_files
+from .writing import Rows, SegmentWriter, options_of, woven, write_segments
+
+NAME = "laminarmq"
+ENTRY_BYTES = 16
+_ENTRY = np.dtype([("checksum", "<u8"), ("length", "<u4"), ("position", "<u4")])
+_MAX_ROWS = 1 << 16
+#: The header of records that could not keep their index.
+_OFFSET = f"{NAME}.offset"
+#: No record is shorter: the length of its metadata and one byte of it.
+_LEAST_BYTES = 5
+
+
+class LaminarmqLog(WalkedLog):
+    """A log of laminarmq, read only."""
+
+    format = NAME
+    first_entry = ENTRY_BYTES
+    #: How many bytes the index of a record has in its metadata, as far as has been seen.
+    index_bytes: int | None = None
+
+    def _segments_of(self) -> list[SegmentFile]:
+        found, strangers = segment_files(self.directory, ".store", ".index")
+        for name in strangers:
+            self.note(Kind.STRANGER, name, 0, "left alone")
+        for segment in found:
+            if segment.data is None and segment.index_size > ENTRY_BYTES:
+                count = segment.index_size // ENTRY_BYTES - 1
+                detail = f"there is no store for the {count} records of this index"
+                self.note(Kind.MISSING_FILE, segment, 0, detail, "missing", offset=segment.base)
+        return [segment for segment in found if segment.index is not None or segment.size]
+
+    def enter(self, number: int, before: Cursor | None) -> Cursor:
+        """Also look at the marker at the beginning of the index."""
+        cursor = super().enter(number, before)
+        if number < len(self.segments):
+            self._check_marker(self.segments[number])
+        return cursor
+
+    def _check_marker(self, segment: SegmentFile) -> None:
+        marker = self.read_index(segment, 0, min(ENTRY_BYTES, segment.index_size))
+        if not marker:
+            return
+        index = segment.index or ""
+        if len(marker) < ENTRY_BYTES:
+            self.note(Kind.NO_BASE, index, 0, f"the base marker has only {len(marker)} bytes; the name says the base")
+            return
+        base = int.from_bytes(marker[:8], "little")
+        if base != segment.base:
+            self.note(Kind.BASE_MISMATCH, index, 0, f"the name says {segment.base}, the marker {base}; the name counts")
+        if any(marker[8:]):
+            self.note(Kind.BAD_INDEX, index, 8, "the base marker is not filled up with zeros")
+
+    # --- steps
+
+    def step(self, cursor: Cursor) -> Step:
+        """Over as many entries as follow each other and whose records are right."""
+        segment = self.segments[cursor.segment]
+        if segment.index is None:
+            return self._no_index(segment, cursor)
+        if segment.index_size - cursor.entry < ENTRY_BYTES:
+            return self._end_of_index(segment, cursor)
+        count = min((segment.index_size - cursor.entry) // ENTRY_BYTES, _MAX_ROWS)
+        entries = np.frombuffer(self.read_index(segment, cursor.entry, count * ENTRY_BYTES), _ENTRY)
+        starts, lengths = entries["position"].astype(np.int64), entries["length"].astype(np.int64)
+        ends = starts + lengths
+        regular = (starts == np.concatenate(([cursor.position], ends[:-1]))) & (ends <= segment.size)
+        regular &= (lengths >= _LEAST_BYTES) & (lengths <= MAX_VALUE_BYTES)
+        count = _leading(regular)
+        if count:
+            count = max(int(np.searchsorted(ends[:count] - cursor.position, CHUNK_BYTES, "right")), 1)
+            data = self.read_data(segment, cursor.position, int(ends[count - 1]) - cursor.position)
+            checksums = np.empty(count, np.int64)
+            inside = starts[:count] - cursor.position
+            kernel.crc32_of(data, memoryview(inside), memoryview(lengths[:count].copy()), memoryview(checksums))
+            right = _leading(checksums.astype(np.uint64) == entries["checksum"][:count])
+            if right:
+                return self._records(segment, cursor, data, inside[:right], lengths[:right])
+        return self._odd_entry(segment, cursor, entries)
+
+    def _records(
+        self, segment: SegmentFile, cursor: Cursor, data: memoryview, starts: Numbers, lengths: Numbers
+    ) -> Step:
+        """Records whose checksums match; ends before one with other metadata than the first."""
+        sizes = np.empty(len(starts), np.int64)
+        kernel.numbers_at(data, memoryview(starts), 0, 4, False, memoryview(sizes))
+        size = int(sizes[0])
+        tags = np.frombuffer(data, np.uint8)[starts + 4]
+        same = _leading((sizes == size) & (tags == (size > 1)) & (lengths >= 4 + size))
+        if size not in (1, 5, 9) or not same:
+            after = cursor.to(cursor.position + int(lengths[0]), cursor.count.skip(), entry=cursor.entry + ENTRY_BYTES)
+            detail = f"{size} bytes of metadata that are not MetaWithIdx<(), u32> or <(), u64>; the checksum is right"
+            return self._lost(segment, cursor, after, Kind.UNREADABLE, detail, int(lengths[0]))
+        starts, lengths = starts[:same], lengths[:same]
+        stored = self._indices(cursor, data, starts, size)
+        numbered = assign(stored, cursor.count, base=segment.base, trust=Trust.CHECKED, final=True, loose=cursor.loose)
+        assert len(numbered.offsets) == same, "checked numbers are always taken"
+        for odd in numbered.oddities:
+            at = cursor.position + int(starts[odd.index])
+            self.note(odd.kind, segment, at, odd.detail, odd.outcome, offset=odd.offset)
+        moved = stored != numbered.offsets
+        extras = (Extra(_OFFSET, stored, moved),) if moved.any() else ()
+        values = Values(data, numbered.offsets, starts + 4 + size, lengths - 4 - size, extras)
+        end = cursor.position + int(starts[-1] + lengths[-1])
+        return Step(cursor.to(end, numbered.count, entry=cursor.entry + ENTRY_BYTES * same), values)
+
+    def _indices(self, cursor: Cursor, data: memoryview, starts: Numbers, size: int) -> Numbers:
+        """The index that each record says it has; without one, the next."""
+        first = cursor.count.stored + 1
+        if size == 1:
+            return np.arange(first, first + len(starts), dtype=np.int64)
+        self.index_bytes = size - 1
+        stored = np.empty(len(starts), np.int64)
+        kernel.numbers_at(data, memoryview(starts), 5, size - 1, False, memoryview(stored))
+        return stored
+
+    # --- where something is wrong
+
+    def _odd_entry(
+        self, segment: SegmentFile, cursor: Cursor, entries: np.ndarray[tuple[int], np.dtype[np.void]]
+    ) -> Step:
+        """An entry that does not follow, or whose record is not right."""
+        checksum, length, position = (int(number) for number in entries[0])
+        index = segment.index or ""
+        if self._is_zero_from(segment, cursor.entry):
+            size = segment.index_size - cursor.entry
+            self.note(Kind.PADDED_INDEX, index, cursor.entry, f"{size} zeros at the end", size_bytes=size)
+            return Step(cursor.to(cursor.position, entry=segment.index_size))
+        if length == 0 and position == 0 and checksum in (segment.base, self._marked(segment)):
+            self.note(Kind.SECOND_MARKER, index, cursor.entry, "the base marker stands here once more; passed over")
+            return Step(cursor.to(cursor.position, entry=cursor.entry + ENTRY_BYTES))
+        if self._proves(segment, position, length, checksum):
+            return self._elsewhere(segment, cursor, position)
+        shift = self._shift(segment, cursor)
+        if shift:
+            detail = f"{shift} bytes of a torn entry; the entries behind it are read on"
+            self.note(Kind.TORN_INDEX, index, cursor.entry, detail, size_bytes=shift)
+            return Step(cursor.to(cursor.position, entry=cursor.entry + shift))
+        for size in self._other_lengths(segment, cursor, entries):
+            if self._proves(segment, cursor.position, size, checksum):
+                detail = f"an entry says {length} bytes at {position}; the checksum proves {size} at {cursor.position}"
+                self.note(Kind.BAD_INDEX, index, cursor.entry, detail, offset=cursor.count.following)
+                data = self.read_data(segment, cursor.position, size)
+                return self._records(segment, cursor, data, np.zeros(1, np.int64), np.array([size], np.int64))
+        return self._unproven(segment, cursor, entries)
+
+    def _elsewhere(self, segment: SegmentFile, cursor: Cursor, position: int) -> Step:
+        """The entry is right, but does not point at where the record before it ends."""
+        if position > cursor.position:
+            size = position - cursor.position
+            detail = f"{size} bytes that no entry points at, as a failed append leaves them; left out"
+            self.note(Kind.ORPHAN_BYTES, segment, cursor.position, detail, size_bytes=size)
+        else:
+            detail = (
+                f"an entry points at byte {position}, before the end of the record before it; its checksum is right"
+            )
+            self.note(Kind.BAD_INDEX, segment.index or "", cursor.entry, detail)
+        return Step(cursor.to(position, loose=cursor.loose))
+
+    def _unproven(
+        self, segment: SegmentFile, cursor: Cursor, entries: np.ndarray[tuple[int], np.dtype[np.void]]
+    ) -> Step:
+        """An entry that nothing bears out: the record is lost, or the store never had it."""
+        ends = entries["position"].astype(np.int64) + entries["length"].astype(np.int64)
+        last = cursor.entry + len(entries) * ENTRY_BYTES
+        if bool((ends > segment.size).all()) and segment.index_size - last < ENTRY_BYTES:
+            detail = f"{len(entries)} entries for records that are not in the store; left out"
+            following = cursor.count.following
+            self.note(Kind.INDEX_AHEAD, segment.index or "", cursor.entry, detail, "cut", offset=following)
+            return Step(cursor.to(cursor.position, entry=last))
+        length, position = int(entries["length"][0]), int(entries["position"][0])
+        after = cursor.position + length if position == cursor.position and ends[0] <= segment.size else cursor.position
+        step = cursor.to(after, cursor.count.skip(), entry=cursor.entry + ENTRY_BYTES)
+        detail = f"the entry at byte {cursor.entry} of the index says {length} bytes; their checksum does not match"
+        if int(entries["checksum"][0]) >> 32:
+            detail += " (it has more than 32 bits: another hasher than crc32fast?)"
+        return self._lost(segment, cursor, step, Kind.CHECKSUM, detail, length)
+
+    def _end_of_index(self, segment: SegmentFile, cursor: Cursor) -> Step:
+        """Nothing more to point at records; look at what is left of both files."""
+        rest = self.read_index(segment, cursor.entry, max(segment.index_size - cursor.entry, 0))
+        left = segment.size - cursor.position
+        if any(rest):
+            self.note(Kind.TORN_INDEX, segment.index or "", cursor.entry, f"{len(rest)} bytes are no whole entry")
+            checksum = int.from_bytes(rest[:8], "little")
+            if len(rest) >= 8 and self._proves(segment, cursor.position, left, checksum):
+                data = self.read_data(segment, cursor.position, left)
+                ahead = cursor.to(cursor.position, entry=segment.index_size - ENTRY_BYTES)
+                return self._records(segment, ahead, data, np.zeros(1, np.int64), np.array([left], np.int64))
+        elif rest:
+            self.note(Kind.PADDED_INDEX, segment.index or "", cursor.entry, f"{len(rest)} zeros at the end")
+        after = self.enter(cursor.segment + 1, cursor)
+        if left <= 0:
+            return Step(after)
+        if self._holds_records(segment, cursor):
+            detail = f"{left} bytes of records that the index has no entries for"
+            return self._lost(segment, cursor, after, Kind.INDEX_BEHIND, detail, left)
+        detail = f"{left} bytes that no entry points at, as an interrupted append leaves them; left out"
+        self.note(
+            Kind.ORPHAN_BYTES, segment, cursor.position, detail, "cut", size_bytes=left, offset=cursor.count.following
+        )
+        return Step(after)
+
+    def _no_index(self, segment: SegmentFile, cursor: Cursor) -> Step:
+        detail = f"a store of {segment.size} bytes without an index: nobody knows where its records end"
+        after = self.enter(cursor.segment + 1, cursor)
+        return self._lost(segment, cursor, after, Kind.MISSING_FILE, detail, segment.size)
+
+    def _lost(
+        self, segment: SegmentFile, cursor: Cursor, after: Cursor, kind: Kind, detail: str, size_bytes: int
+    ) -> Step:
+        finding: Finding = self.note(
+            kind, segment, cursor.position, detail, "lost", size_bytes=size_bytes, offset=cursor.count.following
+        )
+        return Step(after, lost=finding)
+
+    # --- evidence
+
+    def _proves(self, segment: SegmentFile, position: int, length: int, checksum: int) -> bool:
+        """Whether the bytes there have that checksum."""
+        if not _LEAST_BYTES <= length <= MAX_VALUE_BYTES or position + length > segment.size or checksum >> 32:
+            return False
+        found, end = 0, position + length
+        while position < end:
+            size = min(CHUNK_BYTES, end - position)
+            found = crc32(self.read_data(segment, position, size), found)
+            position += size
+        return found == checksum
+
+    def _shift(self, segment: SegmentFile, cursor: Cursor) -> int:
+        """By how many bytes the entries are out of step: a torn one was followed by others. 0 if that is not it."""
+        raw = self.read_index(segment, cursor.entry, min(2 * ENTRY_BYTES, segment.index_size - cursor.entry))
+        for shift in range(1, min(len(raw) - ENTRY_BYTES + 1, ENTRY_BYTES)):
+            checksum, length, position = (int(n) for n in np.frombuffer(raw, _ENTRY, 1, shift)[0])
+            if position >= cursor.position and self._proves(segment, position, length, checksum):
+                return shift
+        return 0
+
+    def _other_lengths(
+        self, segment: SegmentFile, cursor: Cursor, entries: np.ndarray[tuple[int], np.dtype[np.void]]
+    ) -> Iterator[int]:
+        """How long the record may be if its entry is wrong: up to the next one, or to the end."""
+        if len(entries) > 1:
+            yield int(entries["position"][1]) - cursor.position
+        if segment.index_size - cursor.entry < 2 * ENTRY_BYTES:
+            yield segment.size - cursor.position
+
+    def _is_zero_from(self, segment: SegmentFile, entry: int) -> bool:
+        size = ENTRY_BYTES
+        while entry < segment.index_size:
+            size = min(size, segment.index_size - entry)
+            if np.frombuffer(self.read_index(segment, entry, size), np.uint8).any():
+                return False
+            entry, size = entry + size, CHUNK_BYTES
+        return True
+
+    def _marked(self, segment: SegmentFile) -> int:
+        return int.from_bytes(self.read_index(segment, 0, 8), "little")
+
+    def _holds_records(self, segment: SegmentFile, cursor: Cursor) -> bool:
+        """Whether more than one record lies behind the last entry: the metadata of the next but one stands there."""
+        index = cursor.count.stored + 2
+        size = min(segment.size - cursor.position, CHUNK_BYTES)
+        rest = bytes(self.read_data(segment, cursor.position, size))
+        for width in (4, 8):
+            if 0 <= index < 1 << (8 * width):
+                pattern = (1 + width).to_bytes(4, "little") + b"\1" + index.to_bytes(width, "little")
+                if pattern in rest[_LEAST_BYTES:]:
+                    return True
+        return False
+
+
+def _leading(good: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
+    """How many are right from the first on."""
+    return len(good) if bool(good.all()) else int(np.argmin(good))
+
+
+class LaminarmqFormat:
+    """laminarmq's directories."""
+
+    name = NAME
+    title = "laminarmq: <base>.store and a dense, checksummed <base>.index"
+
+    def detect(self, directory: Directory) -> Detection | None:
+        """By the names, and by a record whose checksum matches."""
+        return detect_below(NAME, directory, _sniff)
+
+    def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> LaminarmqLog:
+        """One log."""
+        return LaminarmqLog(directory, damage=damage, strict=strict)
+
+    def place(self, topic: str, partition: int) -> str:
+        """laminarmq has no topics: a directory for each log."""
+        return f"{topic}-{partition}"
+
+    def write(
+        self,
+        log: Log,
+        directory: Directory,
+        *,
+        start: int,
+        end: int,
+        options: Mapping[str, object],
+        progress: Progress | None = None,
+    ) -> ExportReport:
+        """Stores and indexes."""
+        chosen = options_of(NAME, options, "index_bits")
+        bits = options.get("index_bits", 32 if end <= 2**32 else 64)
+        if bits not in (32, 64):
+            raise InvalidConfig(f"index_bits must be 32 or 64, not {bits!r}")
+        if bits == 32 and end > 2**32:
+            raise ExportRefused(f"offsets up to {end - 1} do not fit into 32 bits: export with index_bits=64")
+        writer = _Writer(directory, 4 if bits == 32 else 8)
+        return write_segments(NAME, log, directory, start, end, writer, chosen, progress)
+
+
+class _Writer(SegmentWriter):
+    """Metadata, values and entries of laminarmq."""
+
+    names = (".store", ".index")
+    kept_headers = (_OFFSET,)
+
+    def __init__(self, directory: Directory, width: int) -> None:
+        super().__init__(directory)
+        self._head = np.dtype([("size", "<u4"), ("tag", "u1"), ("index", f"<u{width}")])
+
+    def sizes(self, rows: Rows) -> Numbers:
+        """Metadata and value."""
+        return rows.lengths + self._head.itemsize
+
+    def index_head(self) -> bytes:
+        """The base marker, before the first entry."""
+        return self.base.to_bytes(8, "little") + bytes(8)
+
+    def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
+        """One entry a record."""
+        heads = np.empty(len(rows), self._head)
+        heads["size"], heads["tag"], heads["index"] = self._head.itemsize - 4, 1, rows.offsets
+        data = woven(heads, rows)
+        starts, checksums = np.cumsum(sizes) - sizes, np.empty(len(rows), np.int64)
+        kernel.crc32_of(data, memoryview(starts), memoryview(sizes.copy()), memoryview(checksums))
+        entries = np.empty(len(rows), _ENTRY)
+        entries["checksum"], entries["length"], entries["position"] = checksums, sizes, position + starts
+        return data, entries.tobytes()
+
+
+def _sniff(directory: Directory) -> Sniffed | None:
+    found, _ = segment_files(directory, ".store", ".index")
+    if not any(segment.index is not None for segment in found):
+        return None
+    if not any(segment.size for segment in found):
+        empty = all(segment.index_size == 0 for segment in found) and any(segment.data is not None for segment in found)
+        return Sniffed("empty stores with empty indexes", False) if empty else None
+    log = LaminarmqLog(directory, damage="skip")
+    try:
+        for _, step in zip(range(8), log.walk(), strict=False):
+            if step.values is not None:
+                return Sniffed(f"records whose checksums in {log.segments[0].index} match", True)
+    finally:
+        log.let_go()
+    return None
+
+
+FORMAT = LaminarmqFormat()

@@ -1,0 +1,328 @@
+"""The plain segmented log of the Kafka paper: no index, and a record is addressed by the byte where it begins.
+
+The paper and laminarmq's page `segmented_log` say how records are addressed and not what their bytes are. These are the
+bytes of the one implementation that there was: laminarmq's, before it had an index. Little endian.
+
+```
+<base>.store    [CRC-32 u32][length u32][offset u64][value]     length and checksum are of offset and value
+```
+
+`base` and `offset` count bytes through all segments: a record's offset is `base` plus its position in the file, the
+next record's is that plus its length, and the next segment is called after the end of this one. A head of zeros is the
+end. Later, laminarmq's book has `[checksum u64][length u64][value]` instead; such files are read as well (and written
+with `head="u64"`), told apart by the checksum.
+
+In our log records are counted, from 0. The byte offset is kept in the header `plain.byte-offset` (u64, big endian) of
+each record; `offset_of(log, byte_offset)` finds a record by it, in a log that was imported as well as in the source
+(`ForeignLog.offset_of`). Export takes the first byte offset from there.
+
+What is known to go wrong: a torn tail, and zeros behind the last record (files were written in blocks): left out and
+reported. A record whose checksum does not match is lost; behind it the way is found again by the offsets that records
+carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from zlib import crc32
+
+import numpy as np
+
+from ..batch import kernel
+from ..errors import ExportRefused, InvalidConfig, OffsetOutOfRange
+from ..log.log import Log
+from ..storage import Directory
+from .columns import MAX_VALUE_BYTES, Extra
+from .damage import Kind
+from .foreign import Damage, Detection, ExportReport, Progress
+from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed
+from .layout import Sniffed, detect_below
+from .numbering import Count, Numbers, Trust
+from .walking import Cursor, SegmentFile, segment_files
+from .writing import NO_TIMES, Rows, SegmentWriter, options_of, woven, write_segments
+
+NAME = "plain"
+BYTE_OFFSET = f"{NAME}.byte-offset"
+#: The two kinds of head: 8 bytes and an offset behind them, or 16 bytes.
+_SHORT, _LONG = Frame(8, 4, 4, False, MAX_VALUE_BYTES), Frame(16, 8, 8, False, MAX_VALUE_BYTES)
+_META_BYTES = 8
+
+
+class PlainLog(FrameLog):
+    """A plain segmented log, read only: records are counted from 0, and `offset_of` knows them by byte."""
+
+    format = NAME
+    trust = Trust.CHECKED
+
+    def __init__(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> None:
+        self.frame = _frame_of(directory)
+        super().__init__(directory, damage=damage, strict=strict)
+
+    def _segments_of(self) -> list[SegmentFile]:
+        found, strangers = segment_files(self.directory, ".store", ".index")
+        for name in strangers:
+            self.note(Kind.STRANGER, name, 0, "left alone")
+        for segment in found:
+            if segment.index is not None:
+                self.note(Kind.STRANGER, segment.index, 0, "an index, which a plain log does not have; left alone")
+        return [segment for segment in found if segment.data is not None]
+
+    @property
+    def lowest_offset(self) -> int:
+        """Records are counted."""
+        return 0
+
+    def enter(self, number: int, before: Cursor | None) -> Cursor:
+        """Segments join if one begins at the byte where the one before it ends."""
+        following = 0 if before is None else before.count.following
+        if number < len(self.segments) and before is not None:
+            last, segment = self.segments[number - 1], self.segments[number]
+            end = last.base + last.size
+            if segment.base > end:
+                detail = f"bytes {end} to {segment.base - 1} are in no file"
+                self.note(Kind.GAP, segment, 0, detail, "missing", offset=following)
+            elif segment.base < end and self._trimmed_end(number - 1, before) != segment.base:
+                detail = f"the segment begins at byte {segment.base}, the one before it ends at {end}"
+                self.note(Kind.RESTART, segment, 0, detail, offset=following)
+        return Cursor(number, 0, 0, Count(following - 1, following))
+
+    def _trimmed_end(self, number: int, before: Cursor) -> int:
+        """Where the records of a segment end, if zeros follow them; noted in `entry` when they were found."""
+        return self.segments[number].base + before.entry
+
+    def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
+        """Compare the checksums, and the offset that a record says it has."""
+        count, head = len(frames), self.frame.head_size
+        checksums, found = np.empty(count, np.int64), np.empty(count, np.int64)
+        size = head - self.frame.length_size
+        kernel.numbers_at(frames.data, memoryview(frames.starts), -head, size, False, memoryview(checksums))
+        kernel.crc32_of(frames.data, memoryview(frames.starts), memoryview(frames.lengths), memoryview(found))
+        meta = _META_BYTES if self.frame is _SHORT else 0
+        right = (checksums == found) & (frames.lengths >= max(meta, 1))
+        good = count if right.all() else int(np.argmin(right))
+        positions = segment.base + cursor.position + frames.starts[:good] - head
+        if meta:
+            self._check_offsets(segment, cursor, frames, positions)
+        extra = Extra(BYTE_OFFSET, positions, np.ones(good, np.bool_))
+        kind, detail = Kind.CHECKSUM, "the checksum does not match"
+        return Parsed(frames.starts[:good] + meta, frames.lengths[:good] - meta, None, (extra,), kind, detail)
+
+    def _check_offsets(self, segment: SegmentFile, cursor: Cursor, frames: Frames, positions: Numbers) -> None:
+        said = np.empty(len(positions), np.int64)
+        starts = np.ascontiguousarray(frames.starts[: len(positions)])
+        kernel.numbers_at(frames.data, memoryview(starts), 0, _META_BYTES, False, memoryview(said))
+        wrong = np.flatnonzero(said != positions)
+        if len(wrong):
+            i = int(wrong[0])
+            detail = f"a record says it is at byte offset {int(said[i]) % 2**64}, and is at {int(positions[i])}"
+            self.note(Kind.BAD_OFFSET, segment, int(positions[i]) - segment.base, detail)
+
+    def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+        """There is no index; what is noted is where the records end."""
+        head = bytes(self.read_data(segment, int(positions[-1]), self.frame.head_size))
+        length = int.from_bytes(head[self.frame.length_at :][: self.frame.length_size], "little")
+        return int(positions[-1]) + self.frame.head_size + length
+
+    def resync(self, segment: SegmentFile, cursor: Cursor) -> int | None:
+        """A place whose own offset stands where a record has it, and whose checksum matches."""
+        for size in RESYNC_BYTES:
+            found = self._search(segment, cursor.position + 1, size)
+            if found is not None:
+                return found
+        return None
+
+    def _search(self, segment: SegmentFile, start: int, most: int) -> int | None:
+        size = min(segment.size - start, most)
+        count = size - _SHORT.head_size - _META_BYTES + 1
+        if self.frame is not _SHORT or count <= 0:
+            return None
+        window = np.frombuffer(self.read_data(segment, start, size), np.uint8)
+        likely = np.ones(count, np.bool_)
+        wanted = np.arange(segment.base + start, segment.base + start + count, dtype=np.int64)
+        for i in range(_META_BYTES):
+            likely &= window[8 + i : 8 + i + count] == ((wanted >> (8 * i)) & 255)
+        for at in np.flatnonzero(likely).tolist():
+            length = int.from_bytes(window[at + 4 : at + 8].tobytes(), "little")
+            checksum = int.from_bytes(window[at : at + 4].tobytes(), "little")
+            first = start + at + _SHORT.head_size
+            if length <= segment.size - first and crc32(self.read_data(segment, first, length)) == checksum:
+                return start + at
+        return None
+
+    def offset_of(self, byte_offset: int) -> int:
+        """The offset of the record that begins at that byte of the log; `OffsetOutOfRange` if none does."""
+        self.check_open()
+        for number, segment in enumerate(self.segments):
+            if segment.base <= byte_offset < segment.base + segment.size:
+                for step in self.walk(self._first_of(number)):
+                    if step.values is not None:
+                        positions = step.values.extras[0].numbers
+                        at = int(np.searchsorted(positions, byte_offset))
+                        if at < len(positions) and int(positions[at]) == byte_offset:
+                            return int(step.values.offsets[at])
+                        if at < len(positions):
+                            break
+        raise OffsetOutOfRange(byte_offset, *self._bytes(), f"{self.path} (in bytes; no record begins there)")
+
+    def _first_of(self, number: int) -> int:
+        """The last offset that is known to be before a segment, or at its beginning."""
+        marks = [mark for mark in self._marks if mark.segment <= number]
+        return min(marks[-1].count.following, *[m.count.following for m in marks if m.segment == number] or [2**63])
+
+    def _bytes(self) -> tuple[int, int]:
+        return self.segments[0].base, self.segments[-1].base + self.segments[-1].size
+
+
+def offset_of(log: Log, byte_offset: int) -> int:
+    """The offset in one of our logs, imported from a plain one, of the record that began at that byte."""
+    low, high = log.lowest_offset, log.next_offset
+    while low < high:
+        middle = (low + high) // 2
+        record = next(log.scan(middle, high), None)
+        if record is None:
+            high = middle
+            continue
+        said = int.from_bytes(dict(record.headers).get(BYTE_OFFSET) or b"", "big")
+        if BYTE_OFFSET not in dict(record.headers):
+            raise InvalidConfig(f"{log.path} does not come from a plain log: offset {record.offset} has no byte offset")
+        if said == byte_offset:
+            return int(record.offset)
+        if said < byte_offset:
+            low = record.offset + 1
+        else:
+            high = middle
+    raise OffsetOutOfRange(
+        byte_offset, log.lowest_offset, log.next_offset, f"{log.path} (no record began at that byte)"
+    )
+
+
+class PlainFormat:
+    """Directories of plain segmented logs."""
+
+    name = NAME
+    title = "the Kafka paper's plain segmented log: <byte offset>.store, no index"
+
+    def detect(self, directory: Directory) -> Detection | None:
+        """By the names, and by a record whose checksum matches."""
+        return detect_below(NAME, directory, _sniff)
+
+    def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> PlainLog:
+        """One log."""
+        return PlainLog(directory, damage=damage, strict=strict)
+
+    def place(self, topic: str, partition: int) -> str:
+        """There are no topics: a directory for each log."""
+        return f"{topic}-{partition}"
+
+    def write(
+        self,
+        log: Log,
+        directory: Directory,
+        *,
+        start: int,
+        end: int,
+        options: Mapping[str, object],
+        progress: Progress | None = None,
+    ) -> ExportReport:
+        """Stores; offsets become byte offsets."""
+        chosen = options_of(NAME, options, "head")
+        head = options.get("head", "u32")
+        if head not in ("u32", "u64"):
+            raise InvalidConfig(f'head must be "u32" or "u64", not {head!r}')
+        first = next((dict(record.headers).get(BYTE_OFFSET) for record in log.scan(start, end)), None)
+        base = int.from_bytes(first, "big") if first is not None and len(first) == 8 else 0
+        writer = _Writer(directory, _SHORT if head == "u32" else _LONG, base)
+        return write_segments(NAME, log, directory, start, end, writer, chosen, progress)
+
+
+class _Writer(SegmentWriter):
+    """Heads and values."""
+
+    names = (".store", "")
+    dense = False
+    kept_headers = (BYTE_OFFSET,)
+
+    def __init__(self, directory: Directory, frame: Frame, base: int) -> None:
+        super().__init__(directory)
+        self._frame = frame
+        self._next_byte = base
+        meta = [("offset", "<u8")] if frame is _SHORT else []
+        self._head = np.dtype([("checksum", f"<u{frame.length_at}"), ("length", f"<u{frame.length_size}"), *meta])
+
+    def remarks(self) -> tuple[str, ...]:
+        """Offsets are not kept."""
+        return NO_TIMES, "records are addressed by bytes; offsets are counted anew when it is read"
+
+    def name_of(self, offset: int) -> int:
+        """The byte where the segment begins."""
+        return self._next_byte
+
+    def sizes(self, rows: Rows) -> Numbers:
+        """Head, offset and value."""
+        lengths = rows.lengths
+        if self._frame is _LONG and not lengths.all():
+            raise ExportRefused('a record without a value would be taken for the end: export with head="u32"')
+        return lengths + self._head.itemsize
+
+    def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
+        """The checksum is put in when the rest is in its place."""
+        head = self._frame.head_size
+        heads = np.zeros(len(rows), self._head)
+        ends = np.cumsum(sizes)
+        heads["length"] = sizes - head
+        if self._frame is _SHORT:
+            heads["offset"] = self._next_byte + ends - sizes
+        data = woven(heads, rows)
+        starts, lengths, checksums = ends - sizes + head, sizes - head, np.empty(len(rows), np.int64)
+        kernel.crc32_of(data, memoryview(starts), memoryview(lengths), memoryview(checksums))
+        where = (ends - sizes)[:, None] + np.arange(4)
+        np.frombuffer(data, np.uint8)[where] = checksums.astype("<u4").view(np.uint8).reshape(-1, 4)
+        self._next_byte += int(ends[-1])
+        return data, b""
+
+
+def _frame_of(directory: Directory) -> Frame:
+    """Which head the records have; the short one if that cannot be told."""
+    seen = _first_record(directory)
+    return _SHORT if seen is None else seen[0]
+
+
+def _first_record(directory: Directory) -> tuple[Frame, str] | None:
+    """The first segment that begins with a record, and the head that it has."""
+    for segment in segment_files(directory, ".store", ".index")[0][:8]:
+        if segment.data is not None and segment.size > _SHORT.head_size:
+            storage = directory.open_shared(segment.data)
+            try:
+                data = storage.read(0, min(segment.size, 1 << 20))
+            finally:
+                storage.close()
+            for frame in (_SHORT, _LONG):
+                if _is_record(frame, data, segment.base):
+                    return frame, segment.data
+    return None
+
+
+def _is_record(frame: Frame, data: bytes, base: int) -> bool:
+    """Whether the first record has this head: its checksum matches, as far as it has been read."""
+    head = frame.head_size
+    length = int.from_bytes(data[frame.length_at : head], "little")
+    if length == 0:
+        return False
+    if length > len(data) - head:  # too long to look at all of it
+        return frame is _SHORT and int.from_bytes(data[head : head + 8], "little") == base
+    return crc32(data[head : head + length]) == int.from_bytes(data[: frame.length_at], "little")
+
+
+def _sniff(directory: Directory) -> Sniffed | None:
+    found, _ = segment_files(directory, ".store", ".index")
+    stores = [segment for segment in found if segment.data is not None]
+    if not stores:
+        return None
+    if not any(segment.size for segment in stores):
+        indexed = any(segment.index is not None for segment in found)
+        return None if indexed else Sniffed("empty stores without an index", False)
+    seen = _first_record(directory)
+    return None if seen is None else Sniffed(f"{seen[1]} begins with a record whose checksum matches", True)
+
+
+FORMAT = PlainFormat()

@@ -1,0 +1,256 @@
+"""RustLog: records with their offset, and a sparse index that nobody needs. Big endian.
+
+```
+topics/<topic>/partition-<n>/            (newer documents: topics/<topic>/partitions/<n>/)
+  00000000000000000000.log     [length u32][offset u64][payload]        length counts the payload only, at most 10 MiB
+  00000000000000000000.index   [offset u64][position u64]               for record 0 and every 100th after it
+```
+
+There is no checksum. What cannot be told from the bytes is taken from the neighbours: a record's offset is the one
+before it plus one. What is known to go wrong, and what is done:
+
+* the last record is not whole: it is cut off, as RustLog's documents say;
+* a write that failed half-way left a piece of a record, and the record follows again behind it: the piece is left out;
+* RustLog begins again at the segment's first offset when it is opened again, so that offsets restart: the records get
+  new offsets, and keep the old one in the header `rustlog.offset`;
+* the index is missing (RustLog never writes one), of an odd size, or wrong: it is not needed, and reported.
+
+Export writes segments of `segment_bytes` (default 256 MiB) with an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..batch import kernel
+from ..errors import ExportRefused
+from ..log.log import Log
+from ..storage import Directory
+from .damage import Kind
+from .foreign import Damage, Detection, ExportReport, Progress
+from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed
+from .layout import Sniffed, detect_topics
+from .numbering import Numbers, Trust
+from .walking import Cursor, SegmentFile, segment_files
+from .writing import Rows, SegmentWriter, options_of, woven, write_segments
+
+NAME = "rustlog"
+HEAD_BYTES = 12
+MAX_RECORD_BYTES = 10 << 20
+#: One record in so many has an entry in the index.
+INDEX_INTERVAL = 100
+_ENTRY_BYTES = 16
+_INDEX = np.dtype([("offset", ">u8"), ("position", ">u8")])
+
+
+class RustLogLog(FrameLog):
+    """A partition of RustLog, read only."""
+
+    format = NAME
+    frame = Frame(HEAD_BYTES, 0, 4, True, MAX_RECORD_BYTES)
+    trust = Trust.BARE
+
+    def _segments_of(self) -> list[SegmentFile]:
+        found, strangers = segment_files(self.directory, ".log", ".index", digits=r"\d{20}")
+        for name in strangers:
+            self.note(Kind.STRANGER, name, 0, "left alone")
+        for segment in found:
+            self._check_index(segment)
+        return [segment for segment in found if segment.data is not None]
+
+    def _check_index(self, segment: SegmentFile) -> None:
+        if segment.data is None:
+            self.note(Kind.MISSING_FILE, segment, 0, "an index without a log; left alone")
+        elif segment.index is None:
+            if segment.size:
+                self.note(Kind.MISSING_FILE, segment, 0, "there is no index; it is not needed")
+        elif segment.index_size % _ENTRY_BYTES:
+            odd = segment.index_size % _ENTRY_BYTES
+            at = segment.index_size - odd
+            self.note(Kind.TORN_INDEX, segment.index, at, f"{odd} bytes are no whole entry; the index is not needed")
+
+    def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
+        """A frame is a record; only its offset can be wrong."""
+        stored = np.empty(len(frames), np.int64)
+        kernel.numbers_at(frames.data, memoryview(frames.starts), -8, 8, True, memoryview(stored))
+        blank = (frames.lengths == 0) & (stored == 0)
+        return Parsed(frames.starts, frames.lengths, stored, blank=blank)
+
+    # --- finding the way again
+
+    def resync(self, segment: SegmentFile, cursor: Cursor) -> int | None:
+        """The nearest record that the index points at, or that is known by its offset and its neighbour's."""
+        wanted = cursor.count.stored + 1
+        start = cursor.position + 1
+        end = self._indexed_after(segment, cursor) or segment.size
+        for size in RESYNC_BYTES:
+            found = self._search(segment, start, min(end, start + size), range(wanted, wanted + 64))
+            if found is not None:
+                return found
+        return end if end < segment.size else None
+
+    def _indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
+        count = segment.index_size // _ENTRY_BYTES
+        entries = np.frombuffer(self.read_index(segment, 0, count * _ENTRY_BYTES), _INDEX)
+        behind = entries[(entries["position"] > cursor.position) & (entries["position"] < segment.size)]
+        for offset, position in behind.tolist():
+            if self._is_record(segment, position, offset):
+                return int(position)
+        return None
+
+    def rewritten(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> int | None:
+        """A record with the same offset that begins within this one."""
+        offset = int.from_bytes(frames.data[4:HEAD_BYTES], "big")
+        end = cursor.position + HEAD_BYTES + int(frames.lengths[0])
+        return self._search(segment, cursor.position + HEAD_BYTES, end, range(offset, offset + 1))
+
+    def _search(self, segment: SegmentFile, start: int, end: int, offsets: range) -> int | None:
+        """The first byte from `start` to `end` where a record with one of these offsets begins, and another follows."""
+        high = {offset >> 8 for offset in offsets if 0 <= offset < 2**63}
+        window = bytes(self.read_data(segment, start, min(segment.size, end + HEAD_BYTES) - start))
+        candidates = set()
+        for prefix in high:  # the upper seven bytes of the offset, which stand at byte 4 of a record
+            pattern = prefix.to_bytes(7, "big")
+            at = window.find(pattern, 4)
+            while at >= 0:
+                candidates.add(at - 4)
+                at = window.find(pattern, at + 1)
+        for at in sorted(candidates):
+            offset = int.from_bytes(window[at + 4 : at + HEAD_BYTES], "big")
+            if start + at < end and offset in offsets and self._is_record(segment, start + at, offset):
+                return start + at
+        return None
+
+    def _is_record(self, segment: SegmentFile, position: int, offset: int) -> bool:
+        """Whether a record with that offset lies there, and the next one (or the end of the file) behind it."""
+        if position + HEAD_BYTES > segment.size:
+            return False
+        head = self.read_data(segment, position, HEAD_BYTES)
+        length = int.from_bytes(head[:4], "big")
+        end = position + HEAD_BYTES + length
+        if int.from_bytes(head[4:], "big") != offset or length > MAX_RECORD_BYTES or end > segment.size:
+            return False
+        if end == segment.size:
+            return True
+        rest = bytes(self.read_data(segment, end, min(HEAD_BYTES, segment.size - end)))
+        if len(rest) < HEAD_BYTES:
+            return False
+        return int.from_bytes(rest[4:], "big") == offset + 1
+
+    def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+        """Say if entries of the index point at something else than these records."""
+        assert stored is not None
+        last = min(
+            cursor.entry + _ENTRY_BYTES * (len(positions) + 1), segment.index_size // _ENTRY_BYTES * _ENTRY_BYTES
+        )
+        entries = np.frombuffer(self.read_index(segment, cursor.entry, last - cursor.entry), _INDEX)
+        at, offsets = entries["position"].astype(np.int64), entries["offset"].astype(np.int64)
+        passed = (
+            int(np.argmax(np.append(at >= positions[0], True))) if cursor.loose else 0
+        )  # for what could not be read
+        at, offsets = at[passed:], offsets[passed:]
+        beyond = np.flatnonzero((at > positions[-1]) | (at < positions[0]))
+        here = int(beyond[0]) if len(beyond) else len(at)
+        found = np.searchsorted(positions, at[:here])
+        odd = (positions[found] != at[:here]) | (stored[found] != offsets[:here])
+        odd[1:] |= np.diff(at[:here]) <= 0
+        wrong = np.flatnonzero(odd)
+        if len(wrong):
+            entry = cursor.entry + _ENTRY_BYTES * (passed + int(wrong[0]))
+            self.note(Kind.BAD_INDEX, segment.index or "", entry, "an entry that points at no record; it is not needed")
+        return cursor.entry + _ENTRY_BYTES * (passed + here)
+
+    def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
+        """Say if the index has entries that do not point at any of the records."""
+        if segment.index is None or cursor.entry + _ENTRY_BYTES > segment.index_size:
+            return
+        entry = self.read_index(segment, cursor.entry, _ENTRY_BYTES)
+        if int.from_bytes(entry[8:], "big") < segment.size:
+            self.note(Kind.BAD_INDEX, segment.index, cursor.entry, "an entry that is out of order; it is not needed")
+        else:
+            offset = int.from_bytes(entry[:8], "big")
+            detail = f"an entry for offset {offset}, which is not in the log any more"
+            self.note(Kind.INDEX_AHEAD, segment.index, cursor.entry, detail, "cut", offset=cursor.count.following)
+
+
+class RustLogFormat:
+    """RustLog's directories."""
+
+    name = NAME
+    title = "RustLog: topics/<topic>/partition-<n>/, records with their offset, sparse index"
+
+    def detect(self, directory: Directory) -> Detection | None:
+        """By the names, and by a first record that has the offset that the name says."""
+        return detect_topics(NAME, directory, _sniff)
+
+    def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> RustLogLog:
+        """One partition."""
+        return RustLogLog(directory, damage=damage, strict=strict)
+
+    def place(self, topic: str, partition: int) -> str:
+        """As its documents have it."""
+        return f"topics/{topic}/partition-{partition}"
+
+    def write(
+        self,
+        log: Log,
+        directory: Directory,
+        *,
+        start: int,
+        end: int,
+        options: Mapping[str, object],
+        progress: Progress | None = None,
+    ) -> ExportReport:
+        """Segments and their indexes."""
+        chosen = options_of(NAME, options)
+        return write_segments(NAME, log, directory, start, end, _Writer(directory), chosen, progress)
+
+
+class _Writer(SegmentWriter):
+    """Heads and values of RustLog."""
+
+    names = (".log", ".index")
+    digits = 20
+    kept_headers = (f"{NAME}.offset",)
+
+    def sizes(self, rows: Rows) -> Numbers:
+        """Head and payload."""
+        lengths = rows.lengths
+        if len(lengths) and int(lengths.max()) > MAX_RECORD_BYTES:
+            raise ExportRefused(f"RustLog takes up to 10 MiB, and there is a record of {int(lengths.max()):,} bytes")
+        return lengths + HEAD_BYTES
+
+    def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
+        """Every hundredth record gets an entry."""
+        heads = np.empty(len(rows), np.dtype([("length", ">u4"), ("offset", ">u8")]))
+        heads["length"], heads["offset"] = sizes - HEAD_BYTES, rows.offsets
+        chosen = (rows.offsets - self.base) % INDEX_INTERVAL == 0
+        entries = np.empty(int(chosen.sum()), _INDEX)
+        entries["offset"] = rows.offsets[chosen]
+        entries["position"] = (position + np.cumsum(sizes) - sizes)[chosen]
+        return woven(heads, rows), entries.tobytes()
+
+
+def _sniff(directory: Directory) -> Sniffed | None:
+    found, _ = segment_files(directory, ".log", ".index", digits=r"\d{20}")
+    logs = [segment for segment in found if segment.data is not None]
+    if not logs:
+        return None
+    for segment in logs:
+        if segment.size >= HEAD_BYTES:
+            storage = directory.open_shared(segment.data or "")
+            try:
+                head = storage.read(0, HEAD_BYTES)
+            finally:
+                storage.close()
+            length, offset = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
+            if offset == segment.base and length <= MAX_RECORD_BYTES and head[:1] == b"\0":
+                return Sniffed(f"{segment.data} begins with a record of {length} bytes and offset {offset}", True)
+    if any(segment.size for segment in logs):
+        return None
+    return Sniffed("segment files of 20 digits, all empty", False)
+
+
+FORMAT = RustLogFormat()

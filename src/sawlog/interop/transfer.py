@@ -1,0 +1,348 @@
+"""Copying whole logs: from another system into ours, and out again.
+
+*Import* keeps offsets: a record has the same offset here as in the source (`ForeignLog.tables` says which), and where
+the source has a gap, so has the copy (an empty batch stands for it, as Kafka's compaction leaves them). That is all
+that is needed to go on after an interruption: `log.next_offset` says which record is next. Before anything is appended
+to a log that holds something already, its last record is compared with the source's at that offset, so that nothing
+is ever appended to the copy of another log. There is no state file.
+
+*Export* writes beside the target and renames at the end: a directory of the target's name is always a whole one.
+
+Memory: some megabytes, or the largest record if that is larger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import ExportRefused, ImportMismatch, InvalidConfig, OffsetOutOfRange, RecordRemoved, TopicNotFound
+from ..log.log import Log
+from ..storage import Directory, FileDirectory
+from ..topics.store import Store
+from ..topics.topic import Topic
+from .damage import Finding, ForeignReport
+from .detection import detected_or_named, format_named, open_place
+from .foreign import Damage, Detection, ExportReport, ForeignLog, ImportJob, Place, Progress, TopicFormat
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: What an unfinished export is called until it is whole.
+_PARTIAL = ".partial"
+
+
+@dataclass(frozen=True, slots=True)
+class LogImport:
+    """What was done for one log."""
+
+    place: Place
+    #: The directory of the log that it went to.
+    target: str
+    #: Where this run began; above the source's lowest offset if an earlier one had been interrupted.
+    start_offset: int
+    next_offset: int
+    #: Copied by this run.
+    records: int
+    #: Bytes of the source's files.
+    size_bytes: int
+    report: ForeignReport
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What was done, log by log."""
+
+    format: str
+    source: str
+    logs: tuple[LogImport, ...]
+    seconds: float
+
+    @property
+    def records(self) -> int:
+        """Copied by this run."""
+        return sum(each.records for each in self.logs)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the source's files."""
+        return sum(each.size_bytes for each in self.logs)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was not as it should be, in all logs."""
+        return tuple(finding for each in self.logs for finding in each.report)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Import
+
+
+def import_log(
+    source: str | PathLike[str] | ForeignLog,
+    target: Log | Store,
+    *,
+    format: str | None = None,
+    topic: str | None = None,
+    only: str | None = None,
+    settings: Mapping[str, object] | None = None,
+    damage: Damage = "stop",
+    timestamp: int | None = None,
+    resume: bool = True,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Copy another system's log, or all that a directory of it holds, keeping offsets; run again, it goes on.
+
+    Into a `Log` goes one log. Into a `Store` go all that are there: topics are made where they are missing (with these
+    `settings`), under the names that the source has; one that has none becomes `topic`, or is named after its
+    directory. `only` is for one topic of several. A topic that holds records already is continued if it is a beginning
+    of the same log (`ImportMismatch` if not); with `resume=False` it is refused. `damage="skip"` leaves out what cannot
+    be read, with a line in the report. `timestamp` (ms) is for records of systems that keep no time; by default it is
+    the time of the import.
+    """
+    started = time.monotonic()
+    if isinstance(source, ForeignLog):
+        places: tuple[Place, ...] = (Place(source.path),)
+        name, path, sizes = source.format, source.path, [source.size_bytes]
+    else:
+        found = detected_or_named(source, format)
+        places, name, path = _chosen(found, only), found.format, found.path
+        sizes = [_size_of(place) for place in places]
+    done: list[LogImport] = []
+    for number, (place, log) in enumerate(zip(places, _targets(places, target, topic, settings or {}), strict=True)):
+        job = ImportJob(_shifted(progress, sum(sizes[:number]), sum(sizes)), timestamp)
+        if isinstance(source, ForeignLog):
+            done.append(_import_one(place, source, log, job, resume))
+        else:  # one after the other: a server may have more logs than a process may have open files
+            with open_place(place, name, damage=damage) as each:
+                done.append(_import_one(place, each, log, job, resume))
+    if progress is not None:
+        progress(sum(sizes), sum(sizes))  # also what is no part of a log
+    return ImportReport(name, path, tuple(done), time.monotonic() - started)
+
+
+def _chosen(found: Detection, only: str | None) -> tuple[Place, ...]:
+    """The logs of one topic, or all."""
+    if only is None:
+        return found.places
+    chosen = tuple(place for place in found.places if place.topic == only)
+    if not chosen:
+        known = ", ".join(dict.fromkeys(str(place.topic) for place in found.places if place.topic is not None))
+        raise TopicNotFound(f"there is no topic {only!r} in {found.path}; there are {known or 'none with a name'}")
+    return chosen
+
+
+def _size_of(place: Place) -> int:
+    """Bytes of its files, for those who watch."""
+    directory = FileDirectory(place.path, create=False)
+    try:
+        return sum(directory.size(name) for name in directory.names() if not name.endswith("index"))
+    finally:
+        directory.close()
+
+
+def _shifted(progress: Progress | None, behind: int, total: int) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda done, _: progress(min(behind + done, total), total)
+
+
+def _targets(
+    places: tuple[Place, ...], target: Log | Store, topic: str | None, settings: Mapping[str, object]
+) -> Iterator[Log]:
+    if isinstance(target, Log):
+        if len(places) != 1:
+            raise InvalidConfig(f"there are {len(places)} logs in the source: name one of them, or import into a store")
+        return iter([target])
+    named = [_topic_of(place, places, topic) for place in places]
+    topics: dict[str, Topic] = {}
+    for name in dict.fromkeys(named):
+        count = 1 + max(place.partition for place, own in zip(places, named, strict=True) if own == name)
+        topics[name] = target.create_topic(name, partitions=count, exist_ok=True, **settings)
+        if topics[name].partitions < count:
+            raise ImportMismatch(
+                f"the topic {name!r} has {topics[name].partitions} partitions and the source {count}; add some first"
+            )
+    return (topics[name].partition(place.partition) for place, name in zip(places, named, strict=True))
+
+
+def _topic_of(place: Place, places: tuple[Place, ...], topic: str | None) -> str:
+    """The topic that a log becomes. A name that was given is for a source with one topic, or with none."""
+    if topic is not None:
+        if len({each.topic for each in places}) > 1:
+            raise InvalidConfig("the source holds several topics, which keep their names; `topic` is for a single one")
+        return topic
+    return place.topic if place.topic is not None else place.path.rstrip("/").rpartition("/")[2]
+
+
+def _import_one(place: Place, source: ForeignLog, log: Log, job: ImportJob, resume: bool) -> LogImport:
+    _prepare(source, log, resume)
+    start = log.next_offset
+    records = source.copy_to(log, job)
+    log.sync()
+    return LogImport(place, log.path, start, log.next_offset, records, source.size_bytes, source.report)
+
+
+def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
+    """See that what the log holds is a beginning of the source; an empty log begins where the source does."""
+    lowest, following = log.lowest_offset, log.next_offset
+    first = source.lowest_offset
+    if lowest == following:
+        if following > first:
+            raise ImportMismatch(
+                f"{log.path} is empty and goes on at offset {following}, but {source.path} begins at {first}: offsets "
+                "cannot be kept; import into a new log"
+            )
+        log.advance(first)
+        return
+    if not resume:
+        raise ImportMismatch(f"{log.path} holds records already, and this import was not to go on with another")
+    if following <= first or not _same_record(source, log, following - 1):
+        raise ImportMismatch(
+            f"{log.path} holds offsets {lowest} to {following - 1}, which are not a beginning of {source.path}; "
+            "import into a new log"
+        )
+
+
+def _same_record(source: ForeignLog, log: Log, offset: int) -> bool:
+    """Whether both have the same at that offset: the same value, or both nothing because it lies in a gap."""
+    try:
+        value = [log.read(offset).value]
+    except RecordRemoved:
+        value = []
+    try:
+        found = [row for table in source.tables(offset, offset + 1, ("value",)) for row in table.column(0).to_pylist()]
+    except OffsetOutOfRange:
+        return False
+    return found == value
+
+
+def copy_records(source: ForeignLog, log: Log, job: ImportJob) -> int:
+    """Append what the source has from `log.next_offset` on, as Arrow; how many records."""
+    copied = 0
+    for table in source.tables(log.next_offset, None, ("offset", "value", "headers"), progress=job.progress):
+        offsets = table.column(0).to_numpy()
+        for first, last in _runs(offsets):
+            log.advance(int(offsets[first]))
+            log.append_arrow(_rows(table, first, last, job.timestamp), expect_offset=int(offsets[first]))
+        copied += len(offsets)
+    return copied
+
+
+def _runs(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[tuple[int, int]]:
+    """The stretches of consecutive offsets."""
+    if not len(offsets):
+        return
+    ends = [*(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
+    first = 0
+    for last in ends:
+        yield first, last
+        first = last
+
+
+def _rows(table: pa.RecordBatch, first: int, last: int, timestamp: int | None) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    part = table.slice(first, last - first)
+    names, arrays = ["value"], [part.column(1)]
+    if len(part.column(2).flatten()):
+        names.append("headers")
+        arrays.append(part.column(2))
+    if timestamp is not None:
+        names.append("timestamp")
+        arrays.append(pa.repeat(pa.scalar(timestamp, pa.int64()), part.num_rows))
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Export
+
+
+def export_log(
+    log: Log,
+    path: str | PathLike[str],
+    *,
+    format: str,
+    start: int | None = None,
+    end: int | None = None,
+    progress: Progress | None = None,
+    **options: object,
+) -> ExportReport:
+    """Write a log as another system would have: one log into one directory, which must be empty or not there yet.
+
+    `options` are the format's own (see its module), `segment_bytes` for all but Kafka's among them. The directory
+    appears when it is whole; what the format has no place for is counted in the report.
+    """
+    chosen = format_named(format)
+    first = log.lowest_offset if start is None else start
+    last = log.next_offset if end is None else min(end, log.next_offset)
+    if not log.lowest_offset <= first <= last:
+        raise OffsetOutOfRange(first, log.lowest_offset, log.next_offset, log.path)
+    with ExitStack() as held:
+        parent, name = _parent_of(str(path), held)
+        _check_target(parent, name)
+        partial = name + _PARTIAL
+        parent.remove_child(partial)
+        directory = parent.child(partial, create=True)
+        try:
+            report = chosen.write(log, directory, start=first, end=last, options=options, progress=progress)
+            directory.sync()
+        except BaseException:
+            directory.close()
+            parent.remove_child(partial)
+            raise
+        directory.close()
+        parent.remove_child(name)
+        parent.rename(partial, name)
+        parent.sync()
+    return replace(report, path=str(path))
+
+
+def export_topic(
+    topic: Topic,
+    path: str | PathLike[str],
+    *,
+    format: str,
+    progress: Progress | None = None,
+    **options: object,
+) -> tuple[ExportReport, ...]:
+    """Write all partitions of a topic below a data directory, each where the other system would keep it."""
+    chosen = format_named(format)
+    if isinstance(chosen, TopicFormat):
+        return chosen.write_topic(topic, str(path), options=options, progress=progress)
+    logs = [topic.partition(number) for number in range(topic.partitions)]
+    total, behind = sum(log.size_bytes for log in logs), 0
+    made: list[ExportReport] = []
+    for number, log in enumerate(logs):
+        step = _shifted(progress, behind, total)
+        target = f"{path}/{chosen.place(topic.name, number)}"
+        made.append(export_log(log, target, format=format, progress=step, **options))  # type: ignore[arg-type]
+        behind += log.size_bytes
+    return tuple(made)
+
+
+def _parent_of(path: str, held: ExitStack) -> tuple[Directory, str]:
+    parent, _, name = path.rstrip("/").rpartition("/")
+    if name in ("", ".", ".."):
+        raise ExportRefused(f"{path!r} is not a directory that can be written anew: name one below it")
+    directory = FileDirectory(parent or ("/" if path.startswith("/") else "."))
+    held.callback(directory.close)
+    return directory, name
+
+
+def _check_target(parent: Directory, name: str) -> None:
+    if name in parent.names():
+        raise ExportRefused(f"{parent.path}/{name} is a file")
+    if name in parent.children():
+        there = parent.child(name)
+        try:
+            if there.names() or there.children():
+                raise ExportRefused(f"{there.path} is not empty: export to a new directory")
+        finally:
+            there.close()

@@ -1,0 +1,294 @@
+"""Reading a log from its first byte on, some megabytes at a time: what the formats without a server have in common.
+
+A format says how to go one step (`step`): from a `Cursor`, which is all that has to be remembered, over some records
+to the next one. Everything else follows: a scan is a walk, a survey is a walk that looks at nothing, and reading at an
+offset is a walk from the last place before it where somebody has been. One such place is kept for each few megabytes.
+
+Offsets may depend on everything before them (see `numbering`), so the first walk begins at the beginning.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from abc import abstractmethod
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import LogNotFound, OffsetOutOfRange
+from ..storage import Directory, Storage
+from .columns import Values
+from .damage import Finding, ForeignReport, Kind, Outcome
+from .foreign import Damage, ForeignLog, Progress
+from .numbering import Count
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: How much is read at once.
+CHUNK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One segment: the file with its records, and its index if there is one."""
+
+    base: int
+    data: str | None
+    index: str | None
+    size: int
+    index_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a walk is: in which segment, at which byte of its data and of its index, and how far the offsets are."""
+
+    segment: int
+    position: int
+    entry: int
+    count: Count
+    #: Whether what lies before could not be read, so that offsets may jump.
+    loose: bool = False
+
+    def to(self, position: int, count: Count | None = None, *, entry: int | None = None, loose: bool = False) -> Cursor:
+        """Further on in the same segment."""
+        return Cursor(
+            self.segment,
+            position,
+            self.entry if entry is None else entry,
+            self.count if count is None else count,
+            loose,
+        )
+
+
+def _following(cursor: Cursor) -> int:
+    return cursor.count.following
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """What one step went over: records, then perhaps something that could not be read, then where to go on."""
+
+    after: Cursor
+    values: Values | None = None
+    lost: Finding | None = None
+
+
+class WalkedLog(ForeignLog):
+    """A log that is read by walking. A format provides `_segments_of`, `_enter` where it needs to, and `step`."""
+
+    def __init__(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> None:
+        super().__init__(directory.path, damage=damage)
+        self.directory = directory
+        self.strict = strict
+        self._report = ForeignReport()
+        self._open: tuple[str, Storage] | None = None
+        self.segments: list[SegmentFile] = self._segments_of()
+        if not self.segments:
+            raise LogNotFound(
+                errno.ENOENT, f"there is no log of {self.format} in {directory.path}: it holds no segment"
+            )
+        self._marks: list[Cursor] = [self.enter(0, None)]
+        self._ended: Cursor | None = None
+
+    # --- what a format has to say
+
+    @abstractmethod
+    def _segments_of(self) -> list[SegmentFile]:
+        """The segments, in order."""
+
+    @abstractmethod
+    def step(self, cursor: Cursor) -> Step:
+        """Read on from there; the cursor stands in a segment, perhaps at its end."""
+
+    #: Where the data and the index of a segment begin.
+    first_position = 0
+    first_entry = 0
+
+    @property
+    def lowest_offset(self) -> int:
+        """The base of the first segment."""
+        return self.segments[0].base
+
+    # --- walking
+
+    def enter(self, number: int, before: Cursor | None) -> Cursor:
+        """The beginning of a segment, after another or as the first; says so if the two do not join."""
+        if number >= len(self.segments):
+            assert before is not None
+            return Cursor(number, 0, 0, before.count)
+        segment = self.segments[number]
+        following = segment.base if before is None else before.count.following
+        if segment.base > following and segment.size:
+            detail = f"offsets {following} to {segment.base - 1} are in no file"
+            self.note(Kind.GAP, segment, 0, detail, "missing", offset=following)
+            following = segment.base
+        elif segment.base > following:
+            following = segment.base  # an empty segment: nothing is known to be missing, but offsets go on there
+        elif segment.base < following and segment.size:
+            detail = f"the segment begins at offset {segment.base}, the one before it ends at {following - 1}"
+            self.note(Kind.RESTART, segment, 0, f"{detail}; its records get offsets from {following} on")
+        return Cursor(number, self.first_position, self.first_entry, Count(segment.base - 1, following))
+
+    def walk(self, start: int | None = None) -> Iterator[Step]:
+        """From the last place before offset `start` where somebody has been (None: from where nobody has), to the
+        end."""
+        cursor = self._marks[-1] if start is None else self._mark_before(start)
+        while cursor.segment < len(self.segments):
+            self.check_open()
+            step = self.step(cursor)
+            assert step.after != cursor, f"no way on from {cursor}"
+            cursor = step.after
+            self._remember(cursor)
+            yield step
+        self._ended = cursor
+
+    def _mark_before(self, start: int) -> Cursor:
+        """The first of the last places that are not behind `start`: what could not be read there has to be met."""
+        last = max(bisect_right(self._marks, start, key=_following) - 1, 0)
+        return self._marks[bisect_left(self._marks, _following(self._marks[last]), key=_following)]
+
+    def _remember(self, cursor: Cursor) -> None:
+        last = self._marks[-1]
+        if (cursor.segment, cursor.position, cursor.entry) > (last.segment, last.position, last.entry):
+            self._marks.append(cursor)
+
+    def _survey(self) -> Cursor:
+        if self._ended is None:
+            for _ in self.walk():
+                pass
+        assert self._ended is not None
+        return self._ended
+
+    @property
+    def next_offset(self) -> int:
+        """Behind the last record; the first call reads through the log."""
+        return self._survey().count.following
+
+    @property
+    def report(self) -> ForeignReport:
+        """All findings; the first call reads through the log."""
+        self._survey()
+        return self._report
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the files with records."""
+        return sum(segment.size for segment in self.segments)
+
+    def tables(
+        self, start: int, end: int | None, columns: Sequence[str], *, progress: Progress | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a range, some megabytes at a time."""
+        self.check_open()
+        total = self.size_bytes
+        for step in self.walk(start):
+            if step.values is not None:
+                values = step.values.between(start, end)
+                if len(values):
+                    yield values.to_arrow(columns)
+            if step.lost is not None and self.damage == "stop" and _within(step.lost, start, end):
+                raise step.lost.error(self.path)
+            if progress is not None:
+                progress(self._passed(step.after), total)
+            if end is not None and step.after.count.following >= end:
+                return
+        if progress is not None and total == 0:
+            progress(0, 0)
+        if end is None and self._ended is not None and start > self._ended.count.following:
+            raise OffsetOutOfRange(start, self.lowest_offset, self._ended.count.following, self.path)
+
+    def _passed(self, cursor: Cursor) -> int:
+        return sum(segment.size for segment in self.segments[: cursor.segment]) + cursor.position
+
+    # --- findings
+
+    def note(
+        self,
+        kind: Kind,
+        segment: SegmentFile | str,
+        position: int,
+        detail: str,
+        outcome: Outcome = "mended",
+        *,
+        size_bytes: int = 0,
+        offset: int | None = None,
+    ) -> Finding:
+        """Write a finding down; raises it if this log is to be as it should be."""
+        file = segment if isinstance(segment, str) else segment.data or segment.index or ""
+        finding = Finding(kind, file, position, detail, outcome, size_bytes, offset)
+        self._report.add(finding)
+        if self.strict and kind is not Kind.STRANGER:
+            raise finding.error(self.path)
+        return finding
+
+    # --- files
+
+    def read_data(self, segment: SegmentFile, position: int, size: int) -> memoryview:
+        """Bytes of a segment's data."""
+        return memoryview(self._storage(segment.data or "").read(position, size))
+
+    def read_index(self, segment: SegmentFile, position: int, size: int) -> bytes:
+        """Bytes of a segment's index."""
+        if segment.index is None or size <= 0:
+            return b""
+        storage = self.directory.open_shared(segment.index)
+        try:
+            return storage.read(position, size)
+        finally:
+            storage.close()
+
+    def _storage(self, name: str) -> Storage:
+        if self._open is not None and self._open[0] == name:
+            return self._open[1]
+        self.let_go()
+        self._open = name, self.directory.open_shared(name)
+        return self._open[1]
+
+    def let_go(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    def close(self) -> None:
+        """Close the files and the directory."""
+        if not self._closed:
+            super().close()
+            self.let_go()
+            self.directory.close()
+
+
+def _within(lost: Finding, start: int, end: int | None) -> bool:
+    return lost.offset is None or (lost.offset >= start and (end is None or lost.offset < end))
+
+
+def segment_files(
+    directory: Directory, data_suffix: str, index_suffix: str, *, digits: str = r"\d{1,20}"
+) -> tuple[list[SegmentFile], list[str]]:
+    """Files named after a number, in pairs and sorted by it; and the names that are no such thing."""
+    pattern = re.compile(rf"({digits})({re.escape(data_suffix)}|{re.escape(index_suffix)})")
+    found: dict[int, dict[str, str]] = {}
+    strangers: list[str] = []
+    for name in directory.names():
+        match = pattern.fullmatch(name)
+        if (
+            match is None
+            or int(match[1]) >= 2**62
+            or match[2] in found.get(int(match[1]), {})
+            or not directory.exists(name)
+        ):
+            strangers.append(name)
+        else:
+            found.setdefault(int(match[1]), {})[match[2]] = name
+    made = []
+    for base, names in sorted(found.items()):
+        data, index = names.get(data_suffix), names.get(index_suffix)
+        made.append(SegmentFile(base, data, index, _size(directory, data), _size(directory, index)))
+    return made, strangers
+
+
+def _size(directory: Directory, name: str | None) -> int:
+    return 0 if name is None else directory.size(name)

@@ -1,0 +1,275 @@
+"""Writing a log as another system would: what the formats without a server have in common.
+
+Records come from our log as Arrow, a megabyte or so at a time, and go into segments. A segment ends before the record
+that would take it past `segment_bytes`, and, in formats whose index counts records, before a gap: the next one is
+named after the offset behind it. What a format has no place for is counted, not refused.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..batch import kernel
+from ..errors import ExportRefused, InvalidConfig
+from ..log.log import Log
+from ..storage import Directory, Storage
+from .foreign import ExportReport, Progress
+from .numbering import Numbers
+
+DEFAULT_SEGMENT_BYTES = 256 << 20
+#: Positions of some formats have 32 bits; none needs more than this.
+_MOST_SEGMENT_BYTES = 2**32 - 1
+#: A log with more gaps than this is no longer written as so many files.
+_MOST_SEGMENTS = 100_000
+
+NO_TIMES = "the format keeps no times"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What can be set about an export."""
+
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+
+
+def options_of(format: str, options: Mapping[str, object], *others: str) -> WriteOptions:
+    """The common options; `InvalidConfig` for one that neither these nor `others` are."""
+    unknown = set(options) - {"segment_bytes", *others}
+    if unknown:
+        known = ", ".join(("segment_bytes", *others))
+        raise InvalidConfig(f"{format} has no option {', '.join(sorted(unknown))}; there are {known}")
+    size = options.get("segment_bytes", DEFAULT_SEGMENT_BYTES)
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MOST_SEGMENT_BYTES:
+        raise InvalidConfig(f"segment_bytes must be between 1 and {_MOST_SEGMENT_BYTES}, not {size!r}")
+    return WriteOptions(size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Records to write: consecutive in the log, or not."""
+
+    offsets: Numbers
+    values: pa.Array
+    #: Numbers from headers that the format has a place for, by the header's name; 0 where a record has none.
+    extras: Mapping[str, Numbers]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def lengths(self) -> Numbers:
+        """Bytes of each value."""
+        ends = np.frombuffer(self.values.buffers()[1], np.int32)[self.values.offset :][: len(self.values) + 1]
+        return np.diff(ends).astype(np.int64)
+
+    def slice(self, first: int, last: int) -> Rows:
+        """Some of them."""
+        extras = {name: numbers[first:last] for name, numbers in self.extras.items()}
+        return Rows(self.offsets[first:last], self.values.slice(first, last - first), extras)
+
+
+class SegmentWriter:
+    """Writes one segment after the other. A format says how large a record is and what its bytes are."""
+
+    #: The suffixes of data and index; "" if there is none.
+    names = ("", "")
+    #: How many digits a file's name has at least.
+    digits = 1
+    #: Whether a segment's index counts records, so that there can be no gap in it.
+    dense = True
+    #: Headers that the format has a place for.
+    kept_headers: tuple[str, ...] = ()
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._data: Storage | None = None
+        self._index: Storage | None = None
+        self.base = 0
+        self.files: list[str] = []
+        self.size_bytes = 0
+        self.largest_index_bytes = 0
+
+    @abstractmethod
+    def sizes(self, rows: Rows) -> Numbers:
+        """Bytes that each record takes in the data."""
+
+    @abstractmethod
+    def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[bytes | memoryview, bytes]:
+        """The bytes of these records for the data, from a position of it on, and for the index."""
+
+    def name_of(self, offset: int) -> int:
+        """What a segment is called that begins with the record at this offset."""
+        return offset
+
+    def index_head(self) -> bytes:
+        """What an index begins with."""
+        return b""
+
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of the format should know, once all is written."""
+        return (NO_TIMES,)
+
+    def begin(self, offset: int) -> None:
+        """Open the next segment."""
+        self.end()
+        self.base = self.name_of(offset)
+        if len(self.files) > 2 * _MOST_SEGMENTS:
+            raise ExportRefused("the log has too many gaps: this format would need a file for each of them")
+        self._data = self._create(self.names[0])
+        self._index = self._create(self.names[1]) if self.names[1] else None
+
+    def _create(self, suffix: str) -> Storage:
+        name = f"{self.base:0{self.digits}d}{suffix}"
+        self.files.append(name)
+        return self._directory.create(name)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a segment to write to."""
+        return self._data is not None
+
+    @property
+    def position(self) -> int:
+        """How large the segment is."""
+        return 0 if self._data is None else self._data.size
+
+    def put(self, rows: Rows, sizes: Numbers) -> None:
+        """Write records to the segment that is open."""
+        assert self._data is not None
+        data, index = self.encode(rows, sizes, self._data.size)
+        if self._index is not None and index:
+            self._index.append(self.index_head() + index if self._index.size == 0 else index)
+        self._data.append(data)
+        self.size_bytes += len(data)
+
+    def end(self) -> None:
+        """Make the segment durable, and close it."""
+        if self._index is not None:
+            self.largest_index_bytes = max(self.largest_index_bytes, self._index.size)
+        for storage in (self._data, self._index):
+            if storage is not None:
+                storage.sync()
+                storage.close()
+        self._data = self._index = None
+
+    def abandon(self) -> None:
+        """Close what is open; it is going to be deleted."""
+        for storage in (self._data, self._index):
+            if storage is not None:
+                storage.close()
+
+
+def woven(heads: np.ndarray[tuple[int], np.dtype[np.void]], rows: Rows) -> memoryview:
+    """Each head and its value, back to back."""
+    head_size = heads.dtype.itemsize
+    lengths = rows.lengths
+    out = memoryview(bytearray(int(lengths.sum()) + head_size * len(rows)))
+    ends = memoryview(rows.values.buffers()[1]).cast("B").cast("i")
+    kernel.weave(
+        out, memoryview(heads.tobytes()), head_size, ends, rows.values.offset, content_of(rows.values), len(rows)
+    )
+    return out
+
+
+def content_of(values: pa.Array) -> memoryview:
+    """The bytes of a binary array."""
+    buffer = values.buffers()[2]
+    return memoryview(b"") if buffer is None else memoryview(buffer).cast("B")
+
+
+def write_segments(
+    format: str,
+    log: Log,
+    directory: Directory,
+    start: int,
+    end: int,
+    writer: SegmentWriter,
+    options: WriteOptions,
+    progress: Progress | None,
+) -> ExportReport:
+    """Write the records of a range with this writer."""
+    dropped: Counter[str] = Counter()
+    following, records, total = start, 0, log.size_bytes
+    try:
+        writer.begin(start)
+        for rows in _rows_of(log, start, end, writer.kept_headers, dropped):
+            for part, sizes in _parts(rows, writer, following, options.segment_bytes):
+                writer.put(part, sizes)
+                following = int(part.offsets[-1]) + 1
+            records += len(rows)
+            if progress is not None:
+                progress(total * (following - start) // max(end - start, 1), total)
+        if writer.dense and following < end:
+            writer.begin(end)  # so that the next record gets the offset that it would get here
+        writer.end()
+    except BaseException:
+        writer.abandon()
+        raise
+    return ExportReport(
+        format,
+        directory.path,
+        start,
+        end,
+        records,
+        writer.size_bytes,
+        tuple(writer.files),
+        {name: count for name, count in dropped.items() if count},
+        writer.remarks(),
+    )
+
+
+def _parts(rows: Rows, writer: SegmentWriter, following: int, limit: int) -> Iterator[tuple[Rows, Numbers]]:
+    """Stretches that go into one segment each; the writer is at that segment when they are given."""
+    sizes = writer.sizes(rows)
+    holes = np.flatnonzero(rows.offsets != np.concatenate(([following], rows.offsets[:-1] + 1))).tolist()
+    stops = [*(holes if writer.dense else []), len(rows)]
+    first = 0
+    for stop in stops:
+        while first < stop:
+            ends = writer.position + np.cumsum(sizes[first:stop])
+            fit = int(np.searchsorted(ends, limit, "right"))
+            if fit == 0 and writer.position:
+                writer.begin(int(rows.offsets[first]))
+                continue
+            last = first + max(fit, 1)
+            yield rows.slice(first, last), sizes[first:last]
+            first = last
+        if stop < len(rows):
+            writer.begin(int(rows.offsets[stop]))
+
+
+def _rows_of(log: Log, start: int, end: int, kept: tuple[str, ...], dropped: Counter[str]) -> Iterator[Rows]:
+    for batch in log.scan_arrow(start, end, columns=("offset", "key", "value", "headers")):
+        offsets = batch.column(0).to_numpy()
+        keys, values, headers = batch.column(1), batch.column(2), batch.column(3)
+        dropped["keys"] += len(keys) - keys.null_count
+        dropped["null values"] += values.null_count
+        extras, others = _extras(headers, kept)
+        dropped["headers"] += others
+        yield Rows(offsets, values.fill_null(b"") if values.null_count else values, extras)
+
+
+def _extras(headers: pa.Array, kept: tuple[str, ...]) -> tuple[dict[str, Numbers], int]:
+    """The numbers in headers of these names, and how many records have others."""
+    extras = {name: np.zeros(len(headers), np.int64) for name in kept}
+    pairs = headers.flatten()
+    if not len(pairs):
+        return extras, 0
+    parents = pc.list_parent_indices(headers).to_numpy()
+    names, contents = pairs.field("key"), pairs.field("value")
+    whole = pc.fill_null(pc.equal(pc.binary_length(contents), 8), False)
+    taken = np.zeros(len(pairs), np.bool_)
+    for name in kept:
+        mask = pc.and_(pc.equal(names, name), whole)
+        found = mask.to_numpy(zero_copy_only=False)
+        content = b"".join(contents.filter(mask).to_pylist())
+        extras[name][parents[found]] = np.frombuffer(content, ">i8")
+        taken |= found
+    return extras, len(np.unique(parents[~taken]))

@@ -1,0 +1,166 @@
+"""Taking in batches at the offsets that they have already: what another log has made, moved here as it is.
+
+An append gives a batch the next offsets by patching it. Here a batch keeps what it says, base offset, leader epoch and
+all, so that not a byte of it changes. The log's own rule stays what it is, that each batch begins where the one before
+it ended: where offsets are missing (compaction in another system drops whole batches), a batch without records stands
+for them, as our own compaction leaves one. Nothing is decoded, and nothing is copied that has no gap before it.
+
+An empty log can be told where to begin (`advance`): its only file, which is empty, is renamed. The new start is written
+down before that, so that a crash in between leaves an empty log that goes on at the same place. The first batch of an
+empty log may reach over its beginning (somebody has dropped the first records of it): then the file begins where the
+batch does, and what lies below the log's start stays out of sight.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from ..batch import kernel
+from ..batch.checksum import crc32c
+from ..batch.header import BASE, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE, Rows, new_rows
+from ..errors import InvalidRecord, OffsetMismatch
+from .append import Appender
+from .index import SegmentIndex
+from .names import file_name
+from .segment import Segment
+from .truncation import note_start
+
+#: Offsets in an index are relative and 32-bit; Kafka reads them as signed.
+_MAX_SPAN = 2**31 - 1
+#: The most offsets that one batch without records stands for: two of them fit into a segment.
+_MOST_MISSING = 2**30
+
+
+def place_kept(log: Appender, data: memoryview, rows: Rows) -> range:
+    """Place whole, checked batches where they say; all of them or none. The offsets from the first to the last, with
+    those that are missing before and between them."""
+    with log.lock:
+        log.check_open()
+        first = log.segments.next_offset
+        if int(rows[0, BASE]) < first <= int(rows[0, LAST]) and _is_empty(log):
+            log.check_sizes(rows)
+            _rename(log, int(rows[0, BASE]))
+        data, rows = _without_gaps(data, rows, log.segments.next_offset)
+        log.check_sizes(rows)
+        try:
+            start = 0
+            while start < len(rows):
+                start = _place_run(log, data, rows, start)
+        except BaseException:
+            log.take_back(max(first, log.segments.lowest_offset))
+            raise
+        end = log.segments.next_offset
+    log.segments.wake()
+    return range(first, end)
+
+
+def advance(log: Appender, offset: int, leader_epoch: int = 0) -> int:
+    """Let the next record have this offset; how many offsets are passed over. They hold no record, ever."""
+    with log.lock:
+        log.check_open()
+        following = log.segments.next_offset
+        if offset < following:
+            raise OffsetMismatch(offset, following)
+        if offset > following:
+            if _is_empty(log):
+                with log.exclusive():
+                    note_start(log, offset)
+                    _rename(log, offset)
+            else:
+                data = _fillers(following, offset, -1, leader_epoch)
+                place_kept(log, memoryview(data), _rows_of(memoryview(data)))
+    log.segments.wake()
+    return offset - following
+
+
+def _is_empty(log: Appender) -> bool:
+    return len(log.segments.all) == 1 and not log.segments.active.size
+
+
+def _rename(log: Appender, base: int) -> None:
+    """Let the only segment, which is empty, begin here."""
+    directory, old = log.directory, log.segments.active
+    with log.exclusive():
+        log.retreat((base, base, 0))  # a watermark that speaks of a later file would make its absence a loss
+        try:
+            old.remove_index()
+            directory.rename(old.name, file_name(base))
+            directory.sync()
+            index = SegmentIndex(base, log.config.index_interval_bytes)
+            storage = directory.open(file_name(base))
+            log.adopt([Segment.active(directory, base, storage, index, base, 0)])
+        except BaseException as error:
+            log.commit.fail(error)  # under which name the file lies now, only opening anew can tell
+            raise
+        old.unload()
+
+
+def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryview, Rows]:
+    """The same batches, with some that hold no record wherever offsets are missing."""
+    ends = np.concatenate(([following], rows[:-1, LAST] + 1))
+    if (rows[:, BASE] < ends).any():
+        at = int((rows[:, BASE] < ends).argmax())
+        raise InvalidRecord(
+            f"a batch begins at offset {rows[at, BASE]}, where {ends[at]} or more was expected; nothing was stored"
+        )
+    begin, end = int(rows[0, POSITION]), int(rows[-1, POSITION] + rows[-1, SIZE])
+    gaps = np.flatnonzero(rows[:, BASE] != ends).tolist()
+    if not gaps:
+        return data, rows
+    parts: list[bytearray | memoryview] = []
+    for at in gaps:
+        position = int(rows[at, POSITION])
+        like = rows[at - 1 if at else at]  # the neighbour's time and epoch: neither goes back then
+        parts += (
+            data[begin:position],
+            _fillers(int(ends[at]), int(rows[at, BASE]), int(like[MAX_TIME]), int(like[LEADER_EPOCH])),
+        )
+        begin = position
+    made = memoryview(b"".join([*parts, data[begin:end]]))  # in one go: to let it grow costs ten times as much
+    return made, _rows_of(made)
+
+
+def _fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
+    """Batches without records for these offsets."""
+    made = bytearray()
+    for first in range(start, end, _MOST_MISSING):
+        span = min(end - first, _MOST_MISSING)
+        one = memoryview(bytearray(HEADER_BYTES))
+        kernel.write_header(one, 0, first, HEADER_BYTES, epoch, 0, span - 1, timestamp, timestamp, -1, -1, -1, 0)
+        kernel.patch_crc(one, 0, crc32c(one[21:]))
+        made += one
+    return made
+
+
+def _rows_of(data: memoryview) -> Rows:
+    """The headers of batches that have been checked, or made, here."""
+    parts: list[Rows] = []
+    position = 0
+    while position < len(data):
+        rows = new_rows(1024)
+        count, position, why = kernel.scan_batches(data, position, len(data), len(data), -1, memoryview(rows))
+        assert why in (kernel.SCAN_MORE, kernel.SCAN_END), f"no whole batch at byte {position}"
+        parts.append(rows[:count])
+    return np.concatenate(parts)
+
+
+def _place_run(log: Appender, data: memoryview, rows: Rows, start: int) -> int:
+    """Write as many of the batches from `start` on as fit into one segment; the first that did not."""
+    config, segment = log.config, log.segments.active
+    offset, size = segment.tail
+    sizes = size + np.cumsum(rows[start:, SIZE])
+    fits = (sizes <= config.segment_bytes) & (rows[start:, LAST] - segment.base_offset < _MAX_SPAN)
+    # Not by age, as an append would: who made these segments has decided that, and how long they are.
+    if size and (not fits[0] or segment.index.size_bytes + 12 > config.max_index_bytes):
+        log.rotate()
+        return start
+    run = rows[start : start + max(int(fits.sum()), 1)]
+    begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
+    assert int(run[0, BASE]) == offset, f"a batch at {run[0, BASE]} in a log that ends at {offset}"
+    segment.storage.reserve(end - begin)  # whatever the policy: nobody waits for the disk here
+    log.put(segment, data[begin:end], int(run[-1, LAST]) + 1)
+    segment.index.add_rows(run, size - begin)
+    log.producers.note_rows(run, time.time_ns() // 1_000_000)
+    return start + len(run)

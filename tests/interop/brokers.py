@@ -1,0 +1,127 @@
+"""Kafka itself: its tools and a broker of one node, if its jars and a Java are here.
+
+`tools/fetch_kafka.py` fetches the jars. Everything here runs in processes of its own, which end with the test.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+JARS: Path = runpy.run_path(str(ROOT / "tools" / "fetch_kafka.py"))["jars_directory"]()
+JAVA = shutil.which("java")
+#: Quick to start rather than quick in the long run.
+_JVM = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"]
+_PATIENCE_S = 120.0
+
+needs_kafka = pytest.mark.skipif(
+    JAVA is None or not any(JARS.glob("kafka_*.jar")),
+    reason="Kafka's jars or a Java are not here: python tools/fetch_kafka.py",
+)
+
+_SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={logs}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.retention.ms=-1
+log.cleaner.backoff.ms=200
+log.cleaner.dedupe.buffer.size=2000000
+"""
+
+
+def run(tool: str, *arguments: object) -> str:
+    """Run one of Kafka's tools; what it wrote. It has to end well."""
+    assert JAVA is not None
+    done = subprocess.run(
+        [JAVA, *_JVM, "-cp", f"{JARS}/*", tool, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{tool} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    return done.stdout + done.stderr
+
+
+def dump(paths: Iterable[Path]) -> str:
+    """What DumpLogSegments says about these files, records and all."""
+    return run(
+        "kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", ",".join(map(str, paths))
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Broker:
+    """A cluster of one node, which can be started and stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self.logs = path / "logs"
+        self.port = _free_port()
+        self._config = path / "server.properties"
+        self._config.write_text(
+            _SETTINGS.format(port=self.port, controller=_free_port(), logs=self.logs), encoding="utf-8"
+        )
+        run("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", self._config)
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return f"127.0.0.1:{self.port}"
+
+    @contextmanager
+    def running(self, *, kill: bool = False) -> Iterator[None]:
+        """The broker, started. It is stopped in order at the end, or killed; and gone in any case."""
+        assert JAVA is not None
+        process = subprocess.Popen(
+            [JAVA, *_JVM, "-cp", f"{JARS}/*", "kafka.Kafka", str(self._config)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield
+            if not kill:
+                process.terminate()
+                process.wait(_PATIENCE_S)
+        finally:
+            process.kill()
+            process.wait()
+
+    def do(self, *operations: dict[str, Any]) -> list[Any]:
+        """What a client gets (kafka_client.py); it waits until the broker answers."""
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("kafka_client.py")), self.address],
+            input=json.dumps(operations),
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        found: list[Any] = json.loads(done.stdout)
+        return found

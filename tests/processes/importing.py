@@ -1,0 +1,55 @@
+"""An import that kills itself in the middle of a write.
+
+    python -m tests.processes.importing SOURCE TARGET [NTH]
+
+Reads small chunks, so that there are many appends. The NTH write to a segment is cut in half, and then the process is
+gone. Without NTH it runs to its end, and says "done".
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from sawlog import Log, LogConfig, interop
+from sawlog.interop import frames, laminarmq, walking
+from sawlog.storage.file import FileStorage
+
+from .launch import say
+
+SETTINGS = LogConfig(durability="os", segment_bytes=300_000)
+CHUNK_BYTES = 20_000
+
+
+def die_at(nth: int) -> None:
+    """Let the nth write to a segment be the last, and only half of it."""
+    count = 0
+    write = FileStorage.append
+
+    def append(self: FileStorage, data: Any) -> int:
+        nonlocal count
+        count += self.name.endswith(".log")
+        if count == nth:
+            write(self, memoryview(data)[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(self, data)
+
+    FileStorage.append = append  # type: ignore[method-assign]
+
+
+def main(source: str, target: str, nth: int = 0) -> None:
+    """Import, or die trying."""
+    for module in (walking, frames, laminarmq):
+        module.CHUNK_BYTES = CHUNK_BYTES  # type: ignore[attr-defined]
+    if nth:
+        die_at(nth)
+    with Log.open(target, SETTINGS) as log:
+        say("ready")
+        interop.import_log(source, log)
+    say("done")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3], *map(int, sys.argv[3:]))
