@@ -71,6 +71,7 @@ from ..errors import (
 )
 from ..log.log import Log
 from ..storage import Directory, Lock, Storage
+from ..storage.forking import forkable
 from ..storage.interface import Buffer
 from . import documents
 from .names import STAGING, quoted
@@ -287,7 +288,7 @@ class Intents:
 
     def __init__(self, root: Directory) -> None:
         self._root = root
-        self._opening = threading.Lock()
+        self._opening = forkable(threading.Lock())
         self._staging: Directory | None = None
 
     def close(self) -> None:
