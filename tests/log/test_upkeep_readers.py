@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from sawlog import Log, LogConfig, Producer, RecordRemoved
-from sawlog.log import rewrite
+from sawlog.batch.read import decode
+from sawlog.log import reading, rewrite
 from sawlog.log.segments import FollowedSet
 
 from ..batch.clients import seen
@@ -366,3 +367,28 @@ def test_a_log_may_be_removed_during_upkeep(place: Place) -> None:
         error = running.exception(timeout=30)
     assert error is None or type(error).__name__ == "LogClosed"
     assert place.files() == {}
+
+
+def test_a_page_ends_where_batches_were_joined_under_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would hold a batch that begins before the one in front of it ends."""
+    log = numbered(place)
+    kept = {record.key: seen(record) for record in log}
+    real = reading._bytes_of
+    compacted: list[object] = []
+
+    def compacting(view: memoryview, rows: Any) -> memoryview:
+        made = real(view, rows)
+        if not compacted:
+            compacted.append(log.compact())
+        return made
+
+    monkeypatch.setattr(reading, "_bytes_of", compacting)
+    found: dict[bytes | None, Any] = {}
+    position, pages = 3, 0
+    while position < log.next_offset:
+        page = log.fetch(position, 1 << 20)
+        found |= {record.key: seen(record) for record in decode(page.raw)}
+        assert page.next_offset > position
+        position, pages = page.next_offset, pages + 1
+    assert pages == 2
+    assert found == kept

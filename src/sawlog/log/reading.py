@@ -325,6 +325,8 @@ class Reader:
         buffers: list[memoryview] = []
         following = start
         for _, chunk in self._limited(start, segments.next_offset, max(max_bytes, 1)):
+            if buffers and chunk.rows[0, BASE] < following:
+                break  # batches were joined meanwhile; the next page begins with one that holds some of this one
             buffers.append(_bytes_of(chunk.view, chunk.rows))
             following = int(chunk.rows[-1, LAST]) + 1
         return Fetched(tuple(buffers), following)
