@@ -211,7 +211,7 @@ class ForeignDamage(CorruptData):
 
 
 class NoBase(ForeignDamage):
-    """An index that does not say at which offset it begins, and nothing else does."""
+    """An index that does not say at which offset it begins."""
 
 
 class BaseMismatch(ForeignDamage):

@@ -95,8 +95,8 @@ class Broker:
         return f"127.0.0.1:{self.port}"
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """The broker, started. It is stopped in order at the end, and gone in any case."""
+    def running(self, *, kill: bool = False) -> Iterator[None]:
+        """The broker, started. It is stopped in order at the end, or killed; and gone in any case."""
         assert JAVA is not None
         process = subprocess.Popen(
             [JAVA, *_JVM, "-cp", f"{JARS}/*", "kafka.Kafka", str(self._config)],
@@ -105,8 +105,9 @@ class Broker:
         )
         try:
             yield
-            process.terminate()
-            process.wait(_PATIENCE_S)
+            if not kill:
+                process.terminate()
+                process.wait(_PATIENCE_S)
         finally:
             process.kill()
             process.wait()

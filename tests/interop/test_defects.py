@@ -15,6 +15,7 @@ from sawlog import (
     IndexSizeMismatch,
     Log,
     MissingRecords,
+    NoBase,
     OffsetsOutOfOrder,
     TornFile,
     UnreadableRecord,
@@ -152,6 +153,22 @@ def test_l7_base_that_is_not_the_one_in_the_name_is_reported(tmp_path: Path) -> 
     lay(tmp_path, {**LAMINARMQ, "42.index": marker(41) + LAMINARMQ["42.index"][16:]})
     assert read_all(tmp_path, "laminarmq") == (WHOLE, [Kind.BASE_MISMATCH])
     assert strictly(tmp_path, "laminarmq") is BaseMismatch
+
+
+@pytest.mark.parametrize("size", [1, 8, 15])
+def test_index_that_ends_within_its_marker_is_reported(tmp_path: Path, size: int) -> None:
+    first = record(42, b"a")
+    lay(tmp_path, {"42.store": first, "42.index": marker(42)[:size]})
+    assert read_all(tmp_path, "laminarmq") == ([], [Kind.NO_BASE, Kind.ORPHAN_BYTES])
+    assert strictly(tmp_path, "laminarmq") is NoBase
+
+
+def test_checksums_of_another_hasher_are_named_as_what_they_may_be(tmp_path: Path) -> None:
+    index = bytearray(LAMINARMQ["42.index"])
+    index[16:24] = b"sip hash"
+    lay(tmp_path, {**LAMINARMQ, "42.index": bytes(index)})
+    with interop.open(tmp_path, format="laminarmq") as log, pytest.raises(ChecksumMismatch, match="another hasher"):
+        list(log)
 
 
 def test_l9_store_without_an_index_stops_the_reader(tmp_path: Path) -> None:
@@ -322,10 +339,11 @@ def test_a_damaged_length_costs_one_record(tmp_path: Path, indexed: bool) -> Non
     with interop.open(tmp_path, format="rustlog") as log, pytest.raises(UnreadableRecord) as raised:
         list(log)
     assert (raised.value.position, raised.value.offset) == (position, 120)
-    found, _ = read_all(tmp_path, "rustlog")
+    found, wrong = read_all(tmp_path, "rustlog")
     assert dict(found[:120]) == {i: b"%d" % i * 30 for i in range(120)}
     assert dict(found[-50:]) == {i: b"%d" % i * 30 for i in range(200, 250)}
-    assert len(found) == (170 if indexed else 249)
+    assert len(found) == 249
+    assert wrong == ([] if indexed else [Kind.MISSING_FILE]) + [Kind.UNREADABLE]
 
 
 @pytest.mark.parametrize(
@@ -454,7 +472,7 @@ def test_a_damaged_record_costs_only_itself(tmp_path: Path, at: int, lost: int, 
     lay(tmp_path, files)
     found, wrong = read_all(tmp_path, "gumlog")
     assert found == [(300, b"hello"), (302, b"log")]
-    assert kind in wrong
+    assert wrong == ([] if indexed else [Kind.MISSING_FILE]) + [kind]
     with interop.open(tmp_path, format="gumlog") as log, pytest.raises(UnreadableRecord) as raised:
         list(log)
     assert (raised.value.offset, raised.value.position) == (301, 18)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sawlog import RecordRemoved, SourceInUse, Store, interop
+from sawlog.interop import Kind
 
 from .brokers import Broker, dump, needs_kafka
 
@@ -184,6 +185,26 @@ def test_what_a_broker_has_written_is_imported_as_it_is(broker: Broker, tmp_path
     for path in sorted(tmp_path.glob("again/*/*.log")) + sorted(tmp_path.glob("again/*/*.txnindex")):
         assert path.read_bytes() == (broker.logs / path.parent.name / path.name).read_bytes(), path
     assert (tmp_path / "again/paid-0" / f"{0:020}.txnindex").exists()
+
+
+@pytest.mark.slow
+def test_what_a_killed_broker_has_acknowledged_is_imported(broker: Broker, tmp_path: Path) -> None:
+    made = sent(records(1000))
+    with broker.running(kill=True):
+        _, placed = broker.do(
+            {"do": "create", "topic": "killed"}, {"do": "produce", "topic": "killed", "records": made, "codec": "lz4"}
+        )
+    assert not (broker.logs / ".kafka_cleanshutdown").exists()
+    last = broker.logs / "killed-0" / f"{0:020}.log"
+    last.write_bytes(last.read_bytes() + last.read_bytes()[:100])  # an append that the kill has cut short
+    with Store.open(tmp_path / "data") as store:
+        report = interop.import_log(broker.logs, store, only="killed")
+        found = [seen(record) for record in store["killed"].scan()]
+    assert [record[0] for record in found] == sorted(placed) == list(range(1000))
+    assert [[value, key, headers, stamp] for _, key, value, headers, stamp in found] == made
+    assert [(each.kind, each.size_bytes) for each in report.findings if each.outcome == "cut"] == [
+        (Kind.TORN_TAIL, 100)
+    ]
 
 
 def wait_for_compaction(broker: Broker, topic: str) -> None:

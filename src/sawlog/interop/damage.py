@@ -40,7 +40,7 @@ _MOST = 10_000
 class Kind(Enum):
     """What can be wrong; the value is how it is called in reports, and `error` what it raises."""
 
-    #: The index does not say where it begins, and neither does anything else.
+    #: The index does not say where it begins; only the file's name does.
     NO_BASE = "no base"
     #: A file's name says one first offset and its content another.
     BASE_MISMATCH = "base mismatch"

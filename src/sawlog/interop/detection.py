@@ -80,18 +80,33 @@ def detected_or_named(path: str | PathLike[str], format: str | None) -> Detectio
 
 def open_place(place: Place, format: str, *, damage: Damage = "stop", strict: bool = False) -> ForeignLog:
     """The log that was found there."""
-    return format_named(format).open(FileDirectory(place.path, create=False), damage=damage, strict=strict)
+    chosen = format_named(format)
+    directory = FileDirectory(place.path, create=False)
+    try:
+        return chosen.open(directory, damage=damage, strict=strict)
+    except BaseException:
+        directory.close()
+        raise
 
 
 def open_log(
     path: str | PathLike[str] | Directory, *, format: str | None = None, damage: Damage = "stop", strict: bool = False
 ) -> ForeignLog:
-    """The log in a directory, read only; see `sawlog.interop.open`."""
-    if format is not None:  # whoever names it may know better than what the first bytes say
-        directory = FileDirectory(path, create=False) if isinstance(path, (str, PathLike)) else path
-        return format_named(format).open(directory, damage=damage, strict=strict)
-    found = required_detection(path, None)
-    if len(found.places) != 1:
-        some = ", ".join(place.path for place in found.places[:3])
-        raise UnknownFormat(f"{found.path} holds {len(found.places)} logs of {found.format}: open one of {some}, ...")
-    return open_place(found.places[0], found.format, damage=damage, strict=strict)
+    """The log in a directory, read only: `sawlog.interop.open`.
+
+    Without `format` the directory has to tell what it is. At records that cannot be read a scan raises, or, with
+    `damage="skip"`, goes on behind them. With `strict` whatever is not as it should be raises the error of its kind.
+    """
+    if format is None:
+        found = required_detection(path, None)
+        if len(found.places) != 1:
+            some = ", ".join(place.path for place in found.places[:3])
+            raise UnknownFormat(
+                f"{found.path} holds {len(found.places)} logs of {found.format}: open one of {some}, ..."
+            )
+        format = found.format
+        if isinstance(path, (str, PathLike)):
+            path = found.places[0].path
+    if isinstance(path, (str, PathLike)):  # whoever names the format may know better than what the first bytes say
+        return open_place(Place(str(path)), format, damage=damage, strict=strict)
+    return format_named(format).open(path, damage=damage, strict=strict)

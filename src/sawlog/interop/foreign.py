@@ -67,7 +67,7 @@ class Detection:
 
 
 class ForeignLog(ABC):
-    """One log of another system, read only. Made by `sawlog.interop.open`."""
+    """One log of another system, read only. Made by `sawlog.interop.open`. For one thread at a time."""
 
     #: The name of the format.
     format: str

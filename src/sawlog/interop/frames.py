@@ -22,8 +22,8 @@ from .walking import CHUNK_BYTES, Cursor, SegmentFile, Step, WalkedLog
 
 #: How many records are looked at in one step, at most.
 _MAX_ROWS = 1 << 17
-#: How far behind a damaged record the next whole one is looked for.
-RESYNC_BYTES = 64 << 20
+#: How far behind a damaged record the next whole one is looked for: near it first.
+RESYNC_BYTES = (256 << 10, 64 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class FrameLog(WalkedLog):
     def _bad_frame(self, segment: SegmentFile, cursor: Cursor, frames: Frames, kind: Kind, detail: str) -> Step:
         end = int(frames.starts[0] + frames.lengths[0])
         if cursor.position + end == segment.size or self._goes_on(segment, cursor, frames):
-            after = cursor.to(cursor.position + end, cursor.count.skip())
+            after = cursor.to(cursor.position + end, cursor.count.skip(), loose=True)
             lost = self.note(
                 kind, segment, cursor.position, detail, "lost", size_bytes=end, offset=cursor.count.following
             )

@@ -40,7 +40,7 @@ from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed
 from .layout import Sniffed, detect_below
 from .numbering import Numbers, Trust
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, segment_files
-from .writing import Rows, SegmentWriter, content_of, options_of, write_segments
+from .writing import NO_TIMES, Rows, SegmentWriter, content_of, options_of, write_segments
 
 NAME = "gumlog"
 HEAD_BYTES = 8
@@ -87,6 +87,8 @@ class GumlogLog(FrameLog):
     def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
         """Say if entries of the index point elsewhere; the place in the index counts records, not entries."""
         first = cursor.entry // _ENTRY_BYTES
+        if cursor.loose and stored is not None:  # how many records there were before, only their offsets tell
+            first = max(first, int(stored[0]) - segment.base)
         last = min(first + len(positions), segment.index_size // _ENTRY_BYTES)
         if last > first:
             entries = self._entries(segment, first, last)
@@ -95,11 +97,11 @@ class GumlogLog(FrameLog):
             wrong |= entries["relative"] != np.arange(first, last)
             found = np.flatnonzero(real & wrong)
             if len(found):
-                at = cursor.entry + _ENTRY_BYTES * int(found[0])
+                at = _ENTRY_BYTES * (first + int(found[0]))
                 self.note(
                     Kind.BAD_INDEX, segment.index or "", at, "an entry that points at no record; it is not needed"
                 )
-        return cursor.entry + _ENTRY_BYTES * len(positions)
+        return _ENTRY_BYTES * (first + len(positions))
 
     def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
         """Compare how many entries there are with how many records there are."""
@@ -156,12 +158,16 @@ class GumlogLog(FrameLog):
                 if self._record_at(segment, position) == segment.base + relative:
                     return position  # type: ignore[no-any-return]
             first = last
-        return self._search(segment, cursor)
+        for size in RESYNC_BYTES:
+            found = self._search(segment, cursor, size)
+            if found is not None:
+                return found
+        return None
 
-    def _search(self, segment: SegmentFile, cursor: Cursor) -> int | None:
+    def _search(self, segment: SegmentFile, cursor: Cursor, most: int) -> int | None:
         """A record cannot be told from its first bytes alone: every place that may be one is tried."""
         start = cursor.position + 1
-        size = min(segment.size - start, RESYNC_BYTES)
+        size = min(segment.size - start, most)
         if size < HEAD_BYTES + 2:
             return None
         window = np.frombuffer(self.read_data(segment, start, size), np.uint8)
@@ -273,6 +279,10 @@ class _Writer(SegmentWriter):
 
     names = (".store", ".index")
     kept_headers = (_TERM, _TYPE, f"{NAME}.offset")
+
+    def remarks(self) -> tuple[str, ...]:
+        """GUMLOG cuts an index to the size that it is told to have."""
+        return NO_TIMES, f"GUMLOG has to be opened with MaxIndexBytes of {self.largest_index_bytes} or more"
 
     def sizes(self, rows: Rows) -> Numbers:
         """Length, tags, value and numbers."""

@@ -11,8 +11,8 @@ Names are decimal, without leading zeros. The checksum is CRC-32 (IEEE, as zlib 
 half of the field; the length counts all three. It is compared for every record that is read.
 
 Without an entry nobody knows where a record ends, so the index is needed, and everything that laminarmq checks is
-checked: the base in the name and in the file (`BaseMismatch`), the size of the index (`IndexSizeMismatch`), entries
-that leave bytes out or point elsewhere (`IndexGap`), checksum and length (`ChecksumMismatch`), metadata
+checked: the base in the name and in the file (`BaseMismatch`, `NoBase`), the size of the index (`IndexSizeMismatch`),
+entries that leave bytes out or point elsewhere (`IndexGap`), checksum and length (`ChecksumMismatch`), metadata
 (`UnreadableRecord`). With `strict` each of them raises; else, of what is known to go wrong:
 
 * a second base marker (after truncating to the first record) is passed over; laminarmq itself takes it for a record;
@@ -49,7 +49,7 @@ from .writing import Rows, SegmentWriter, options_of, woven, write_segments
 NAME = "laminarmq"
 ENTRY_BYTES = 16
 _ENTRY = np.dtype([("checksum", "<u8"), ("length", "<u4"), ("position", "<u4")])
-_MAX_ROWS = 1 << 17
+_MAX_ROWS = 1 << 16
 #: The header of records that could not keep their index.
 _OFFSET = f"{NAME}.offset"
 #: No record is shorter: the length of its metadata and one byte of it.
@@ -88,9 +88,7 @@ class LaminarmqLog(WalkedLog):
             return
         index = segment.index or ""
         if len(marker) < ENTRY_BYTES:
-            self.note(
-                Kind.TORN_INDEX, index, 0, f"the base marker has only {len(marker)} bytes; the name says the base"
-            )
+            self.note(Kind.NO_BASE, index, 0, f"the base marker has only {len(marker)} bytes; the name says the base")
             return
         base = int.from_bytes(marker[:8], "little")
         if base != segment.base:
@@ -219,6 +217,8 @@ class LaminarmqLog(WalkedLog):
         after = cursor.position + length if position == cursor.position and ends[0] <= segment.size else cursor.position
         step = cursor.to(after, cursor.count.skip(), entry=cursor.entry + ENTRY_BYTES)
         detail = f"the entry at byte {cursor.entry} of the index says {length} bytes; their checksum does not match"
+        if int(entries["checksum"][0]) >> 32:
+            detail += " (it has more than 32 bits: another hasher than crc32fast?)"
         return self._lost(segment, cursor, step, Kind.CHECKSUM, detail, length)
 
     def _end_of_index(self, segment: SegmentFile, cursor: Cursor) -> Step:

@@ -129,9 +129,8 @@ class _Judge:
             self._take(said, self.shift)
         elif not alone and 0 <= said < wanted and (borne_out or said == self.base or self.trust >= Trust.PARSED):
             given = wanted + self.shift
-            self._note(
-                i, Kind.RESTART, f"offsets go back from {wanted - 1} to {said}; from here on they are {given}...", given
-            )
+            what = f"offset {said} once more" if said == self.last else f"offsets go back from {self.last} to {said}"
+            self._note(i, Kind.RESTART, f"{what}; the records get {given} and the ones behind it", given)
             self._take(said, given - said)
         elif alone or self.trust >= Trust.PARSED or (successor is None and self.final):
             given = wanted + self.shift

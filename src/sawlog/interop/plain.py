@@ -125,8 +125,14 @@ class PlainLog(FrameLog):
 
     def resync(self, segment: SegmentFile, cursor: Cursor) -> int | None:
         """A place whose own offset stands where a record has it, and whose checksum matches."""
-        start = cursor.position + 1
-        size = min(segment.size - start, RESYNC_BYTES)
+        for size in RESYNC_BYTES:
+            found = self._search(segment, cursor.position + 1, size)
+            if found is not None:
+                return found
+        return None
+
+    def _search(self, segment: SegmentFile, start: int, most: int) -> int | None:
+        size = min(segment.size - start, most)
         count = size - _SHORT.head_size - _META_BYTES + 1
         if self.frame is not _SHORT or count <= 0:
             return None
@@ -242,7 +248,10 @@ class _Writer(SegmentWriter):
         self._next_byte = base
         meta = [("offset", "<u8")] if frame is _SHORT else []
         self._head = np.dtype([("checksum", f"<u{frame.length_at}"), ("length", f"<u{frame.length_size}"), *meta])
-        self.notes = [NO_TIMES, "records are addressed by bytes; offsets are counted anew when it is read"]
+
+    def remarks(self) -> tuple[str, ...]:
+        """Offsets are not kept."""
+        return NO_TIMES, "records are addressed by bytes; offsets are counted anew when it is read"
 
     def name_of(self, offset: int) -> int:
         """The byte where the segment begins."""

@@ -81,30 +81,33 @@ class RustLogLog(FrameLog):
     # --- finding the way again
 
     def resync(self, segment: SegmentFile, cursor: Cursor) -> int | None:
-        """From the index, else by the offset of one of the next records."""
-        for position in self._indexed_after(segment, cursor):
-            return position
+        """The nearest record that the index points at, or that is known by its offset and its neighbour's."""
         wanted = cursor.count.stored + 1
-        return self._search(segment, cursor.position + 1, range(wanted, wanted + 64))
+        start = cursor.position + 1
+        end = self._indexed_after(segment, cursor) or segment.size
+        for size in RESYNC_BYTES:
+            found = self._search(segment, start, min(end, start + size), range(wanted, wanted + 64))
+            if found is not None:
+                return found
+        return end if end < segment.size else None
 
-    def _indexed_after(self, segment: SegmentFile, cursor: Cursor) -> list[int]:
+    def _indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
         count = segment.index_size // _ENTRY_BYTES
         entries = np.frombuffer(self.read_index(segment, 0, count * _ENTRY_BYTES), _INDEX)
         behind = entries[(entries["position"] > cursor.position) & (entries["position"] < segment.size)]
         for offset, position in behind.tolist():
             if self._is_record(segment, position, offset):
-                return [position]
-        return []
+                return int(position)
+        return None
 
     def rewritten(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> int | None:
         """A record with the same offset that begins within this one."""
         offset = int.from_bytes(frames.data[4:HEAD_BYTES], "big")
         end = cursor.position + HEAD_BYTES + int(frames.lengths[0])
-        return self._search(segment, cursor.position + HEAD_BYTES, range(offset, offset + 1), end)
+        return self._search(segment, cursor.position + HEAD_BYTES, end, range(offset, offset + 1))
 
-    def _search(self, segment: SegmentFile, start: int, offsets: range, end: int | None = None) -> int | None:
-        """The first byte from `start` on where a record with one of these offsets begins, and another follows it."""
-        end = min(segment.size, start + RESYNC_BYTES) if end is None else end
+    def _search(self, segment: SegmentFile, start: int, end: int, offsets: range) -> int | None:
+        """The first byte from `start` to `end` where a record with one of these offsets begins, and another follows."""
         high = {offset >> 8 for offset in offsets if 0 <= offset < 2**63}
         window = bytes(self.read_data(segment, start, min(segment.size, end + HEAD_BYTES) - start))
         candidates = set()
@@ -144,6 +147,10 @@ class RustLogLog(FrameLog):
         )
         entries = np.frombuffer(self.read_index(segment, cursor.entry, last - cursor.entry), _INDEX)
         at, offsets = entries["position"].astype(np.int64), entries["offset"].astype(np.int64)
+        passed = (
+            int(np.argmax(np.append(at >= positions[0], True))) if cursor.loose else 0
+        )  # for what could not be read
+        at, offsets = at[passed:], offsets[passed:]
         beyond = np.flatnonzero((at > positions[-1]) | (at < positions[0]))
         here = int(beyond[0]) if len(beyond) else len(at)
         found = np.searchsorted(positions, at[:here])
@@ -151,9 +158,9 @@ class RustLogLog(FrameLog):
         odd[1:] |= np.diff(at[:here]) <= 0
         wrong = np.flatnonzero(odd)
         if len(wrong):
-            entry = cursor.entry + _ENTRY_BYTES * int(wrong[0])
+            entry = cursor.entry + _ENTRY_BYTES * (passed + int(wrong[0]))
             self.note(Kind.BAD_INDEX, segment.index or "", entry, "an entry that points at no record; it is not needed")
-        return cursor.entry + _ENTRY_BYTES * here
+        return cursor.entry + _ENTRY_BYTES * (passed + here)
 
     def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
         """Say if the index has entries that do not point at any of the records."""

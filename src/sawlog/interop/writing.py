@@ -94,7 +94,7 @@ class SegmentWriter:
         self.base = 0
         self.files: list[str] = []
         self.size_bytes = 0
-        self.notes: list[str] = [NO_TIMES]
+        self.largest_index_bytes = 0
 
     @abstractmethod
     def sizes(self, rows: Rows) -> Numbers:
@@ -111,6 +111,10 @@ class SegmentWriter:
     def index_head(self) -> bytes:
         """What an index begins with."""
         return b""
+
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of the format should know, once all is written."""
+        return (NO_TIMES,)
 
     def begin(self, offset: int) -> None:
         """Open the next segment."""
@@ -147,6 +151,8 @@ class SegmentWriter:
 
     def end(self) -> None:
         """Make the segment durable, and close it."""
+        if self._index is not None:
+            self.largest_index_bytes = max(self.largest_index_bytes, self._index.size)
         for storage in (self._data, self._index):
             if storage is not None:
                 storage.sync()
@@ -215,7 +221,7 @@ def write_segments(
         writer.size_bytes,
         tuple(writer.files),
         {name: count for name, count in dropped.items() if count},
-        tuple(writer.notes),
+        writer.remarks(),
     )
 
 
