@@ -10,7 +10,7 @@ READY_BENCH := .venv/.ready-bench
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark clean distclean
+.PHONY: help setup demo tour test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark bench-interop faults mutants asan fuzz-grow kafka-jars clean distclean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,30 @@ bench-topics: kernel $(READY_BENCH) ## measure topics, groups and compaction bes
 
 bench-spark: kernel $(READY_BENCH) ## measure Spark over sawlog against Spark over Parquet and JSON lines
 	@$(BIN)/python benchmarks/spark.py $(ARGS)
+
+bench-interop: kernel $(READY_BENCH) ## measure taking in other systems' logs against copying their files
+	@$(BIN)/python benchmarks/interop.py $(ARGS)
+
+faults: kernel ## the fault laboratory, long form: crashes, errors, every bit, kills, ten million bad inputs (an hour)
+	@$(BIN)/python -m tests.faults crashes --scenarios 100000
+	@$(BIN)/python -m tests.faults errors
+	@$(BIN)/python -m tests.faults threads
+	@$(BIN)/python -m tests.faults kills --kills 1000
+	@$(BIN)/python -m tests.faults bits
+	@$(BIN)/python -m tests.faults fuzz --executions 10000000 --processes 2
+
+mutants: kernel ## plant known bugs, see whether the laboratory finds each, write the table into docs/internals/testing.md
+	@$(BIN)/python -m tests.faults mutants --write $(ARGS)
+
+asan: kernel ## the kernel under AddressSanitizer and UBSan
+	@$(BIN)/python -m tests.faults asan $(ARGS)
+
+fuzz-grow: kernel ## let atheris look for inputs that reach new code, and keep them
+	@$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
+	@$(BIN)/python -m tests.faults fuzz --coverage --grow --executions 1000000 --seconds 60
+
+kafka-jars: kernel ## fetch Kafka's own jars and Spark's Kafka source (Maven), for what asks Kafka itself
+	@$(BIN)/python tools/fetch_kafka.py --connector
 
 clean: ## remove what building and testing made; .venv stays
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

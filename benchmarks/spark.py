@@ -2,7 +2,9 @@
 
     python benchmarks/spark.py [--quick] [--only PATTERN] [--dir DIRECTORY] [--json FILE] [--list]
 
-- *scan*: everything to Spark's noop sink; `count()`; a keyed aggregation; one narrow column.
+- *scan*: everything to Spark's noop sink; `count()`; a keyed aggregation; one narrow column. The scan and the
+  aggregation also over batches that were made before (see spark_rivals.py): what Spark allows any Python source.
+- *kafka*: the scan beside Spark's own Kafka source and a local broker, if its jars are here.
 - *write*: the same rows from Parquet into a topic, and into zstd Parquet.
 - *micro-batch*: 20 rows from source to sink, beside Spark's rate source to its noop sink.
 
@@ -13,6 +15,7 @@ runs to warm up. CPU time is that of the JVM and all its Python workers.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import statistics
@@ -30,6 +33,7 @@ import pyarrow.parquet as pq
 from bench import Bench, Case
 from rounds import Candidate, Sample, Trial, best_of, expect
 from rows import Bar, Row, Unit, rate, share
+from spark_rivals import broker_with, connector_jars, register_ready
 
 import sawlog
 import sawlog.spark
@@ -161,7 +165,10 @@ def _running(name: str, work: Callable[[], object], wanted: object = None) -> Ca
 
 
 def _spark(bench: Bench) -> Any:
-    return sawlog.spark.session("sawlog-bench", cores=2, memory="4g")
+    jars = {"spark.jars": ",".join(map(str, connector_jars()))} if connector_jars() else {}
+    spark = sawlog.spark.session("sawlog-bench", cores=2, memory="4g", **jars)
+    register_ready(spark)
+    return spark
 
 
 def _data(bench: Bench, value_bytes: int) -> Data:
@@ -198,6 +205,7 @@ def _scans(value_bytes: int, noop: Bar, keyed: Bar) -> Callable[[Bench], list[Ro
         topic = _topic(spark, data)
         parquet = spark.read.parquet(str(data.parquet))
         lines = spark.read.schema(_LINES).json(str(data.lines))
+        ready = spark.read.format("ready").options(value_bytes=value_bytes, count=data.count, tasks=16).load()
         queries: list[tuple[str, Any, Any, Callable[[Any], object], Bar | None]] = [
             ("scan to noop", topic, parquet, _noop, noop),
             ("keyed aggregation", topic, parquet, _aggregated, keyed),
@@ -216,6 +224,17 @@ def _scans(value_bytes: int, noop: Bar, keyed: Bar) -> Callable[[Bench], list[Ro
             figures = {each: rate(Unit.RECORDS, sample, data.count) for each, sample in best.items()}
             what = f"{name}, {data.size}"
             rows.append(Row(what, figures["sawlog"], "Parquet, uncompressed", figures["Parquet"], bar, percent=True))
+            if bar is not None:
+                bound = best_of([_running("ready", lambda work=work: work(ready))], bench.effort)["ready"]
+                rows.append(
+                    Row(
+                        what,
+                        figures["sawlog"],
+                        "ready-made batches",
+                        rate(Unit.RECORDS, bound, data.count),
+                        percent=True,
+                    )
+                )
             if work is _noop and bar is not None:
                 text = best_of([_running("lines", lambda: _noop(lines))], bench.effort)["lines"]
                 rows.append(
@@ -224,6 +243,37 @@ def _scans(value_bytes: int, noop: Bar, keyed: Bar) -> Callable[[Bench], list[Ro
         return rows
 
     return run
+
+
+def _kafka(bench: Bench) -> list[Row]:
+    """A part of the data, read by Spark's Kafka source and by ours, with the same options."""
+    if not connector_jars():
+        return []
+    spark = _spark(bench)
+    rows: list[Row] = []
+    for value_bytes in (100, 1024):
+        data = _data(bench, value_bytes)
+        with sawlog.open(data.store, mode="r") as store:
+            lengths = {number: each.next for number, each in store.topic("events").offsets().items()}
+        part = {str(number): min(length, 500_000) for number, length in lengths.items()}
+        path, ends, count = bench.path(), json.dumps({"events": part}), sum(part.values())
+        with broker_with(data.store, "events", path) as address:
+            kafka = spark.read.format("kafka").option("kafka.bootstrap.servers", address).option("subscribe", "events")
+            theirs = kafka.option("startingOffsets", "earliest").option("endingOffsets", ends).load()
+            ours = _topic(spark, data, endingOffsets=ends)
+            expect(theirs.count(), ours.count(), "records")
+            best = best_of(
+                [
+                    _running("sawlog", lambda ours=ours: _noop(ours)),
+                    _running("Kafka", lambda theirs=theirs: _noop(theirs)),
+                ],
+                bench.effort,
+            )
+        shutil.rmtree(path, ignore_errors=True)
+        figures = {each: rate(Unit.RECORDS, sample, count) for each, sample in best.items()}
+        what = f"scan of {count / 1e6:.1f} million records to noop, {data.size}"
+        rows.append(Row(what, figures["sawlog"], "Spark's Kafka source", figures["Kafka"], Bar(ratio=2)))
+    return rows
 
 
 def _write(bench: Bench) -> list[Row]:
@@ -313,6 +363,7 @@ def _median(query: Any) -> float:
 CASES = [
     Case("scan-100", _scans(100, share(0.4), share(0.5))),
     Case("scan-1024", _scans(1024, share(0.7), share(0.8))),
+    Case("kafka", _kafka),
     Case("write", _write),
     Case("micro-batch", _micro_batches),
 ]

@@ -1,9 +1,10 @@
 """Fetch Kafka's own jars (broker, tools and what they need) with Maven, into a cache directory; prints where.
 
-    python tools/fetch_kafka.py [DIRECTORY]
+    python tools/fetch_kafka.py              for tests/interop/test_kafka_tools.py, which is skipped without them
+    python tools/fetch_kafka.py --connector  Spark's Kafka source as well: a row of `make bench-spark`
 
-For tests/interop/test_kafka_tools.py, which is skipped without them. Maven finds its repository by its own settings.
-The directory is $SAWLOG_KAFKA_JARS, or below the user's cache. Nothing is fetched that is there already.
+Maven finds its repository by its own settings. The directory is $SAWLOG_KAFKA_JARS, or below the user's cache. Nothing
+is fetched that is there already.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ _PROJECT = f"""\
 </project>
 """
 
+#: Spark's Kafka source. Not every repository has every version; these go together, and with Spark 4.3.
+_CONNECTOR = {
+    "org.apache.spark:spark-sql-kafka-0-10_2.13": ("4.3.0", "4.2.0"),
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13": ("4.3.0", "4.2.0", "4.0.0"),
+    "org.apache.commons:commons-pool2": ("2.12.0",),
+    "org.apache.kafka:kafka-clients": (VERSION,),
+}
+
 
 def jars_directory() -> Path:
     """Where the jars are, or will be."""
@@ -38,25 +47,52 @@ def jars_directory() -> Path:
     return Path(os.environ.get("SAWLOG_KAFKA_JARS") or cache / "sawlog" / f"kafka-{VERSION}")
 
 
-def fetch(target: Path) -> None:
-    """Have Maven copy them; the directory appears when it is whole."""
+def connector_jars() -> list[Path]:
+    """The jars of Spark's Kafka source; none if they were not fetched."""
+    return sorted((jars_directory() / "connector").glob("*.jar"))
+
+
+def _maven(*arguments: str) -> bool:
+    """Run Maven; whether it ended well."""
     maven = shutil.which("mvn")
     if maven is None:
         raise SystemExit("Maven (mvn) is needed to fetch Kafka's jars; install it, or copy them yourself")
+    return subprocess.run([maven, "-q", "-B", *arguments], check=False).returncode == 0
+
+
+def fetch(target: Path) -> None:
+    """Have Maven copy them; the directory appears when it is whole."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         project, jars = Path(scratch) / "pom.xml", Path(scratch) / "jars"
         project.write_text(_PROJECT, encoding="utf-8")
-        command = [maven, "-q", "-B", "-f", str(project), "dependency:copy-dependencies", "-DincludeScope=runtime"]
-        subprocess.run([*command, f"-DoutputDirectory={jars}"], check=True)
+        wanted = ["-f", str(project), "dependency:copy-dependencies", "-DincludeScope=runtime"]
+        if not _maven(*wanted, f"-DoutputDirectory={jars}"):
+            raise SystemExit("Kafka's jars could not be fetched")
         jars.rename(target)
+
+
+def fetch_connector(target: Path) -> None:
+    """The same for Spark's Kafka source, in the newest version that is to be had."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        for name, versions in _CONNECTOR.items():
+            copied = (
+                _maven("dependency:copy", f"-Dartifact={name}:{v}", f"-DoutputDirectory={scratch}") for v in versions
+            )
+            if not any(copied):
+                raise SystemExit(f"{name} is not to be had in any of the versions {', '.join(versions)}")
+        shutil.copytree(scratch, target)
 
 
 def main() -> None:
     """Fetch them unless they are there."""
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else jars_directory()
+    arguments = [each for each in sys.argv[1:] if each != "--connector"]
+    target = Path(arguments[0]) if arguments else jars_directory()
     if not any(target.glob("kafka_*.jar")):
         fetch(target)
+    connector = target / "connector"
+    if "--connector" in sys.argv and not connector.exists():
+        fetch_connector(connector)
     print(target)
 
 

@@ -4,7 +4,7 @@ Builds the kernel with both sanitizers into `build/asan` (tools/build_asan.py), 
 the path, and runs with it, each in a process of its own that has libasan loaded before everything else:
 
 1. the seeds and the corpus of every fuzz target,
-2. mutated inputs for the kernel and for both readers of batches,
+2. mutated inputs for the kernel's functions and for both readers of batches,
 3. tests/batch.
 
 A read or a write one byte outside a buffer, a shift or an overflow that C does not define, ends that process, with a
@@ -66,7 +66,7 @@ print(kernel.__file__)
 
 def steps(options: argparse.Namespace) -> list[tuple[str, list[str]]]:
     fuzz = ["-m", "tests.faults", "fuzz", f"--seed={options.seed}", f"--keep={options.keep}"]
-    mutated = ["--target=kernel", "--target=batch", f"--executions={options.executions}"]
+    mutated = ["--target=kernel", "--target=batch", "--target=frames", f"--executions={options.executions}"]
     tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-W", "ignore", "tests/batch"]
     return [
         ("the instrumented kernel is the one that runs", ["-c", CHECK]),

@@ -188,8 +188,14 @@ def try_all(fixture: Fixture, flips: Iterable[Flip], tally: Tally) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """For `python -m tests.faults bits`."""
     parser.add_argument("--flips", type=int, help="so many flips of each fixture, chosen by the seed (default: all)")
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="of N equal parts only the I-th")
     parser.add_argument("--fixture", help="only those with this in their name")
     parser.add_argument("--flip", type=Flip.parse, metavar="FILE:BYTE:BIT", help="only this one, as it was printed")
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, _, parts = text.partition("/")
+    return int(number), int(parts)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -201,8 +207,11 @@ def run(options: argparse.Namespace) -> int:
             if options.flip.path in fixture.files:
                 say(f"{fixture.name}: {fixture.try_flip(options.flip)}")
         return 0
-    count = options.flips
-    work = [(each, sample(each, count, options.seed) if count else list(each.flips())) for each in chosen]
+    count, (part, parts) = options.flips, options.part
+    work = [
+        (each, (sample(each, count, options.seed) if count else list(each.flips()))[part - 1 :: parts])
+        for each in chosen
+    ]
     with Tally("bits", sum(len(flips) for _, flips in work), "flips") as tally:
         for fixture, flips in work:
             try_all(fixture, flips, tally)

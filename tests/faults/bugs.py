@@ -54,17 +54,20 @@ _WRITING = (
         "retry of fsync",
         "an fsync that failed is tried again, and believed (PostgreSQL's fsyncgate, WiredTiger 4045)",
         (f"{_APPEND}._sync", "self.commit.fail(error)\n        raise", "segment.storage.sync()"),
+        by="errors",
     ),
     _mutant(
         "failed fsync forgotten",
         "an fsync that failed is reported, and writing goes on (CouchDB 2077, Turso 3077)",
         (f"{_APPEND}._sync", "self.commit.fail(error)\n", "pass\n"),
         ("sawlog.log.commit:GroupCommit._lead", "self.fail(error)\n", "self._pass_on(-1, gate)\n"),
+        by="errors",
     ),
     _mutant(
         "short write not taken back",
         "a write that failed half-way stays where it is, and the next one follows it (Prometheus 13027)",
         (f"{_APPEND}.cut_back", "segment.storage.truncate(size)", "pass"),
+        by="errors",
     ),
     _mutant(
         "close without sync",
@@ -81,21 +84,29 @@ _WRITING = (
         ),
     ),
     _mutant(
-        "failed rotation leaves its file",
-        "the next segment could not be opened, and its empty file hides what is appended to the old one",
-        (f"{_APPEND}._switch", "self.directory.remove(file_name(offset))", "pass"),
+        "taken back, but not durably",
+        "an append that failed is cut off, and a power cut brings it back (ours, once)",
+        (f"{_APPEND}.undo", "if isinstance(error, StorageError):", "if False:"),
+        by="errors",
     ),
     _mutant(
         "stream not taken back",
         "a stream that fails leaves the room for its header, and what came of it, in the segment",
         ("sawlog.log.streaming:append_stream", "if segment.tail[1] == size:", "if False:"),
         ("sawlog.log.streaming:append_stream", "log.cut_back(segment, size)  #", "pass  #"),
-        (f"{_APPEND}._put", "if storage.size != before[1]:", "if False:"),
+        (f"{_APPEND}.put", "if storage.size != before[1]:", "if False:"),
+        by="errors",
     ),
 )
 
 #: Files and their names.
 _FILES = (
+    _mutant(
+        "no directory fsync",
+        "names are never synced: on files, and on the simulated disk that does what files do",
+        ("sawlog.storage.file:FileDirectory.sync", "os.fsync(self.fd)", "pass"),
+        ("sawlog.testing.device:Folder.sync", "with self.disk.lock:", "return\n    with self.disk.lock:"),
+    ),
     _mutant(
         "new file's name not synced",
         "a segment is created, and its directory is not synced",
@@ -178,18 +189,10 @@ _RECOVERING = (
         (f"{_RECOVERY}._copy", "copy.sync()", "pass"),
     ),
     _mutant(
-        "no directory fsync",
-        "the copy of the tail is renamed into place, and the name is not synced",
-        (
-            f"{_RECOVERY}._copy",
-            "self.directory.rename(name + TMP, name)\n    self.directory.sync()",
-            "self.directory.rename(name + TMP, name)",
-        ),
-    ),
-    _mutant(
         "corruption swallowed as a torn tail",
         "whatever is bad in the last segment is cut off, also below the watermark (NATS 7549)",
         (f"{_RECOVERY}._last", "torn = walk.position >= below and", "torn = True or"),
+        by="bits",
     ),
     _mutant(
         "read error taken for the end",
@@ -200,18 +203,12 @@ _RECOVERING = (
             "except (CorruptBatch, StorageError) as error:\n"
             "        damage = CorruptBatch(str(error), path=self.path, position=end)",
         ),
+        by="errors",
     ),
     _mutant(
-        "offsets go back",
-        "a log whose records were all trimmed starts again below the offset that was next",
-        (f"{_RECOVERY}._trim", "if active.next_offset < lowest:", "if False:"),
-        (f"{_RECOVERY}._first_segment", "start = max(start, saved.durable_offset, saved.log_start)", "pass"),
-    ),
-    _mutant(
-        "stale index survives",
-        "the index of a segment that grows again is left on disk",
-        (f"{_SEGMENT}.remove_index", "self.directory.remove(file_name(self.base_offset, INDEX))", "pass"),
-        (f"{_SEGMENT}.remove_index", "self.directory.remove(file_name(self.base_offset, TIME_INDEX))", "pass"),
+        "trim undone by recovery",
+        "opening after a crash does not look at where the log starts",
+        (f"{_RECOVERY}._trim", "if self.saved is None or", "if True or self.saved is None or"),
     ),
     _mutant(
         "producers not recovered",
@@ -232,12 +229,14 @@ _READING = (
         ("sawlog.batch.read:first_bad_crc", "if len(rows) and", "return -1\n    if len(rows) and"),
         (f"{_SEGMENT}._prove", "size = len(batch)\n", "return\n"),
         ("sawlog.log.segment:_is_good", "size = Segment", "return True\n    size = Segment"),
+        by="bits",
     ),
     _mutant(
         "index trusted over the log",
         "an index entry is not checked against the batch that it points at (Redpanda 2144)",
         (f"{_SEGMENT}.names_batch", "try:", "return True\n    try:"),
         (f"{_SEGMENT}._times_are_right", "start = 0", "return True\n    start = 0"),
+        by="bits",
     ),
     _mutant(
         "small files without a checksum",
@@ -247,22 +246,26 @@ _READING = (
             "def without_line(data: bytes) -> bytes | None:",
             "def without_line(data: bytes) -> bytes | None:\n    return data[:-16]",
         ),
+        by="bits",
     ),
     _mutant(
         "catalogue without a checksum",
         "topic.json and intents are believed if they parse",
         ("sawlog.topics.documents:decode", "if mark !=", "if False and mark !="),
+        by="bits",
     ),
     _mutant(
         "hops over damage",
         "reading hops by the length of a damaged batch, and misses the one behind it",
         (f"{_SEGMENT}.chunks", "hops = True", "hops = False"),
         (f"{_SEGMENT}.chunks", "skip_below = offset if hops else 0", "skip_below = offset"),
+        by="bits",
     ),
     _mutant(
         "everything behind damage dropped",
         "a damaged commit of a group hides all later commits of all groups",
         ("sawlog.topics.groups:OffsetStore._read_on", "self._position = min(following, end)", "self._position = end"),
+        by="bits",
     ),
 )
 
@@ -287,20 +290,17 @@ _REWRITING = (
     _mutant(
         "trim forgets the start",
         "the new log start is kept in memory, not written down",
-        ("sawlog.log.truncation:_note_start", "log.save(clean=False)", "pass"),
+        ("sawlog.log.truncation:note_start", "log.save(clean=False)", "pass"),
     ),
     _mutant(
-        "trim deletes first",
-        "segments go before the new log start is written down",
-        (
-            "sawlog.log.truncation:trim",
-            "_note_start(log, offset)\n        except StorageFull:",
-            "segments.lowest_offset = offset\n"
-            "            _drop(log, kept, gone)\n"
-            "            _note_start(log, offset)\n"
-            "        except StorageFull:",
-        ),
-        ("sawlog.log.truncation:trim", "else:\n            _drop(log, kept, gone)", "else:\n            pass"),
+        "trim above what is durable",
+        "the new log start is written down while records below it are not durable (ours, once)",
+        ("sawlog.log.truncation:trim", "log.sync_held()", "pass"),
+    ),
+    _mutant(
+        "truncated segments go in any order",
+        "later segments are removed with one sync of the directory for all (ours, once)",
+        ("sawlog.log.truncation:_delete_above", "log.directory.sync()", "pass"),
     ),
     _mutant(
         "truncation keeps the watermark",
@@ -325,9 +325,9 @@ _STORING = (
         "intent not durable",
         "a transaction is placed before its intent was synced",
         (
-            "sawlog.topics.documents:store",
-            "directory.replace(name, encode(fields))",
-            "directory.replace(name, encode(fields), durable=False)",
+            f"{_INTENTS}._place_all",
+            "documents.store(self.staging, intent.file, intent.fields())",
+            "documents.store(self.staging, intent.file, intent.fields(), durable=False)",
         ),
     ),
     _mutant(
@@ -362,6 +362,7 @@ _STORING = (
         "leases ignored",
         "what tasks have staged is swept before their job commits",
         (f"{_INTENTS}._is_lent", "for name in", "return False\n    for name in"),
+        by="bits",
     ),
     _mutant(
         "topic's name not durable",

@@ -23,7 +23,7 @@ from sawlog.errors import StoreNotFound
 from sawlog.spark.commit import stage_name
 from sawlog.testing import FaultyStorage, Workload
 from sawlog.topics import groups
-from sawlog.topics.intents import Intents, Part
+from sawlog.topics.intents import Intents, Part, Piece
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.store import Store
 from sawlog.topics.topic import Topic
@@ -405,6 +405,25 @@ def publish(run: StoreWorkload, now: State) -> Steps:
     yield then, act, {"once": True}
 
 
+def publish_inline(run: StoreWorkload, now: State) -> Steps:
+    """A job so small that its batches came with the messages of its tasks: they are in the intent, or staged for it."""
+    query = f"q{run.random.getrandbits(48)}"
+    then, given = _transacted(run, now, 60)
+    staged = run.random.random() < 0.5
+
+    def act(store: Store) -> None:
+        stage, parts, position = stage_name(query, 1), [], 0
+        batches = [encode([(value,)]) for _, _, value in given]
+        data = b"".join(batches)
+        file = store.stage_data(stage, data) if staged else ""
+        for (name, number, _), batch in zip(given, batches, strict=True):
+            parts.append(Part(name, store[name].id, number, 1, (Piece(file, position, len(batch)),)))
+            position += len(batch)
+        store.publish(stage, parts, data=b"" if staged else data, name=query, sequence=1)
+
+    yield then, act, {"once": True}
+
+
 def _staged(store: Store, stage: str, given: list[tuple[str, int, bytes]]) -> list[Part]:
     """What a task does: its batches lie in a file of its own, lent to the job."""
     intents, label = Intents(store.directory), uuid.uuid4().hex
@@ -485,6 +504,7 @@ OPERATIONS: dict[str, Callable[[StoreWorkload, State], Steps]] = {
         large_transaction,
         named_transactions,
         publish,
+        publish_inline,
         publish_and_discard,
         commit,
         forget_group,
@@ -502,7 +522,7 @@ _PLANS: dict[str, Sequence[str]] = {
     "transactions": ("create", "transaction", "append", "transaction", "reopen", "transaction"),
     "large_transactions": ("create_plain", "large_transaction", "append"),
     "named": ("create", "named_transactions", "named_transactions"),
-    "spark": ("create", "publish", "append", "publish", "publish_and_discard"),
+    "spark": ("create", "publish", "append", "publish_inline", "publish", "publish_and_discard"),
     "commits": ("create", "commit", "commit", "reopen", "commit", "forget_group", "commit"),
     "consumers": ("create", "append_many", "consume", "append", "consume"),
     "everything": ("create", "append_many", "transaction", "commit", "upkeep", "publish", "replace_topic", "delete"),

@@ -28,8 +28,8 @@ from .errors import (
 
 #: Operations that make no call to the disk where everything is durable and saved already.
 IDLE = {"sync", "tick"}
-#: How many troubles of an operation are tried here.
-FEW = {False: 22, True: 14}
+#: How many troubles of an operation are tried here; a store takes longer than a log.
+FEW = {False: 20, True: 10}
 
 
 def chosen(name: str, count: int, salt: str = "") -> list[Trouble]:
@@ -46,10 +46,10 @@ def test_any_call_may_fail_in_any_way(name: str, caplog: pytest.LogCaptureFixtur
     assert not found, f"{len(found)} of {count} troubles:\n" + "\n".join(found)
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if name not in IDLE and "open" not in name])
+@pytest.mark.parametrize("name", [name for name in TARGETS if name not in IDLE])
 def test_no_descriptor_stays_open(name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "sawlog")
-    count, found = failures(chosen(name, 3, "files"), in_files)
+    count, found = failures(chosen(name, 2, "files"), in_files)
     assert count
     assert not found, f"{len(found)} of {count} troubles:\n" + "\n".join(found)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from sawlog import CorruptBatch, Log
+from sawlog import CorruptBatch, Log, LogConfig
 from sawlog.batch.checksum import crc32c, with_line
 from sawlog.batch.text import parse_json
 from sawlog.cli import offsets, units
@@ -22,7 +23,7 @@ from sawlog.topics import documents
 from sawlog.topics.intents import Intent, Part, Piece
 from sawlog.topics.store import Store
 
-from ..batch.wire import Header, around, batch, record, varint
+from ..batch.wire import Header, around, batch, record, varint, with_right_crc
 
 DEEP = "[" * 5000
 STRANGE = [DEEP, '{"a":' * 5000, "NaN", "Infinity", "-Infinity", "1e999", "[0, -1e999]", '{"a": NaN}']
@@ -169,6 +170,29 @@ def test_verify_finds_every_batch_with_record_headers_that_do_not_parse() -> Non
         log.append_batches(lying + lying[:7] + b"\1" + lying[8:] + cut[:7] + b"\2" + cut[8:], trusted=True)
         report = log.verify()
         assert [problem.next_offset for problem in report.problems] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_a_batch_that_claims_the_offsets_of_the_next_segment_does_not_hide_it(mode: Literal["r", "w"]) -> None:
+    """Its checksum is right. A scan believed it, and ended there without a word."""
+    directory = MemoryDirectory()
+    with Log.open(directory, LogConfig(segment_bytes=250)) as log:
+        for number in range(9):
+            log.append(b"%d" % number * 20)
+        first, second = log.segments[:2]
+    name = f"{second.base_offset:020d}.log"
+    held = bytearray(directory.read(name))
+    size = 12 + int.from_bytes(held[8:12], "big")
+    held[23:27] = (1000).to_bytes(4, "big")
+    directory.replace(name, with_right_crc(held[:size]) + held[size:])
+    with Log.open(directory, LogConfig(segment_bytes=250), mode=mode) as log:
+        scan = log.scan()
+        assert [record.offset for record in itertools.islice(scan, first.next_offset)] == list(range(first.next_offset))
+        with pytest.raises(CorruptBatch, match="beyond the end") as caught:
+            next(scan)
+        assert caught.value.next_offset == second.next_offset
+        assert [record.offset for record in log.scan(second.next_offset)] == list(range(second.next_offset, 9))
+        assert not log.verify()
 
 
 @pytest.mark.parametrize("text", ["9" * 400 + "h", "1h" + "9" * 400 + ".5m"])

@@ -25,7 +25,7 @@ from sawlog.storage import MemoryDirectory
 
 from ..processes import content
 from ..processes.operations import CONFIG, OPERATIONS, Promise, fill
-from .test_failure_sweep import copy_of
+from .test_rewrite_crashes import copy_of
 
 #: Operations whose steps are tried one by one; the others are made of the same steps.
 TRIED = [

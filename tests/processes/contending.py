@@ -14,6 +14,7 @@ import random
 import sys
 import threading
 import time
+from contextlib import suppress
 
 from sawlog import DirectoryLocked, Log, LogClosed, LogConfig
 from sawlog.errors import GroupError
@@ -72,7 +73,9 @@ def fork(directory: str) -> None:
     following = reader["orders"].partition(0).follow(timeout=0.2)
     next(following)
     stop = threading.Event()
-    busy = threading.Thread(target=lambda: [topic.append(b"more", partition=1) for _ in iter(stop.is_set, True)])
+    busy = threading.Thread(
+        target=lambda: [topic.append(b"more", partition=1) for _ in iter(stop.is_set, True)], daemon=True
+    )
     busy.start()
 
     def child() -> None:
@@ -87,8 +90,17 @@ def fork(directory: str) -> None:
         consumer.close()
         store.close()
 
-    for _ in range(3):
+    def hasty_child() -> None:
+        """Whatever a thread of its parent was in the middle of."""
+        refused(lambda: topic.append(b"child", partition=1))
+        refused(topic.partition(1).sync)
+        with suppress(GroupError):  # it is no member, and cannot make its parent's last commit
+            store.close()
+
+    for _ in range(2):
         in_child(child)
+    for _ in range(40):
+        in_child(hasty_child)
     stop.set()
     busy.join()
     assert [record.offset for record in scan] == list(range(first + 1, 10)), "a child moved its parent's scan"

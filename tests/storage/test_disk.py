@@ -208,6 +208,7 @@ def test_what_a_failed_sync_did_not_write_is_lost_though_the_next_one_succeeds()
     with pytest.raises(SyncFailed):
         file.sync()
     file.sync()
+    assert not disk.is_settled
     file.append(b"two")
     file.sync()
     assert disk.read("a") == b"onetwo"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.errors import DirectoryLocked, ReadBeyondEnd, StorageError
+from sawlog.errors import DirectoryLocked, ReadBeyondEnd, StorageError, StorageFull
 from sawlog.storage import FileDirectory
 
 
@@ -141,6 +141,34 @@ def test_interrupt_during_an_append_leaves_nothing(tmp_path: Path, monkeypatch: 
     monkeypatch.undo()
     assert storage.append(b"next") == 4
     assert directory.read("x") == b"keptnext"
+    directory.close()
+
+
+@pytest.mark.parametrize("can_be_cut", [True, False])
+def test_a_write_that_fails_half_way_leaves_nothing_or_says_that_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_be_cut: bool
+) -> None:
+    """A full disk: first a short write, then the error."""
+    directory = FileDirectory(tmp_path)
+    storage = directory.create("x")
+    storage.append(b"kept")
+    real = os.pwrite
+
+    def pwrite(fd: int, data: bytes, position: int) -> int:
+        if position > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, memoryview(data)[:5], position)
+
+    def ftruncate(fd: int, size: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    if not can_be_cut:
+        monkeypatch.setattr(os, "ftruncate", ftruncate)
+    with pytest.raises(StorageFull) as found:
+        storage.append(b"x" * 100)
+    assert found.value.torn is not can_be_cut
+    assert (tmp_path / "x").read_bytes() == (b"kept" if can_be_cut else b"keptxxxxx")
     directory.close()
 
 

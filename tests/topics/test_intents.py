@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -211,7 +212,9 @@ def test_something_else_is_no_intent(fields: dict[str, object]) -> None:
         Intent.from_fields(fields, "here")
 
 
-def test_what_was_lent_is_kept_while_nobody_can_say_until_when(driver: Driver) -> None:
+def test_what_was_lent_is_kept_for_another_day_if_nobody_can_say_until_when(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     staged = driver.intents.file("job", "task")
     staged.write(batch(b"one"))
     staged.close()
@@ -219,5 +222,7 @@ def test_what_was_lent_is_kept_while_nobody_can_say_until_when(driver: Driver) -
     driver.directory.child("staging").replace("job.task.lease", b"{}")
     driver.intents.sweep()
     assert "job.task.batches" in driver.staged()
-    driver.intents.discard("job")
+    tomorrow = time.time() + 25 * 3600
+    monkeypatch.setattr(time, "time", lambda: tomorrow)
+    driver.intents.sweep()
     assert driver.staged() == []

@@ -56,7 +56,8 @@ from ..log.names import INDEX, LOG, TIME_INDEX, file_name
 from ..storage import Directory, FileDirectory, Storage
 from . import kafka_files as files
 from .foreign import ExportReport, Progress
-from .kafka import FORMAT, held
+from .kafka import FORMAT
+from .kafka_log import held
 
 if TYPE_CHECKING:
     from ..topics.topic import Topic

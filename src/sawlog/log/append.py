@@ -37,6 +37,7 @@ from ..errors import (
     SyncFailed,
 )
 from ..storage import Directory, Lock
+from ..storage.forking import forkable
 from . import background, checkpoint
 from .checkpoint import Checkpoint
 from .commit import GroupCommit
@@ -98,12 +99,12 @@ class Appender:
         self.producers = producers
         self.held = held
         #: Re-entrant: a streaming append and a truncation hold it over several steps.
-        self.lock = threading.RLock()
+        self.lock = forkable(threading.RLock())
         self.recipe = recipe_of(config)
         self.commit = GroupCommit(self._sync_active, segments.next_offset)
         self.closed = False
         #: One piece of upkeep at a time; taken before `lock`, never while it is held.
-        self.upkeep_lock = threading.Lock()
+        self.upkeep_lock = forkable(threading.Lock())
         #: Set when the log is about to close: upkeep ends where it is.
         self.closing = False
         #: How often the log was truncated: upkeep must not note down what was true before.
@@ -116,11 +117,11 @@ class Appender:
         self.spools: set[Spool] = set()
         self._encoders: list[Encoder] = []
         #: Held while the active segment is synced or replaced: nobody closes a file that is being synced.
-        self._sync_lock = threading.RLock()
+        self._sync_lock = forkable(threading.RLock())
         self._synced_bytes = 0
         self._written_bytes = 0
         self._saved = (-1, -1)
-        self._saving = threading.Lock()
+        self._saving = forkable(threading.Lock())
         self._ended = False
         #: Why the last watermark could not be written, if so. It costs nothing but the precision of recovery.
         self.checkpoint_error: StorageError | None = None
@@ -194,7 +195,7 @@ class Appender:
     def refuse_in_stream(self) -> None:
         """A stream's own chunks must not come from code that changes the log. The caller holds the lock, so that only
         the stream itself can be meant."""
-        if self.streaming:
+        if self.streaming and self.held.held:  # not in a forked child, where that stream never ends
             raise InvalidRecord("a stream that is being appended must not change or close the log that it goes to")
 
     def place(self, batch: Encoded, expect_offset: int | None = None, producer: Producer = NOBODY) -> range:

@@ -13,7 +13,9 @@ import time
 import weakref
 from collections.abc import Callable
 
-_lock = threading.Condition()
+from ..storage.forking import forkable
+
+_lock = forkable(threading.Condition())
 _due: list[tuple[float, int, float, weakref.WeakMethod[Callable[[], None]]]] = []
 _numbers = itertools.count()
 _thread: threading.Thread | None = None

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from threading import get_ident
 
 from ..errors import LogFailed
+from ..storage.forking import forkable
 
 #: How often an interrupted farewell is tried again.
 _PERSISTENCE = 10
@@ -28,7 +29,7 @@ class GroupCommit:
         self._sync = sync
         self.durable_offset = durable_offset
         self.failure: BaseException | None = None
-        self._mutex = threading.Lock()
+        self._mutex = forkable(threading.Lock())
         #: Who syncs now, or has been woken up to: its gate stands for it.
         self._leader: threading.Lock | None = None
         self._leader_thread = 0

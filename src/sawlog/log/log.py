@@ -63,6 +63,7 @@ from ..errors import (
     ReadOnlyLog,
 )
 from ..storage import Directory, FileDirectory, MemoryDirectory
+from ..storage.forking import forkable
 from . import checkpoint, compaction, keeping, retention, streaming, truncation, upkeep
 from .append import Appender
 from .checkpoint import Checkpoint
@@ -126,7 +127,7 @@ class Log:
         self._on_lock: Callable[[Log], None] | None = None
         #: What others read in the lock's file while it is held.
         self._lock_note = b""
-        self._locking = threading.RLock()
+        self._locking = forkable(threading.RLock())
         #: What opening found and did.
         self.recovery = report
 

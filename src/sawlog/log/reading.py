@@ -141,8 +141,12 @@ class Reader:
                 following = segment.next_offset  # as of now: it may be cut and grow again meanwhile
                 for chunk in self._chunks_of(segment, offset, end, chunk_bytes):
                     chunk.start = offset
-                    yield segment, chunk
-                    offset = int(chunk.rows[-1, LAST]) + 1
+                    beyond = self._beyond(segment, chunk, following)
+                    if len(chunk.rows):
+                        yield segment, chunk
+                        offset = int(chunk.rows[-1, LAST]) + 1
+                    if beyond is not None:
+                        raise beyond
                 if offset < min(end, following):
                     if segment.dense:
                         raise self._missing(segment, offset, following)
@@ -151,6 +155,17 @@ class Reader:
                 retries = 0 if offset > before else retries + 1
                 if retries > _RETRIES or not self._changed_since(version):
                     raise
+
+    def _beyond(self, segment: Segment, chunk: Chunk, following: int) -> CorruptBatch | None:
+        """An error if a batch claims offsets of the next segment: to believe it would pass over what is there. The
+        chunk keeps the batches before it. In the last segment, one that is just being cut through may go further."""
+        if chunk.rows[-1, LAST] < following or segment is self.segments.active:
+            return None
+        bad = int((chunk.rows[:, LAST] < following).sum())
+        where = chunk.origin + int(chunk.rows[bad, POSITION])
+        chunk.rows = chunk.rows[:bad]
+        reason = f"a batch reaches beyond the end of its segment, which is offset {following}"
+        return CorruptBatch(reason, path=segment.path, position=where, next_offset=following)
 
     def _segment_for(self, offset: int) -> Segment:
         """The segment that holds `offset`; an error if there is none."""

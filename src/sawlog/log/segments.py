@@ -18,6 +18,7 @@ from ..batch.header import LAST, POSITION, SIZE
 from ..config import LogConfig
 from ..errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
 from ..storage import Directory
+from ..storage.forking import forkable
 from . import checkpoint
 from .checkpoint import Checkpoint
 from .index import SegmentIndex
@@ -37,10 +38,10 @@ class SegmentSet:
         #: Counts the swaps: a reader who meets something odd looks whether the list changed under it.
         self.version = 0
         self._mapped: OrderedDict[Segment, None] = OrderedDict()
-        self._mapped_lock = threading.Lock()
+        self._mapped_lock = forkable(threading.Lock())
         self._newest: Segment | None = None
         #: Signalled when records were added or dropped; see `Reader.follow`.
-        self.changed = threading.Condition()
+        self.changed = forkable(threading.Condition())
         self.waiting = 0
         #: Who goes on when this one has ended: see `Log.release`.
         self.successor: SegmentSet | None = None
@@ -150,7 +151,7 @@ class FollowedSet(SegmentSet):
 
     def __init__(self, directory: Directory, config: LogConfig) -> None:
         super().__init__(directory, config)
-        self._refreshing = threading.Lock()
+        self._refreshing = forkable(threading.Lock())
         #: The directory's stamp when it was last listed, and the size of the active file then.
         self._seen: tuple[object, int] = (None, -1)
         self.refresh()

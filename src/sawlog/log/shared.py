@@ -56,6 +56,7 @@ from ..batch.text import parse_json
 from ..config import DAY_MS, LogConfig
 from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
 from ..storage import Directory, Lock
+from ..storage.forking import forkable
 from . import checkpoint
 from .append import Appender
 from .checkpoint import Checkpoint
@@ -111,7 +112,7 @@ class SharedLog:
         self._directory = directory
         self._config = config.with_(durability="always", checkpoint_interval_ms=_NO_CHECKPOINTS_MS)
         self._patience_s = patience_s
-        self._mutex = threading.RLock()
+        self._mutex = forkable(threading.RLock())
         self._kept: tuple[Log, Appender] | None = None
         self._shape = ""
         self._saved_s = 0.0

@@ -22,6 +22,7 @@ from ..batch.build import Encoded, refuse, seal
 from ..batch.header import HEADER_BYTES
 from ..config import KIB
 from ..errors import InvalidConfig, LogClosed, SawlogError
+from ..storage.forking import forkable
 from . import background
 from .append import Appender
 
@@ -45,7 +46,7 @@ class Writer:
         self._log = log
         recipe = log.recipe
         limit = min(batch_bytes, recipe.max_batch_bytes)
-        self._lock = threading.RLock()
+        self._lock = forkable(threading.RLock())
         self._builder = kernel.BatchBuilder(
             refuse,
             limit=limit,

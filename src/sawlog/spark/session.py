@@ -5,7 +5,8 @@ Any session does: nothing here is needed for `format("sawlog")`. What is set, an
 - the workers run this Python (`PYSPARK_PYTHON`), so that they find the same packages;
 - as many shuffle partitions as cores: two hundred, Spark's default, are ruinous for small micro-batches;
 - four attempts for a task (`local[2,4]`), as on a cluster; plain `local[2]` never tries again;
-- no web page, no console progress bar, UTC.
+- no web page, no console progress bar, UTC;
+- unix sockets between the JVM and its workers, and the checkpoint manager that is quicker for local files.
 """
 
 from __future__ import annotations

@@ -243,7 +243,6 @@ def _standing_still() -> Iterator[None]:
 @contextmanager
 def _collecting_little() -> Iterator[None]:
     """Disks and logs go in circles, and very many are made: what was there before need not be looked at each time."""
-    gc.collect()
     gc.freeze()
     try:
         yield

@@ -76,7 +76,7 @@ class Write:
 class File:
     """The bytes of a file: as everybody sees them, as the device has them, and what lies between."""
 
-    __slots__ = ("buffer", "durable", "pending", "size")
+    __slots__ = ("buffer", "differs", "durable", "pending", "size")
 
     def __init__(self, content: Buffer = b"") -> None:
         #: As in `MemoryStorage`: replaced when it grows or is cut, so that views stay valid.
@@ -84,6 +84,8 @@ class File:
         self.size = len(content)
         self.durable = bytearray(content)
         self.pending: list[Write] = []
+        #: Something will never reach the device, or is in the wrong place there, though everybody sees it here.
+        self.differs = False
 
     def write(self, write: Write) -> None:
         assert write.data is not None
@@ -108,6 +110,7 @@ class File:
             if write.astray is not None:
                 other, position = write.astray
                 Write(write.number, position, write.data).apply(other.durable)
+                self.differs = other.differs = True
                 continue
             write.apply(self.durable)
             set_size(self.durable, write.size_after(len(self.durable)))
@@ -115,6 +118,7 @@ class File:
 
     def lose(self) -> None:
         """A failed fsync: nothing of it will."""
+        self.differs = self.differs or bool(self.pending)
         self.pending.clear()
 
 

@@ -208,7 +208,7 @@ class _Twin:
         made = self._files.get(id(file))
         if made is None:
             made = self._files[id(file)] = File(memoryview(file.buffer)[: file.size])
-            made.durable = bytearray(file.durable)
+            made.durable, made.differs = bytearray(file.durable), file.differs
             made.pending = [self._write(write) for write in file.pending]
         return made
 
@@ -302,8 +302,10 @@ class FaultyStorage(FaultyDirectory):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is on its way: then all power cuts end alike."""
-        return next(_numbers_on_their_way(self._device.root, set()), None) is None
+        """Whether nothing is on its way, and the device has what everybody sees: then all crashes end alike."""
+        if next(_numbers_on_their_way(self._device.root, set()), None) is not None:
+            return False
+        return not any(isinstance(node, File) and node.differs for _, node in walk(self._device.root))
 
     # --- damage
 

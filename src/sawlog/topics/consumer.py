@@ -62,6 +62,7 @@ from ..errors import (
 from ..log import background
 from ..log.log import Log
 from ..storage import Lock
+from ..storage.forking import forkable
 from .assignment import Share, assign
 from .groups import Committed, Place, now_ms, resolve
 from .members import Members, Membership, check_group_name, give_up, group_directory
@@ -180,9 +181,9 @@ class Consumer:
         self._offsets = store.groups.offsets
 
         #: Held while partitions come, go and are committed; never while the store is asked for topics.
-        self._lock = threading.RLock()
+        self._lock = forkable(threading.RLock())
         #: Set when it is closed; also wakes up who waits for records.
-        self._ended = threading.Event()
+        self._ended = forkable(threading.Event())
         self._owned: dict[Share, _Owned] = {}
         #: The order in which partitions are asked for records.
         self._round: deque[Share] = deque()
@@ -202,7 +203,7 @@ class Consumer:
         self._members: Members | None = None
         self._membership: Membership | None = None
         #: Held by the background while it looks: its files are not closed meanwhile.
-        self._ticking = threading.Lock()
+        self._ticking = forkable(threading.Lock())
         self._ailing = False
         #: When records were last asked for; the last offset that the background saw.
         self._asked_s = time.monotonic()

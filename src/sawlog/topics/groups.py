@@ -48,6 +48,7 @@ from ..errors import (
 from ..log.log import Log
 from ..log.shared import SharedLog
 from ..storage import Directory
+from ..storage.forking import forkable
 from .assignment import Share
 from .members import (
     Member,
@@ -95,7 +96,7 @@ class OffsetStore:
     def __init__(self, root: Directory, *, writable: bool) -> None:
         self._root = root
         self._writable = writable
-        self._mutex = threading.RLock()
+        self._mutex = forkable(threading.RLock())
         self._shared: SharedLog | None = None
         self._directory: Directory | None = None
         self._reader: Log | None = None

@@ -71,6 +71,7 @@ from ..errors import (
 )
 from ..log.log import Log
 from ..storage import Directory, Lock, Storage
+from ..storage.forking import forkable
 from ..storage.interface import Buffer
 from . import documents
 from .names import STAGING, quoted
@@ -287,7 +288,7 @@ class Intents:
 
     def __init__(self, root: Directory) -> None:
         self._root = root
-        self._opening = threading.Lock()
+        self._opening = forkable(threading.Lock())
         self._staging: Directory | None = None
 
     def close(self) -> None:
@@ -320,9 +321,12 @@ class Intents:
     def lend(self, id_: str, label: str, seconds: float = _LEASE_S) -> None:
         """Keep what is staged under an id from being swept for so long, though nobody holds it: tasks stage, and end,
         before their job commits. Each label once."""
+        self._write_lease(_file_name(id_, label, _LEASE), seconds)
+
+    def _write_lease(self, name: str, seconds: float) -> None:
         until_ms = int((time.time() + seconds) * 1000)
         # After a power cut there is no job any more that could commit.
-        documents.store(self.staging, _file_name(id_, label, _LEASE), {"until_ms": until_ms}, durable=False)
+        documents.store(self.staging, name, {"until_ms": until_ms}, durable=False)
 
     def adopt(self, id_: str, *, timeout_s: float = 5.0) -> Stage:
         """The stage of an id under which other processes have staged. Whoever opens the store and sweeps has it for a
@@ -573,7 +577,9 @@ class Intents:
                     if int(documents.load(self.staging, name)["until_ms"]) > time.time() * 1000:
                         return True
                 except CorruptFile as error:
-                    _logger.warning("kept, because nobody can say whether it is still needed: %s", error)
+                    # Nobody can say until when; a power cut leaves such leases, too. So from now on, once more.
+                    _logger.warning("a lease is counted from now on: %s", error)
+                    self._write_lease(name, _LEASE_S)
                     return True
                 except (SawlogError, KeyError, TypeError, ValueError):
                     pass  # just gone: it keeps nothing

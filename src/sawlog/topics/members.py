@@ -43,6 +43,7 @@ from dataclasses import dataclass
 from ..batch.text import parse_json
 from ..errors import DirectoryLocked, InvalidConfig, StorageError
 from ..storage import Directory, Lock
+from ..storage.forking import forkable
 from .assignment import Share
 from .names import MEMBERS, quoted, unquoted
 
@@ -118,7 +119,7 @@ class Membership:
         }
         self._beat = 0
         #: A beat must not go to a file that is just being closed: its descriptor may be another file's by then.
-        self._mutex = threading.Lock()
+        self._mutex = forkable(threading.Lock())
         self._held = directory.lock(_MEMBER + self.id, alone=False)
         self.beat()
 
@@ -161,7 +162,7 @@ class Members:
         #: members/<group>
         self.directory = directory
         self._watched: dict[str, _Watched] = {}
-        self._watching = threading.Lock()
+        self._watching = forkable(threading.Lock())
 
     def join(self, name: str, topics: Sequence[str], session_timeout_ms: int) -> Membership:
         """Become a member. In a turn."""

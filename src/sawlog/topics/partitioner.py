@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ..batch import kernel
 from ..batch.build import refuse
 from ..errors import InvalidRecordType
+from ..storage.forking import forkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +65,7 @@ class Sticky:
     def __init__(self, partitions: int, sticky_bytes: int = STICKY_BYTES) -> None:
         self._partitions = partitions
         self._sticky_bytes = sticky_bytes
-        self._lock = threading.Lock()
+        self._lock = forkable(threading.Lock())
         self._current = random.randrange(partitions)
         self._used_bytes = 0
 

@@ -47,6 +47,7 @@ from ..errors import (
 from ..log.log import Log
 from ..log.upkeep import UpkeepReport
 from ..storage import Directory, FileDirectory
+from ..storage.forking import forkable
 from .catalog import Catalog, Entry
 from .intents import Intent, Intents, Part
 from .topic import Topic
@@ -68,8 +69,8 @@ class Store:
         self._owns_directory = owns_directory
         self._catalog = catalog
         self._intents = Intents(directory)
-        self._committing = threading.RLock()
-        self._lock = threading.RLock()
+        self._committing = forkable(threading.RLock())
+        self._lock = forkable(threading.RLock())
         self._topics: dict[str, Topic] = {}
         self._transactions: set[Transaction] = set()
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()

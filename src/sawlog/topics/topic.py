@@ -39,6 +39,7 @@ from ..log.log import Log
 from ..log.reading import ARROW_ROWS
 from ..log.upkeep import UpkeepReport
 from ..log.writer import BATCH_BYTES
+from ..storage.forking import forkable
 from . import settings
 from .catalog import Catalog, Entry
 from .partitioner import Sticky, partition_for, partitions_for
@@ -96,7 +97,7 @@ class Topic:
         self._catalog = catalog
         self._entry = entry
         self._on_lock = on_lock
-        self._lock = threading.RLock()
+        self._lock = forkable(threading.RLock())
         self._logs: dict[int, Log] = {}
         self._writers: set[TopicWriter] = set()
         #: Logs that were opened for upkeep alone.

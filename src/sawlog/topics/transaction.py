@@ -32,6 +32,7 @@ from ..errors import LogClosed, RecordTooLarge, StorageError, TopicNotFound, Tra
 from ..log.append import recipe_of
 from ..log.log import Log
 from ..log.writer import BATCH_BYTES
+from ..storage.forking import forkable
 from .intents import INLINE_BYTES, Intent, Intents, Part, Piece, Stage, StagedFile, check_name
 from .topic import Topic
 
@@ -62,7 +63,7 @@ class Transaction:
         self._topic_of = topic_of
         self._committing = committing
         self._lock_timeout_s = lock_timeout_s
-        self._lock = threading.RLock()
+        self._lock = forkable(threading.RLock())
         self._topics: dict[str, Topic] = {}
         self._drafts: dict[tuple[str, int], _Draft] = {}
         self._stage: Stage | None = None

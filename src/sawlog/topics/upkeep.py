@@ -15,6 +15,7 @@ from collections.abc import Callable
 from ..errors import LogClosed, SawlogError
 from ..log import background
 from ..log.upkeep import UpkeepReport
+from ..storage.forking import forkable
 
 _logger = logging.getLogger("sawlog.upkeep")
 
@@ -24,7 +25,7 @@ class Upkeep:
 
     def __init__(self, work: Callable[[], list[UpkeepReport]], interval_s: float) -> None:
         self._work = work
-        self._lock = threading.Lock()
+        self._lock = forkable(threading.Lock())
         self._thread: threading.Thread | None = None
         self._stopped = False
         #: What was done so far, oldest first; the last hundred.

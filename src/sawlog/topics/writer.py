@@ -17,6 +17,7 @@ from typing import Any
 
 from ..batch import kernel
 from ..log.writer import Writer
+from ..storage.forking import forkable
 
 
 class TopicWriter:
@@ -27,7 +28,7 @@ class TopicWriter:
 
     def __init__(self, writers: Sequence[Writer], batch_bytes: int, *, keyed: bool = False) -> None:
         self._writers = tuple(writers)
-        self._lock = threading.RLock()
+        self._lock = forkable(threading.RLock())
         self._dispatcher = kernel.Dispatcher(
             [writer.builder for writer in writers], batch_bytes, lambda: random.randrange(len(writers)), keyed
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import struct
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from sawlog import Log, LogConfig, OffsetOutOfRange
+from sawlog import Log, LogConfig, OffsetOutOfRange, interop
 from sawlog.batch import kernel
 from sawlog.batch.arrow import COLUMNS, to_arrow
 from sawlog.batch.build import Producer, encode
@@ -380,13 +381,15 @@ def read_all(log: Log) -> dict[int, bytes | None]:
     return found
 
 
-def log_with(name: str | Callable[[], str], *, must_read: bool) -> Callable[[bytes], None]:
-    """A log one file of which holds these bytes. If it is a cache (`must_read`), every record is there all the same."""
+def log_with(name: str, hit: range = range(0)) -> Callable[[bytes], None]:
+    """A log one file of which holds these bytes. Records at offsets that are not `hit` are there all the same; if none
+    are, because the file is a cache, every record is."""
 
     def call(data: bytes) -> None:
         image = dict(log_image())
         truth = _truth()
-        image[name if isinstance(name, str) else name()] = data
+        must_read = not hit
+        image[name] = data
         for mode in ("r", "w"):
             log = allowed(lambda mode=mode: Log.open(files(image), _LOG_CONFIG, mode=mode))  # type: ignore[misc]
             if log is None:
@@ -394,10 +397,9 @@ def log_with(name: str | Callable[[], str], *, must_read: bool) -> Callable[[byt
                 continue
             assert isinstance(log, Log)
             found = read_all(log)
-            if must_read:
-                assert found == truth, "a cache changes what is read"
-            else:
-                assert all(truth[offset] == found[offset] for offset in truth.keys() & found.keys() if offset < 3)
+            spared = {offset: value for offset, value in truth.items() if offset not in hit}
+            assert {offset: found.get(offset) for offset in spared} == spared, "damage reaches records elsewhere"
+            assert not must_read or found == truth, "a cache changes what is read"
             for offset in (log.lowest_offset, log.next_offset - 1):
                 allowed(lambda offset=offset, log=log: log.read(offset))  # type: ignore[misc]
             allowed(lambda log=log: log.offset_at(10**12 + 5))  # type: ignore[misc]
@@ -420,10 +422,9 @@ def _segments() -> list[str]:
     return sorted(name for name in log_image() if name.endswith(".log"))
 
 
-def swap_name() -> str:
-    """What replaces the second and the third segment."""
-    bases = [int(name[:20]) for name in _segments()]
-    return run_name(bases[1], bases[3], ".swap")
+def _bases() -> list[int]:
+    """The first offsets of the segments, and the one behind the last."""
+    return [*(int(name[:20]) for name in _segments()), max(_truth()) + 1]
 
 
 def swap_seeds() -> list[bytes]:
@@ -569,6 +570,103 @@ def member_seeds() -> list[bytes]:
     return [b"process 1 on here\n" + json.dumps(note).encode() + b"\n", b"process 1\n{}\n"]
 
 
+# --- logs of other systems
+
+
+def frames_target(data: bytes) -> None:
+    """The kernel's functions for frames: heads with a length, protobuf, stretches of bytes."""
+    view = exact(data)
+    size = len(view)
+    starts, lengths, numbers = (np.empty(8, np.int64) for _ in range(3))
+    for head, at, width, big in ((8, 0, 8, True), (8, 0, 4, False), (12, 4, 8, False), (16, 8, 8, True)):
+        count, end, _ = kernel.walk_frames(view, 0, size, head, at, width, big, 1 << 20, starts, lengths)
+        assert 0 <= count <= 8
+        assert 0 <= end <= size
+        first, long = memoryview(starts[:count]), memoryview(lengths[:count])
+        assert all(
+            start >= 0 and length >= 0 and start + length <= size for start, length in zip(first, long, strict=True)
+        )
+        kernel.numbers_at(view, first, at - head, width, big, numbers)
+        kernel.crc32_of(view, first, long, numbers)
+        out = memoryview(np.empty(int(lengths[:count].sum()), np.uint8))
+        assert kernel.gather(view, first, long, memoryview(np.empty(count + 1, np.int32)), out) == len(out)
+        _messages(view, first, long, count)
+
+
+def _messages(view: memoryview, starts: memoryview, lengths: memoryview, count: int) -> None:
+    """What was parsed lies inside, and can be written and parsed again."""
+    at, long, found = np.empty(count, np.int64), np.empty(count, np.int64), np.empty((count, 3), np.int64)
+    good = kernel.parse_messages(view, starts, lengths, at, long, found)
+    assert 0 <= good <= count
+    assert all(at[n] >= 0 and 0 <= long[n] <= len(view) - at[n] for n in range(good))
+    values = [bytes(view[at[n] : at[n] + long[n]]) for n in range(good)]
+    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    joined = np.frombuffer(b"".join(values), np.uint8)
+    room = int(sum(map(len, values))) + good * 60
+    out, where = np.empty(room, np.uint8), np.empty(good, np.int64)
+    size = kernel.put_messages(out, ends, 0, joined, np.ascontiguousarray(found[:good]), where)
+    begin, width, again = np.empty(good, np.int64), np.empty(good, np.int64), np.empty((good, 3), np.int64)
+    if good:
+        assert kernel.walk_frames(out, 0, size, 8, 0, 8, True, 1 << 30, begin, width)[0] == good
+        kernel.parse_messages(out, begin, width, np.empty(good, np.int64), np.empty(good, np.int64), again)
+        assert again.tolist() == found[:good].tolist(), "numbers change when they are written again"
+
+
+@cache
+def foreign_image(name: str) -> dict[str, bytes]:
+    """The files of a log as another system has them."""
+    with tempfile.TemporaryDirectory() as work, Log.in_memory() as log:
+        log.append_many([(b"value %d" % number * 5, None, (), 10**12 + number) for number in range(12)])
+        interop.export_log(log, f"{work}/out", format=name)
+        return {path.name: path.read_bytes() for path in sorted(Path(work, "out").rglob("*")) if path.is_file()}
+
+
+def foreign_target(name: str) -> Callable[[bytes], None]:
+    """One file, chosen by the first byte, holds the rest of the bytes."""
+
+    def call(data: bytes) -> None:
+        if not data:
+            return
+        image = dict(foreign_image(name))
+        image[sorted(image)[data[0] % len(image)]] = data[1:]
+        allowed(lambda: interop.detect(files(image)))
+        for damage in ("stop", "skip"):
+            for strict in (False, True):
+                allowed(lambda damage=damage, strict=strict: _read_foreign(files(image), name, damage, strict))  # type: ignore[misc]
+
+    return call
+
+
+def _read_foreign(directory: MemoryDirectory, name: str, damage: Any, strict: bool) -> None:
+    with interop.open(directory, format=name, damage=damage, strict=strict) as log:
+        position = -1
+        for record in log.scan():
+            assert record.offset > position, "a scan goes back"
+            position = record.offset
+        assert position < log.next_offset
+        list(log.report)
+        log.read(log.lowest_offset)
+
+
+def foreign_seeds(name: str) -> Callable[[], list[bytes]]:
+    def make() -> list[bytes]:
+        image = foreign_image(name)
+        return [bytes([number]) + image[file] for number, file in enumerate(sorted(image))]
+
+    return make
+
+
+def foreign_mutation(name: str) -> Mutate:
+    """The choice of the file stays; Kafka's batches have their checksum put right."""
+
+    def change(seed: bytes, others: Sequence[bytes], chance: Random) -> bytes:
+        rest = [other[1:] for other in others]
+        make = mutate.batches if name == "kafka" and chance.random() < 0.7 else mutate.blind
+        return seed[:1] + make(seed[1:], rest, chance)
+
+    return change
+
+
 # --- what people type
 
 
@@ -655,17 +753,29 @@ def _targets() -> Iterator[Target]:
     yield Target("member", member_target, member_seeds, mutate.plain_text, 30)
     yield Target("offsets", offsets_target, offsets_seeds, mutate.plain_text, 15)
     yield Target("spark", spark_target, spark_seeds, mutate.plain_text, 15)
-    first, second = _segments()[0], _segments()[1]
-    last = _segments()[-1]
+    yield Target("frames", frames_target, frame_seeds, mutate.blind, 100)
+    for each in interop.formats():
+        name = each.name
+        yield Target(
+            f"interop-{name}", foreign_target(name), foreign_seeds(name), foreign_mutation(name), 1, quick=False
+        )
+    bases = _bases()
+    first, second, last = (file_name(base) for base in (bases[0], bases[1], bases[-2]))
+    # From the last one on: who appends afterwards, appends behind what is left.
+    end = range(bases[-2], 2**62)
+    swap = run_name(bases[1], bases[3], ".swap")
     slow = [
-        Target("log-sealed", log_with(second, must_read=False), lambda: [log_image()[second]], mutate.batches),
-        Target("log-active", log_with(last, must_read=False), lambda: [log_image()[last]], mutate.batches),
-        Target("log-index", log_with(f"{first[:20]}.index", must_read=True), index_file_seeds, mutate.blind),
-        Target("log-timeindex", log_with(f"{first[:20]}.timeindex", must_read=True), time_file_seeds, mutate.blind),
-        Target("log-checkpoint", log_with(CHECKPOINT, must_read=False), checkpoint_seeds, mutate.lined),
-        Target("log-producers", log_with(PRODUCERS, must_read=True), producer_seeds, mutate.lined),
-        Target("log-upkeep", log_with("upkeep", must_read=True), upkeep_seeds, mutate.lined),
-        Target("log-swap", log_with(swap_name, must_read=False), swap_seeds, mutate.batches),
+        Target(
+            "log-sealed", log_with(second, range(bases[1], bases[2])), lambda: [log_image()[second]], mutate.batches
+        ),
+        Target("log-active", log_with(last, end), lambda: [log_image()[last]], mutate.batches),
+        Target("log-index", log_with(f"{first[:20]}.index"), index_file_seeds, mutate.blind),
+        Target("log-timeindex", log_with(f"{first[:20]}.timeindex"), time_file_seeds, mutate.blind),
+        # It says where the log starts: that is believed.
+        Target("log-checkpoint", log_with(CHECKPOINT, range(2**62)), checkpoint_seeds, mutate.lined),
+        Target("log-producers", log_with(PRODUCERS), producer_seeds, mutate.lined),
+        Target("log-upkeep", log_with("upkeep"), upkeep_seeds, mutate.lined),
+        Target("log-swap", log_with(swap, range(bases[1], bases[3])), swap_seeds, mutate.batches),
         Target("store-catalogue", store_with("sawlog.json"), store_seeds, mutate.document),
         Target("store-topic", store_with("topics", "orders", "topic.json"), topic_seeds, mutate.document),
         Target("store-intent", store_with("staging", "0" * 32 + ".intent"), intent_seeds, mutate.document),
@@ -674,6 +784,11 @@ def _targets() -> Iterator[Target]:
     ]
     for each in slow:
         yield Target(each.name, each.call, each.seeds, each.mutate, 1, quick=False)
+
+
+def frame_seeds() -> list[bytes]:
+    held = [content for each in interop.formats() for content in foreign_image(each.name).values()]
+    return [content[:1000] for content in held if content]
 
 
 def _groups_seeds() -> list[bytes]:

@@ -1,0 +1,129 @@
+"""Copying a partition of Kafka's into a log of ours: batches as they are, one thread reading ahead, one syncing behind.
+
+Nothing is decoded. What was checked is what is written: the same bytes in memory. An import that is interrupted goes on
+where the log ends; that the log is a copy of this source at all is seen by its last batch: it has to be the source's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from ..batch import read as batch_read
+from ..batch.header import BASE, COUNT, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE
+from ..batch.kernel import Record
+from ..errors import CorruptBatch, ImportMismatch
+from ..log.log import Log
+from ..log.segment import Chunk
+from .foreign import ImportJob
+from .kafka_damage import Gaps
+from .kafka_log import MAX_DECOMPRESSED_BYTES, KafkaLog
+
+#: Where a segment of Kafka's ends, ours does as well if it is this large. Each costs some fsyncs, and a topic with
+#: thousands of small ones would be slow to copy and to open.
+_SEAL_BYTES = 128 << 20
+#: What is written is synced in the background when it adds up to this.
+_SYNC_BYTES = 128 << 20
+
+
+def copy_batches(source: KafkaLog, log: Log, job: ImportJob) -> int:
+    """Take in the batches from `log.next_offset` on; how many records are in them."""
+    _check_same(source, log)
+    records, epoch = 0, 0
+    gaps = Gaps(log.next_offset)
+    with _Hands(log) as hands:
+        for segment in source.segments_from(log.next_offset):
+            new = True
+            for chunk in hands.ahead(source.walk(segment, log.next_offset)):
+                chunk.rows = chunk.rows[chunk.rows[:, LAST] >= log.next_offset]
+                if len(chunk.rows):
+                    start = log.next_offset
+                    hands.wrote(_take(log, chunk, new=new))
+                    gaps.pass_over(chunk.rows)
+                    records += int(chunk.rows[:, COUNT].sum()) - _count_below(chunk, start)
+                    epoch, new = int(chunk.rows[-1, LEADER_EPOCH]), False
+                    if job.progress is not None:
+                        job.progress(source.done_bytes(segment, chunk), source.size_bytes)
+            log.advance(max(segment.next_offset, log.next_offset), leader_epoch=max(epoch, 0))
+    source.check_end()
+    source.finish(gaps)
+    if job.progress is not None:
+        job.progress(source.size_bytes, source.size_bytes)
+    return records
+
+
+def _check_same(source: KafkaLog, log: Log) -> None:
+    """The last batch that the log holds is the source's, byte for byte, if it is not one that stands for a gap."""
+    last = log.next_offset - 1
+    if not len(log):
+        return
+    ours = log.fetch(last, 1).raw
+    if int.from_bytes(ours[57:61], "big") == 0:
+        return
+    for _, chunk in source.chunks(last, last + 1):
+        position = int(chunk.rows[0, POSITION])
+        if chunk.view[position : position + HEADER_BYTES] == ours[:HEADER_BYTES]:
+            return
+    raise ImportMismatch(
+        f"{log.path} ends at offset {last} with another batch than {source.path} has there: it is no copy of it; "
+        "import into a new topic"
+    )
+
+
+def _take(log: Log, chunk: Chunk, *, new: bool) -> int:
+    """Put these batches into the log; how many bytes. `new`: a segment of Kafka's begins with them."""
+    first = chunk.rows[0]
+    if new and _is_worth_sealing(log, int(first[MAX_TIME])):
+        log.seal()
+    log.append_kept(chunk.view, chunk.rows)
+    return int(chunk.rows[:, SIZE].sum())
+
+
+def _is_worth_sealing(log: Log, timestamp: int) -> bool:
+    """Where a segment of Kafka's begins: whether ours should, for its size or for what retention may drop."""
+    active, age = log.segment_set.active, log.config.segment_age_ms
+    first = active.index.first_timestamp
+    return active.size >= _SEAL_BYTES or (age is not None and first >= 0 and timestamp - first > age)
+
+
+def _count_below(chunk: Chunk, start: int) -> int:
+    """How many records of the first batch lie below an offset: Kafka drops the beginning of a log record by record."""
+    first = chunk.rows[:1]
+    if int(first[0, BASE]) >= start:
+        return 0
+    found: list[Record] = []
+    try:
+        batch_read.records(chunk.view, first, int(first[0, BASE]), start, found, MAX_DECOMPRESSED_BYTES)
+    except CorruptBatch:
+        pass  # told when it is read
+    return len(found)
+
+
+class _Hands:
+    """Two threads beside the one that writes: one reads and checks what comes next, one has the disk take what is
+    written already, so that little is left to wait for at the end."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._pool = ThreadPoolExecutor(2, "sawlog-import")
+        self._syncing: Future[None] | None = None
+        self._unsynced_bytes = 0
+
+    def __enter__(self) -> _Hands:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def ahead(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """The same; each is had while the one before it is worked on."""
+        coming = self._pool.submit(next, chunks, None)
+        while (chunk := coming.result()) is not None:
+            coming = self._pool.submit(next, chunks, None)
+            yield chunk
+
+    def wrote(self, size_bytes: int) -> None:
+        """So much more is in the log. A sync that fails ends writing, so nobody has to ask for its result."""
+        self._unsynced_bytes += size_bytes
+        if self._unsynced_bytes >= _SYNC_BYTES and (self._syncing is None or self._syncing.done()):
+            self._syncing, self._unsynced_bytes = self._pool.submit(self._log.sync), 0
