@@ -157,8 +157,9 @@ def crashes(count: Counter, seed: int) -> None:
         tried.append(scenario)
         count.tries = len(tried)
 
-    # Of those in which a call fails, the seed decides which.
-    kinds = [(kind, more) for name, kind in WORKLOADS.items() for more in range(6 if "failing" in name else 2)]
+    # In some, much is decided by the seed: which call fails, who commits when.
+    seeds = {name: 6 if name.startswith(("failing", "store_commits")) else 2 for name in WORKLOADS}
+    kinds = [(kind, more) for name, kind in WORKLOADS.items() for more in range(seeds[name])]
     for share in itertools.chain((0.02, 0.1), itertools.repeat(1.0)):
         for kind, more in chance.sample(kinds, len(kinds)):
             outcome = enumerate_crashes(

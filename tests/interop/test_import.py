@@ -20,6 +20,7 @@ from sawlog import (
     LogConfig,
     RecordRemoved,
     UnknownFormat,
+    UnreadableRecord,
     interop,
 )
 
@@ -201,6 +202,17 @@ def test_damage_stops_an_import_and_skipping_it_goes_on_from_there(tmp_path: Pat
         report = interop.import_log(source, log, damage="skip")
         assert all_of(log) == [(42, b"hello"), (44, b"log")]
         assert [finding.offset for finding in report.logs[0].report.lost] == [43]
+
+
+def test_what_precedes_damage_is_stored_however_small_the_segments_are(tmp_path: Path) -> None:
+    source = theirs(tmp_path / "theirs", "gumlog", 100, segment_bytes=100)
+    last = max(source.glob("*.store"), key=lambda path: int(path.stem))
+    last.write_bytes(b"\xff" + last.read_bytes()[1:])
+    with Log.open(tmp_path / "ours") as log:
+        with pytest.raises(UnreadableRecord) as raised:
+            interop.import_log(source, log)
+        assert raised.value.offset == int(last.stem)
+        assert all_of(log) == [(i, b"record %d" % i) for i in range(int(last.stem))]
 
 
 def test_records_get_the_time_of_the_import_or_one_that_is_given(tmp_path: Path) -> None:

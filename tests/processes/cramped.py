@@ -5,7 +5,7 @@
 KIND says what there is too little of: `bytes` (the disk under the directory is small; a ballast file fills it up to a
 few pages), `files` (it has no room for more than a few files) or `length` (no file may grow beyond so many bytes, which
 needs no disk of its own). Each operation is tried with nothing left, then with a little more, and so on, until there is
-enough for it to succeed; with EVERY 1 in the smallest steps, else in steps that grow.
+enough for it to succeed; with EVERY 1 the first twenty in the smallest steps, else in steps that grow at once.
 
 What has to hold each time: the operation succeeds or raises one of our errors; what was acknowledged before can be
 read, and is sound; what failed has not happened, or has happened wholly; when there is room again, it goes on: the same
@@ -371,7 +371,9 @@ def go_on(doing: Doing, operation: str, told: str) -> None:
 
 
 def lefts(every: bool) -> Iterator[int]:
-    return itertools.count() if every else iter(sorted({int(1.4**n) - 1 for n in range(40)}))
+    if every:
+        return itertools.chain(range(20), (int(20 * 1.3**n) for n in range(60)))
+    return iter(sorted({int(1.4**n) - 1 for n in range(40)}))
 
 
 def main(kind: str, directory: str, every: str, *operations: str) -> None:

@@ -106,7 +106,7 @@ class GumlogLog(FrameLog):
     def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
         """Compare how many entries there are with how many records there are."""
         records = cursor.entry // _ENTRY_BYTES
-        if segment.index is None:
+        if segment.index is None or cursor.loose:  # or nobody knows how many records there were
             return
         used = self._used_bytes(segment)
         entries = -(-used // _ENTRY_BYTES)

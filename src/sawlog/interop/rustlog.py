@@ -164,7 +164,7 @@ class RustLogLog(FrameLog):
 
     def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
         """Say if the index has entries that do not point at any of the records."""
-        if segment.index is None or cursor.entry + _ENTRY_BYTES > segment.index_size:
+        if segment.index is None or cursor.loose or cursor.entry + _ENTRY_BYTES > segment.index_size:
             return
         entry = self.read_index(segment, cursor.entry, _ENTRY_BYTES)
         if int.from_bytes(entry[8:], "big") < segment.size:

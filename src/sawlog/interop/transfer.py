@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ExportRefused, ImportMismatch, InvalidConfig, OffsetOutOfRange, RecordRemoved, TopicNotFound
+from ..errors import (
+    ExportRefused,
+    ForeignDamage,
+    ImportMismatch,
+    InvalidConfig,
+    OffsetOutOfRange,
+    RecordRemoved,
+    TopicNotFound,
+)
 from ..log.log import Log
 from ..storage import Directory, FileDirectory
 from ..topics.store import Store
@@ -34,6 +42,8 @@ from .foreign import Damage, Detection, ExportReport, ForeignLog, ImportJob, Pla
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: How much is appended at once, at least.
+APPEND_BYTES = 4 << 20
 #: What an unfinished export is called until it is whole.
 _PARTIAL = ".partial"
 
@@ -225,14 +235,39 @@ def _same_record(source: ForeignLog, log: Log, offset: int) -> bool:
 
 def copy_records(source: ForeignLog, log: Log, job: ImportJob) -> int:
     """Append what the source has from `log.next_offset` on, as Arrow; how many records."""
+    import pyarrow as pa
+
     copied = 0
-    for table in source.tables(log.next_offset, None, ("offset", "value", "headers"), progress=job.progress):
+    for tables in _gathered(
+        source.tables(log.next_offset, None, ("offset", "value", "headers"), progress=job.progress)
+    ):
+        table = pa.Table.from_batches(tables)
         offsets = table.column(0).to_numpy()
         for first, last in _runs(offsets):
             log.advance(int(offsets[first]))
             log.append_arrow(_rows(table, first, last, job.timestamp), expect_offset=int(offsets[first]))
         copied += len(offsets)
     return copied
+
+
+def _gathered(tables: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Some megabytes at once: a log may have segments of a kilobyte, and an append may wait for the disk. What precedes
+    damage is given before that is raised."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    try:
+        for table in tables:
+            held.append(table)
+            size += table.nbytes
+            if size >= APPEND_BYTES:
+                yield held
+                held, size = [], 0
+    except ForeignDamage:
+        if held:
+            yield held
+        raise
+    if held:
+        yield held
 
 
 def _runs(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[tuple[int, int]]:
@@ -246,18 +281,18 @@ def _runs(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[tuple
         first = last
 
 
-def _rows(table: pa.RecordBatch, first: int, last: int, timestamp: int | None) -> pa.RecordBatch:
+def _rows(table: pa.Table, first: int, last: int, timestamp: int | None) -> pa.Table:
     import pyarrow as pa
 
     part = table.slice(first, last - first)
     names, arrays = ["value"], [part.column(1)]
-    if len(part.column(2).flatten()):
+    if any(len(chunk.flatten()) for chunk in part.column(2).chunks):
         names.append("headers")
         arrays.append(part.column(2))
     if timestamp is not None:
         names.append("timestamp")
         arrays.append(pa.repeat(pa.scalar(timestamp, pa.int64()), part.num_rows))
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+    return pa.table(arrays, names=names)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ..errors import LogNotFound, OffsetOutOfRange
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 #: How much is read at once.
 CHUNK_BYTES = 4 << 20
+#: A place to come back to is kept for each so many bytes.
+MARK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,8 @@ class WalkedLog(ForeignLog):
             raise LogNotFound(
                 errno.ENOENT, f"there is no log of {self.format} in {directory.path}: it holds no segment"
             )
+        #: How many bytes lie before each segment, and before the end.
+        self._before = [0, *accumulate(segment.size for segment in self.segments)]
         self._marks: list[Cursor] = [self.enter(0, None)]
         self._ended: Cursor | None = None
 
@@ -152,8 +157,7 @@ class WalkedLog(ForeignLog):
         return self._marks[bisect_left(self._marks, _following(self._marks[last]), key=_following)]
 
     def _remember(self, cursor: Cursor) -> None:
-        last = self._marks[-1]
-        if (cursor.segment, cursor.position, cursor.entry) > (last.segment, last.position, last.entry):
+        if self._passed(cursor) - self._passed(self._marks[-1]) >= MARK_BYTES:
             self._marks.append(cursor)
 
     def _survey(self) -> Cursor:
@@ -177,7 +181,7 @@ class WalkedLog(ForeignLog):
     @property
     def size_bytes(self) -> int:
         """Of the files with records."""
-        return sum(segment.size for segment in self.segments)
+        return self._before[-1]
 
     def tables(
         self, start: int, end: int | None, columns: Sequence[str], *, progress: Progress | None = None
@@ -202,7 +206,7 @@ class WalkedLog(ForeignLog):
             raise OffsetOutOfRange(start, self.lowest_offset, self._ended.count.following, self.path)
 
     def _passed(self, cursor: Cursor) -> int:
-        return sum(segment.size for segment in self.segments[: cursor.segment]) + cursor.position
+        return self._before[cursor.segment] + cursor.position
 
     # --- findings
 
