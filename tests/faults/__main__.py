@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import sys
 
 #: name -> (module, what it does)
@@ -41,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     name, what = COMMANDS[command]
     module = importlib.import_module(name, __package__)
     own = argparse.ArgumentParser(prog=f"python -m tests.faults {command}", description=what)
+    # What is found damaged, or could not be done, is said in the log; here that is the rule, and saying it is slow.
+    logging.getLogger("sawlog").setLevel(logging.CRITICAL + 1)
     own.add_argument("--seed", type=int, default=1, help="the same seed gives the same run (default: 1)")
     module.add_options(own)
     return int(module.run(own.parse_args(given[1:])))

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import logging
 import random
 import traceback
 import uuid
@@ -200,7 +199,6 @@ def _part(text: str) -> tuple[int, int]:
 
 def run(options: argparse.Namespace) -> int:
     """Flip, look, count."""
-    logging.disable(logging.CRITICAL)  # what sawlog says about each flip is judged, not read
     chosen = [each for each in fixtures() if options.fixture is None or options.fixture in each.name]
     if options.flip is not None:
         for fixture in chosen:

@@ -19,7 +19,6 @@ import errno
 import fnmatch
 import functools
 import gc
-import logging
 import os
 import random
 import shutil
@@ -544,7 +543,6 @@ def run(options: argparse.Namespace) -> int:
     if not chosen:
         say(*TARGETS)
         return 2
-    logging.getLogger("sawlog").setLevel(logging.CRITICAL)  # it says what could not be done; there is much of that
     chance = random.Random(options.seed)
     with Tally("errors", None, "troubles") as tally:
         for target in chosen:

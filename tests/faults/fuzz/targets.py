@@ -9,7 +9,6 @@ that disagree, an index that points outside, more output than was allowed), a cr
 from __future__ import annotations
 
 import json
-import logging
 import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -53,9 +52,6 @@ MAX_BYTES = 1 << 20
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
 Mutate = Callable[[bytes, Sequence[bytes], Random], bytes]
-
-# What is found damaged is said in the log; here that is the rule, and costs more than finding it.
-logging.getLogger("sawlog").setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True, slots=True)
