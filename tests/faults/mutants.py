@@ -4,8 +4,8 @@ A `Mutant` is a bug that somebody has really had: fragments of some functions' s
 compiled anew. If a fragment is not there any more, planting fails, so that a mutant cannot rot: it has to be brought up
 to date with the code, or given up on purpose.
 
-A *finder* is one of the laboratory's methods (crashes, errors, bits, kills), as it is run otherwise. Each mutant is
-given to each finder, in a process of its own, for some seconds. What finds what, and how soon, is printed, and put
+A *finder* is one of the laboratory's methods: crashes, errors, bits, threads, and the tests of the storages. Each
+mutant is given to each finder, in a process of its own, for some time. What finds what, how soon, is printed, and put
 into `docs/internals/testing.md` with `--write`. A mutant that nothing finds is a hole in the laboratory: an error.
 
 `python -m tests.faults mutants` tries all of them; `--mutant` and `--with` choose. The list is in `bugs.py`.
@@ -39,7 +39,7 @@ from .report import Tally, say
 TABLE = Path(__file__).resolve().parents[2] / "docs/internals/testing.md"
 _BEGIN, _END = "<!-- mutants: written by `make mutants` -->", "<!-- end of mutants -->"
 #: How long each finder may look for each mutant.
-_PATIENCE_S = 30.0
+_PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
