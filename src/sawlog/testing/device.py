@@ -135,7 +135,7 @@ def set_size(content: bytearray, size: int) -> None:
 class Change:
     """A change of names on its way to the device; all of it or nothing."""
 
-    __slots__ = ("doubtful", "number", "parts", "sure")
+    __slots__ = ("number", "parts", "sure")
 
     def __init__(self, number: int, parts: list[tuple[Folder, str, Node | None]]) -> None:
         self.number = number
@@ -143,8 +143,6 @@ class Change:
         self.parts = parts
         #: Settled by the sync of another directory that it concerns.
         self.sure = False
-        #: Its sync failed: nobody will ever know.
-        self.doubtful = False
 
     def apply(self, folder: Folder, names: dict[str, Node], *, in_order: bool = True) -> None:
         """To the names of one directory. Where changes before it are missing, a file that gets a name may have another
@@ -192,18 +190,11 @@ class Folder:
         with self.disk.lock:
             self.disk.step("sync", self.path)
             if self._doubting:
-                self.sync_failed()
-                return
+                return  # it fails: what is on its way stays on its way
             for change in self.pending:
-                change.sure = change.sure or not change.doubtful
-            while self.pending and self.pending[0].sure:
+                change.sure = True
+            while self.pending:
                 self.pending.pop(0).apply(self, self.durable, in_order=False)
-
-    def sync_failed(self) -> None:
-        """What was on its way is in doubt from now on."""
-        with self.disk.lock:
-            for change in self.pending:
-                change.doubtful = change.doubtful or not change.sure
 
     @contextmanager
     def doubting(self) -> Iterator[None]:

@@ -34,7 +34,9 @@ power goes afterwards, it may be lost, though the next process has read it.
 
 **Calls that fail** are armed with a `Fault`, as with every `FaultyDirectory`. Here, more is true of them: after a
 `sync` that failed, what was on its way is dropped and the next `sync` says that all is well (Linux marks the pages
-clean). It can still be read, until the power is cut. Names whose `sync` failed stay in doubt for good.
+clean). It can still be read, until the power is cut. Names whose `sync` failed
+stay in doubt until one succeeds: they are journaled, and a file system that loses a transaction of its journal takes no
+more writes, so there is no later success that could be misunderstood.
 
 **A full disk** (`capacity_bytes`): a write that does not fit is short, then fails with ENOSPC; what was written of it
 is taken back, as `FileStorage` does.
@@ -222,7 +224,7 @@ class _Twin:
         made = self._changes.get(id(change))
         if made is None:
             made = self._changes[id(change)] = Change(change.number, [])
-            made.sure, made.doubtful = change.sure, change.doubtful
+            made.sure = change.sure
             for folder, name, node in change.parts:
                 where = self._node(folder, disk)
                 assert isinstance(where, Folder)
