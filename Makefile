@@ -72,7 +72,7 @@ faults: kernel ## the fault laboratory, long form: crashes, errors, every bit, k
 	@$(BIN)/python -m tests.faults fuzz --executions 10000000 --processes 2
 
 mutants: kernel ## plant known bugs, see whether the laboratory finds each, write the table into docs/internals/testing.md
-	@$(BIN)/python -m tests.faults mutants --write $(ARGS)
+	@$(BIN)/python -m tests.faults mutants --first --write $(ARGS)
 
 asan: kernel ## the kernel under AddressSanitizer and UBSan
 	@$(BIN)/python -m tests.faults asan $(ARGS)
