@@ -5,7 +5,7 @@
 - *scan*: everything to Spark's noop sink; `count()`; a keyed aggregation; one narrow column. The scan and the
   aggregation also over batches that were made before (see spark_rivals.py): what Spark allows any Python source.
 - *kafka*: the scan beside Spark's own Kafka source and a local broker, if its jars are here.
-- *write*: the same rows from Parquet into a topic, and into zstd Parquet.
+- *write*: the same rows from Parquet into a topic, into zstd Parquet, and into a Python sink that drops them.
 - *micro-batch*: 20 rows from source to sink, beside Spark's rate source to its noop sink.
 
 Data: 2 GB of records with 100-byte values, and with 1 KiB (200 MB with --quick), all seven columns in Parquet and in
@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from bench import Bench, Case
 from rounds import Candidate, Sample, Trial, best_of, expect
 from rows import Bar, Row, Unit, rate, share
-from spark_rivals import broker_with, connector_jars, register_ready
+from spark_rivals import broker_with, connector_jars, register_bounds
 
 import sawlog
 import sawlog.spark
@@ -167,7 +167,7 @@ def _running(name: str, work: Callable[[], object], wanted: object = None) -> Ca
 def _spark(bench: Bench) -> Any:
     jars = {"spark.jars": ",".join(map(str, connector_jars()))} if connector_jars() else {}
     spark = sawlog.spark.session("sawlog-bench", cores=2, memory="4g", **jars)
-    register_ready(spark)
+    register_bounds(spark)
     return spark
 
 
@@ -293,13 +293,24 @@ def _write(bench: Bench) -> list[Row]:
         def to_parquet(source: Any = source, target: Path = target) -> None:
             source.write.mode("overwrite").option("compression", "zstd").parquet(str(target / "parquet"))
 
+        def to_nowhere(source: Any = source) -> None:
+            source.write.format("nowhere").mode("append").save()
+
         try:
-            best = best_of([_running("sawlog", to_topic), _running("Parquet", to_parquet)], bench.effort)
+            best = best_of(
+                [
+                    _running("sawlog", to_topic),
+                    _running("Parquet", to_parquet),
+                    _running("nowhere", to_nowhere),
+                ],
+                bench.effort,
+            )
         finally:
             shutil.rmtree(target, ignore_errors=True)
         figures = {each: rate(Unit.RECORDS, sample, count) for each, sample in best.items()}
         what = f"writing with zstd, {data.size}"
         rows.append(Row(what, figures["sawlog"], "Parquet, zstd", figures["Parquet"], share(0.8), percent=True))
+        rows.append(Row(what, figures["sawlog"], "a sink that drops all", figures["nowhere"], percent=True))
     return rows
 
 

@@ -1,7 +1,9 @@
-"""What Spark over sawlog is measured beside, apart from files: its Kafka source, and a source with nothing to do.
+"""What Spark over sawlog is measured beside, apart from files: its Kafka source, and a source and a sink with nothing
+to do.
 
 - *ready-made*: a Python source whose tasks hold one Arrow batch and send it again and again. No file, no checksum, no
   decoding: what is left is what Spark itself does with the rows of any Python source. No such source can be quicker.
+- *nowhere*: a Python sink that takes the Arrow batches and drops them: what Spark itself needs to hand rows to one.
 - *Kafka*: a broker of one node on this machine that has been given the same segments (as an export makes them), read by
   Spark's own connector. Its jars and the broker's: `python tools/fetch_kafka.py --connector`.
 """
@@ -50,9 +52,16 @@ def broker_with(store: Path, topic: str, path: Path) -> Iterator[str]:
         yield broker.address
 
 
-def register_ready(spark: Any) -> None:
-    """Make `format("ready")` known. Defined in here, so that it travels to the workers as it is."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+def register_bounds(spark: Any) -> None:
+    """Make `format("ready")` and `format("nowhere")` known. Defined in here, so that they travel to the workers as they
+    are."""
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceArrowWriter,
+        DataSourceReader,
+        InputPartition,
+        WriterCommitMessage,
+    )
 
     class Reader(DataSourceReader):
         def __init__(self, value_bytes: int, count: int, tasks: int) -> None:
@@ -95,4 +104,19 @@ def register_ready(spark: Any) -> None:
         def reader(self, schema: Any) -> Reader:
             return Reader(*(int(self.options[name]) for name in ("value_bytes", "count", "tasks")))
 
+    class Dropper(DataSourceArrowWriter):
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+    class Nowhere(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "nowhere"
+
+        def writer(self, schema: Any, overwrite: bool) -> Dropper:
+            return Dropper()
+
     spark.dataSource.register(Ready)
+    spark.dataSource.register(Nowhere)
