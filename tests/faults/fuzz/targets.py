@@ -360,6 +360,7 @@ def read_all(log: Log) -> dict[int, bytes | None]:
     position, tries = log.lowest_offset, 0
     while position < log.next_offset and tries < 50:
         tries += 1
+        began = position
         try:
             for record in log.scan(position):
                 assert record.offset >= position, "a scan goes back"
@@ -370,7 +371,8 @@ def read_all(log: Log) -> dict[int, bytes | None]:
             if error.next_offset is None:
                 break
             assert error.next_offset > position or tries == 1 or error.next_offset >= position, "damage leads back"
-            position = max(error.next_offset, position + 1)
+            # A batch may be found bad behind its last record: then the next one has to be asked for, too.
+            position = max(error.next_offset, position, began + 1)
         except OffsetOutOfRange:
             break
     assert tries < 50, "damage has no end"
