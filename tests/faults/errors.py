@@ -23,6 +23,7 @@ import os
 import random
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ def _nothing(promise: Any) -> None:
     """No power is cut."""
 
 
-class Target:
+class Target(ABC):
     """One operation, on a disk that is prepared for it."""
 
     def __init__(self, name: str) -> None:
@@ -128,16 +129,17 @@ class Target:
         #: Called with the promise when all is over and nothing is closed yet: to cut the power.
         self.cut: Callable[[Any], None] = _nothing
 
+    @abstractmethod
     def start(self) -> Start:
-        raise NotImplementedError
+        """What is there before."""
 
+    @abstractmethod
     def attempt(self, place: FaultyDirectory, promise: Any, arm: Callable[[], None]) -> None:
         """Open what has to be open, `arm`, do it, and check what can be checked in the same process. Close all."""
-        raise NotImplementedError
 
+    @abstractmethod
     def recover(self, disk: FaultyStorage, promise: Any, *, power_cut: bool) -> None:
         """Check what another process finds."""
-        raise NotImplementedError
 
 
 class OnLog(Target):

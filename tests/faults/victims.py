@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -52,19 +53,20 @@ def prepare() -> None:
     groups._CONFIG = LogConfig(segment_bytes=2000)
 
 
-class Work:
+class Work(ABC):
     """One kind of work. `state` is what the last check found, in whatever form a work likes; None at first."""
 
     name = ""
     #: Whether several victims may die one after the other before anybody looks.
     chained = False
 
+    @abstractmethod
     def work(self, place: str, round_: int, state: Any) -> None:
-        raise NotImplementedError
+        """Until it is killed."""
 
+    @abstractmethod
     def check(self, place: str, state: Any, rounds: list[Round], found: Counter[str]) -> Any:
         """The new state. `found` counts what one may want to know at the end."""
-        raise NotImplementedError
 
 
 def recovered(log: Log, found: Counter[str]) -> Log:

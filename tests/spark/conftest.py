@@ -29,9 +29,6 @@ def spark() -> Iterator[Any]:
         cores=2,
         memory="1g",
         spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        spark_sql_streaming_checkpointFileManagerClass=(
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-        ),
     )
     yield made
     made.stop()

@@ -114,6 +114,24 @@ def test_what_very_many_tasks_send_goes_into_a_file_beside_the_intent(
     assert left(data) == []
 
 
+def test_a_small_micro_batch_waits_for_the_disk_eight_times(
+    data: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks not at all; the commit for the partition's checkpoint twice, the intent, the batches and its end."""
+    store.create_topic("copies", 1)
+    options = write_options({"path": str(data), "topic": "copies"})
+    publish(options, 0, tasks(options, 0))
+    syncs: list[str] = []
+    for name in ("fsync", "fdatasync"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda fd, name=name, real=real: (syncs.append(name), real(fd))[1])
+    commit.prepare(options, ("value",))
+    staged = tasks(options, 1)
+    assert syncs == []
+    publish(options, 1, staged)
+    assert len(syncs) == 8
+
+
 def test_abort_after_publishing_removes_nothing(store: Store, options: WriteOptions) -> None:
     publish(options, 0, tasks(options, 0))
     commit.discard(options, commit.stage_name(QUERY, 0))

@@ -183,6 +183,15 @@ def test_write_options() -> None:
     assert (found.batch_bytes, found.lock_timeout_s) == (128 << 10, 5.0)
 
 
+def test_zstd_is_quick_unless_a_level_is_given() -> None:
+    given = {"path": "d", "topic": "t"}
+    assert write_options({**given, "compression": "zstd"}).compression_level == 1
+    assert write_options({**given, "compression": "zstd", "compressionLevel": "-5"}).compression_level == -5
+    assert write_options({**given, "compression": "gzip"}).compression_level is None
+    with pytest.raises(InvalidConfig, match="1 to 9"):
+        write_options({**given, "compression": "gzip", "compressionLevel": "10"})
+
+
 def test_the_name_and_the_number_of_a_batch_go_together() -> None:
     given = {"path": "d", "topic": "t", "txnAppId": "job", "txnVersion": "0"}
     assert write_options(given).transaction == ("job", 0)

@@ -212,6 +212,19 @@ class ImportJob:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportJob:
+    """Which records are to be written, and how."""
+
+    #: The first offset, and the one behind the last.
+    start: int
+    end: int
+    #: The format's own; see its module.
+    options: Mapping[str, object] = field(default_factory=dict)
+    #: Told how far it is, in bytes.
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ExportReport:
     """What was written."""
 
@@ -247,18 +260,8 @@ class Format(Protocol):
     def place(self, topic: str, partition: int) -> str:
         """Where the system would keep a partition, as a path below its data directory ("topics/a/partition-0")."""
 
-    def write(
-        self,
-        log: Log,
-        directory: Directory,
-        *,
-        start: int,
-        end: int,
-        options: Mapping[str, object],
-        progress: Progress | None = None,
-    ) -> ExportReport:
-        """Write the records with start <= offset < end into an empty directory. Unknown options raise
-        `InvalidConfig`."""
+    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
+        """Write these records into an empty directory. Unknown options raise `InvalidConfig`."""
 
 
 @runtime_checkable

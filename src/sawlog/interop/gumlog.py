@@ -25,7 +25,7 @@ Export writes segments of `segment_bytes` (default 256 MiB), with indexes as GUM
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
@@ -35,12 +35,12 @@ from ..storage import Directory
 from ..storage.interface import Buffer
 from .columns import MAX_VALUE_BYTES, Extra
 from .damage import Kind
-from .foreign import Damage, Detection, ExportReport, Progress
+from .foreign import Damage, Detection, ExportJob, ExportReport
 from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed
 from .layout import Sniffed, detect_below
 from .numbering import Numbers, Trust
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, segment_files
-from .writing import NO_TIMES, Rows, SegmentWriter, content_of, options_of, write_segments
+from .writing import NO_TIMES, Rows, SegmentWriter, content_of, write_segments
 
 NAME = "gumlog"
 HEAD_BYTES = 8
@@ -259,19 +259,9 @@ class GumlogFormat:
         """GUMLOG has no topics: a directory for each log."""
         return f"{topic}-{partition}"
 
-    def write(
-        self,
-        log: Log,
-        directory: Directory,
-        *,
-        start: int,
-        end: int,
-        options: Mapping[str, object],
-        progress: Progress | None = None,
-    ) -> ExportReport:
+    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
         """Stores and indexes as GUMLOG leaves them when it is closed in order."""
-        chosen = options_of(NAME, options)
-        return write_segments(NAME, log, directory, start, end, _Writer(directory), chosen, progress)
+        return write_segments(NAME, log, directory, job, _Writer(directory))
 
 
 class _Writer(SegmentWriter):

@@ -35,7 +35,7 @@ from ..log.log import Log
 from ..storage import Directory
 from ..topics.names import is_topic_name
 from . import kafka_files as files
-from .foreign import Damage, Detection, ExportReport, ForeignLog, Place, Progress
+from .foreign import Damage, Detection, ExportJob, ExportReport, ForeignLog, Place, Progress
 from .kafka_damage import OLD_LEAST_BYTES, old_magic
 from .kafka_log import KafkaLog
 
@@ -107,20 +107,11 @@ class KafkaFormat:
         """As a broker names it."""
         return f"{topic}-{partition}"
 
-    def write(
-        self,
-        log: Log,
-        directory: Directory,
-        *,
-        start: int,
-        end: int,
-        options: Mapping[str, object],
-        progress: Progress | None = None,
-    ) -> ExportReport:
+    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
         """One partition; see kafka_export.py."""
         from .kafka_export import write_partition
 
-        return write_partition(log, directory, start=start, end=end, options=options, progress=progress)
+        return write_partition(log, directory, job)
 
     def write_topic(
         self, topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None

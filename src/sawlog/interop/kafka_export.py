@@ -45,17 +45,17 @@ from ..batch.header import (
     SIZE,
     TRANSACTIONAL_BIT,
     Rows,
-    new_rows,
 )
 from ..batch.kernel import Record
 from ..config import GIB, MAX_SEGMENT_BYTES
 from ..errors import CorruptFile, ExportRefused, InvalidConfig
+from ..log.incoming import rows_of
 from ..log.index import SegmentIndex
 from ..log.log import Log
 from ..log.names import INDEX, LOG, TIME_INDEX, file_name
 from ..storage import Directory, FileDirectory, Storage
 from . import kafka_files as files
-from .foreign import ExportReport, Progress
+from .foreign import ExportJob, ExportReport, Progress
 from .kafka import FORMAT
 from .kafka_log import held
 
@@ -192,16 +192,9 @@ def _marker(data: memoryview, row: Rows) -> int | None:
 # --- one partition
 
 
-def write_partition(
-    log: Log,
-    directory: Directory,
-    *,
-    start: int,
-    end: int,
-    options: Mapping[str, object],
-    progress: Progress | None = None,
-) -> ExportReport:
-    """Write the batches that hold offsets from `start` to `end`, whole, into an empty directory."""
+def write_partition(log: Log, directory: Directory, job: ExportJob) -> ExportReport:
+    """Write the batches that hold these offsets, whole, into an empty directory."""
+    start, end, options = job.start, job.end, job.options
     _check_options(options, _OPTIONS)
     writer = _Writer(directory, frozenset(each.base_offset for each in log.segments), _segment_bytes(options))
     total, records = log.size_bytes, 0
@@ -212,8 +205,8 @@ def write_partition(
         following = int(rows[-1, LAST]) + 1
         records += int(rows[:, COUNT].sum())
         done += int(rows[:, SIZE].sum())
-        if progress is not None:
-            progress(done, total)
+        if job.progress is not None:
+            job.progress(done, total)
     if first < 0:  # an empty log has a file all the same: it says which offset comes next
         first = start
         writer.begin(start)
@@ -232,20 +225,11 @@ def _batches(log: Log, start: int, end: int) -> Iterator[tuple[memoryview, Rows]
     while start < end:
         page = log.fetch(start, _PAGE_BYTES)
         for buffer in page.buffers:
-            for rows in _rows_of(buffer):
-                wanted = rows[rows[:, BASE] < end]
-                if len(wanted):
-                    yield buffer, wanted
+            rows = rows_of(buffer)
+            wanted = rows[rows[:, BASE] < end]
+            if len(wanted):
+                yield buffer, wanted
         start = page.next_offset
-
-
-def _rows_of(data: memoryview) -> Iterator[Rows]:
-    position = 0
-    while position < len(data):
-        rows = new_rows(1024)
-        count, position, _ = kernel.scan_batches(data, position, len(data), len(data), -1, memoryview(rows))
-        assert count, "what was fetched is whole batches"
-        yield rows[:count]
 
 
 def _notes(first: int, start: int, following: int, end: int, raised: int) -> tuple[str, ...]:
@@ -323,9 +307,7 @@ def _write_one(
     directory = server.child(temporary, create=True)
     try:
         try:
-            report = write_partition(
-                log, directory, start=log.lowest_offset, end=log.next_offset, options=options, progress=progress
-            )
+            report = write_partition(log, directory, ExportJob(log.lowest_offset, log.next_offset, options, progress))
             directory.sync()
         finally:
             directory.close()

@@ -29,7 +29,7 @@ Export writes segments of `segment_bytes` (default 256 MiB), with `index_bits` 3
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from zlib import crc32
 
 import numpy as np
@@ -40,11 +40,11 @@ from ..log.log import Log
 from ..storage import Directory
 from .columns import MAX_VALUE_BYTES, Extra, Values
 from .damage import Finding, Kind
-from .foreign import Damage, Detection, ExportReport, Progress
+from .foreign import Damage, Detection, ExportJob, ExportReport
 from .layout import Sniffed, detect_below
 from .numbering import Numbers, Trust, assign
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, Step, WalkedLog, segment_files
-from .writing import Rows, SegmentWriter, options_of, woven, write_segments
+from .writing import Rows, SegmentWriter, woven, write_segments
 
 NAME = "laminarmq"
 ENTRY_BYTES = 16
@@ -338,25 +338,15 @@ class LaminarmqFormat:
         """laminarmq has no topics: a directory for each log."""
         return f"{topic}-{partition}"
 
-    def write(
-        self,
-        log: Log,
-        directory: Directory,
-        *,
-        start: int,
-        end: int,
-        options: Mapping[str, object],
-        progress: Progress | None = None,
-    ) -> ExportReport:
+    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
         """Stores and indexes."""
-        chosen = options_of(NAME, options, "index_bits")
-        bits = options.get("index_bits", 32 if end <= 2**32 else 64)
+        bits = job.options.get("index_bits", 32 if job.end <= 2**32 else 64)
         if bits not in (32, 64):
             raise InvalidConfig(f"index_bits must be 32 or 64, not {bits!r}")
-        if bits == 32 and end > 2**32:
-            raise ExportRefused(f"offsets up to {end - 1} do not fit into 32 bits: export with index_bits=64")
+        if bits == 32 and job.end > 2**32:
+            raise ExportRefused(f"offsets up to {job.end - 1} do not fit into 32 bits: export with index_bits=64")
         writer = _Writer(directory, 4 if bits == 32 else 8)
-        return write_segments(NAME, log, directory, start, end, writer, chosen, progress)
+        return write_segments(NAME, log, directory, job, writer, "index_bits")
 
 
 class _Writer(SegmentWriter):

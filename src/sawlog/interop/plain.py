@@ -23,7 +23,6 @@ carry.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from zlib import crc32
 
 import numpy as np
@@ -34,12 +33,12 @@ from ..log.log import Log
 from ..storage import Directory
 from .columns import MAX_VALUE_BYTES, Extra
 from .damage import Kind
-from .foreign import Damage, Detection, ExportReport, Progress
+from .foreign import Damage, Detection, ExportJob, ExportReport
 from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed
 from .layout import Sniffed, detect_below
 from .numbering import Count, Numbers, Trust
 from .walking import Cursor, SegmentFile, segment_files
-from .writing import NO_TIMES, Rows, SegmentWriter, options_of, woven, write_segments
+from .writing import NO_TIMES, Rows, SegmentWriter, woven, write_segments
 
 NAME = "plain"
 BYTE_OFFSET = f"{NAME}.byte-offset"
@@ -214,25 +213,15 @@ class PlainFormat:
         """There are no topics: a directory for each log."""
         return f"{topic}-{partition}"
 
-    def write(
-        self,
-        log: Log,
-        directory: Directory,
-        *,
-        start: int,
-        end: int,
-        options: Mapping[str, object],
-        progress: Progress | None = None,
-    ) -> ExportReport:
+    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
         """Stores; offsets become byte offsets."""
-        chosen = options_of(NAME, options, "head")
-        head = options.get("head", "u32")
+        head = job.options.get("head", "u32")
         if head not in ("u32", "u64"):
             raise InvalidConfig(f'head must be "u32" or "u64", not {head!r}')
-        first = next((dict(record.headers).get(BYTE_OFFSET) for record in log.scan(start, end)), None)
+        first = next((dict(record.headers).get(BYTE_OFFSET) for record in log.scan(job.start, job.end)), None)
         base = int.from_bytes(first, "big") if first is not None and len(first) == 8 else 0
         writer = _Writer(directory, _SHORT if head == "u32" else _LONG, base)
-        return write_segments(NAME, log, directory, start, end, writer, chosen, progress)
+        return write_segments(NAME, log, directory, job, writer, "head")
 
 
 class _Writer(SegmentWriter):

@@ -20,8 +20,6 @@ Export writes segments of `segment_bytes` (default 256 MiB) with an index.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from ..batch import kernel
@@ -29,12 +27,12 @@ from ..errors import ExportRefused
 from ..log.log import Log
 from ..storage import Directory
 from .damage import Kind
-from .foreign import Damage, Detection, ExportReport, Progress
+from .foreign import Damage, Detection, ExportJob, ExportReport
 from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed
 from .layout import Sniffed, detect_topics
 from .numbering import Numbers, Trust
 from .walking import Cursor, SegmentFile, segment_files
-from .writing import Rows, SegmentWriter, options_of, woven, write_segments
+from .writing import Rows, SegmentWriter, woven, write_segments
 
 NAME = "rustlog"
 HEAD_BYTES = 12
@@ -193,19 +191,9 @@ class RustLogFormat:
         """As its documents have it."""
         return f"topics/{topic}/partition-{partition}"
 
-    def write(
-        self,
-        log: Log,
-        directory: Directory,
-        *,
-        start: int,
-        end: int,
-        options: Mapping[str, object],
-        progress: Progress | None = None,
-    ) -> ExportReport:
+    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
         """Segments and their indexes."""
-        chosen = options_of(NAME, options)
-        return write_segments(NAME, log, directory, start, end, _Writer(directory), chosen, progress)
+        return write_segments(NAME, log, directory, job, _Writer(directory))
 
 
 class _Writer(SegmentWriter):

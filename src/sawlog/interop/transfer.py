@@ -37,7 +37,7 @@ from ..topics.store import Store
 from ..topics.topic import Topic
 from .damage import Finding, ForeignReport
 from .detection import detected_or_named, format_named, open_place
-from .foreign import Damage, Detection, ExportReport, ForeignLog, ImportJob, Place, Progress, TopicFormat
+from .foreign import Damage, Detection, ExportJob, ExportReport, ForeignLog, ImportJob, Place, Progress, TopicFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -326,7 +326,7 @@ def export_log(
         parent.remove_child(partial)
         directory = parent.child(partial, create=True)
         try:
-            report = chosen.write(log, directory, start=first, end=last, options=options, progress=progress)
+            report = chosen.write(log, directory, ExportJob(first, last, options, progress))
             directory.sync()
         except BaseException:
             directory.close()

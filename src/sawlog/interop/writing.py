@@ -7,7 +7,7 @@ named after the offset behind it. What a format has no place for is counted, not
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from ..batch import kernel
 from ..errors import ExportRefused, InvalidConfig
 from ..log.log import Log
 from ..storage import Directory, Storage
-from .foreign import ExportReport, Progress
+from .foreign import ExportJob, ExportReport
 from .numbering import Numbers
 
 DEFAULT_SEGMENT_BYTES = 256 << 20
@@ -32,23 +32,16 @@ _MOST_SEGMENTS = 100_000
 NO_TIMES = "the format keeps no times"
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """What can be set about an export."""
-
-    segment_bytes: int = DEFAULT_SEGMENT_BYTES
-
-
-def options_of(format: str, options: Mapping[str, object], *others: str) -> WriteOptions:
-    """The common options; `InvalidConfig` for one that neither these nor `others` are."""
-    unknown = set(options) - {"segment_bytes", *others}
+def _segment_bytes(format: str, options: Mapping[str, object], own: tuple[str, ...]) -> int:
+    """The option that all have; `InvalidConfig` for one that nobody has."""
+    unknown = set(options) - {"segment_bytes", *own}
     if unknown:
-        known = ", ".join(("segment_bytes", *others))
+        known = ", ".join(("segment_bytes", *own))
         raise InvalidConfig(f"{format} has no option {', '.join(sorted(unknown))}; there are {known}")
     size = options.get("segment_bytes", DEFAULT_SEGMENT_BYTES)
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MOST_SEGMENT_BYTES:
         raise InvalidConfig(f"segment_bytes must be between 1 and {_MOST_SEGMENT_BYTES}, not {size!r}")
-    return WriteOptions(size)
+    return size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +68,7 @@ class Rows:
         return Rows(self.offsets[first:last], self.values.slice(first, last - first), extras)
 
 
-class SegmentWriter:
+class SegmentWriter(ABC):
     """Writes one segment after the other. A format says how large a record is and what its bytes are."""
 
     #: The suffixes of data and index; "" if there is none.
@@ -188,24 +181,24 @@ def write_segments(
     format: str,
     log: Log,
     directory: Directory,
-    start: int,
-    end: int,
+    job: ExportJob,
     writer: SegmentWriter,
-    options: WriteOptions,
-    progress: Progress | None,
+    *own_options: str,
 ) -> ExportReport:
-    """Write the records of a range with this writer."""
+    """Write the records of a range with this writer. Options that nobody has are refused."""
+    start, end = job.start, job.end
+    segment_bytes = _segment_bytes(format, job.options, own_options)
     dropped: Counter[str] = Counter()
     following, records, total = start, 0, log.size_bytes
     try:
         writer.begin(start)
         for rows in _rows_of(log, start, end, writer.kept_headers, dropped):
-            for part, sizes in _parts(rows, writer, following, options.segment_bytes):
+            for part, sizes in _parts(rows, writer, following, segment_bytes):
                 writer.put(part, sizes)
                 following = int(part.offsets[-1]) + 1
             records += len(rows)
-            if progress is not None:
-                progress(total * (following - start) // max(end - start, 1), total)
+            if job.progress is not None:
+                job.progress(total * (following - start) // max(end - start, 1), total)
         if writer.dense and following < end:
             writer.begin(end)  # so that the next record gets the offset that it would get here
         writer.end()

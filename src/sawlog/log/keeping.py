@@ -19,9 +19,10 @@ import numpy as np
 
 from ..batch import kernel
 from ..batch.checksum import crc32c
-from ..batch.header import BASE, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE, Rows, new_rows
+from ..batch.header import BASE, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE, Rows
 from ..errors import InvalidRecord, OffsetMismatch
 from .append import Appender
+from .incoming import rows_of
 from .index import SegmentIndex
 from .names import file_name
 from .segment import Segment
@@ -70,7 +71,7 @@ def advance(log: Appender, offset: int, leader_epoch: int = 0) -> int:
                     _rename(log, offset)
             else:
                 data = _fillers(following, offset, -1, leader_epoch)
-                place_kept(log, memoryview(data), _rows_of(memoryview(data)))
+                place_kept(log, memoryview(data), rows_of(memoryview(data)))
     log.segments.wake()
     return offset - following
 
@@ -119,7 +120,7 @@ def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryv
         )
         begin = position
     made = memoryview(b"".join([*parts, data[begin:end]]))  # in one go: to let it grow costs ten times as much
-    return made, _rows_of(made)
+    return made, rows_of(made)
 
 
 def _fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
@@ -132,18 +133,6 @@ def _fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
         kernel.patch_crc(one, 0, crc32c(one[21:]))
         made += one
     return made
-
-
-def _rows_of(data: memoryview) -> Rows:
-    """The headers of batches that have been checked, or made, here."""
-    parts: list[Rows] = []
-    position = 0
-    while position < len(data):
-        rows = new_rows(1024)
-        count, position, why = kernel.scan_batches(data, position, len(data), len(data), -1, memoryview(rows))
-        assert why in (kernel.SCAN_MORE, kernel.SCAN_END), f"no whole batch at byte {position}"
-        parts.append(rows[:count])
-    return np.concatenate(parts)
 
 
 def _place_run(log: Appender, data: memoryview, rows: Rows, start: int) -> int:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,49 +27,31 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
-
 from ..batch import kernel
 from ..batch.build import NOBODY, Producer
-from ..batch.checksum import crc32c
 from ..batch.header import (
-    ATTRIBUTES,
-    BASE,
-    BASE_SEQUENCE,
     DEFAULT_COLUMNS,
-    LAST,
-    MAX_TIME,
-    POSITION,
-    PRODUCER_EPOCH,
-    PRODUCER_ID,
-    SIZE,
-    TIMESTAMP_TYPE_BIT,
     Rows,
-    new_rows,
 )
 from ..batch.kernel import Record
-from ..batch.read import first_bad_crc, malformed
 from ..config import DAY_MS, LogConfig, UpkeepConfig
 from ..errors import (
-    CorruptBatch,
     CorruptFile,
     InvalidConfig,
     InvalidRecord,
     InvalidRecordType,
     LogClosed,
     LogNotFound,
-    OutOfOrderSequence,
     ReadOnlyLog,
 )
 from ..storage import Directory, FileDirectory, MemoryDirectory
 from ..storage.forking import forkable
-from . import checkpoint, compaction, keeping, retention, streaming, truncation, upkeep
+from . import checkpoint, compaction, incoming, keeping, retention, streaming, truncation, upkeep
 from .append import Appender
 from .checkpoint import Checkpoint
 from .compaction import CompactionReport
 from .locking import UPKEEP_NOTE, take_lock
 from .names import LOCK, file_name, is_ours, segment_base
-from .producers import ProducerState
 from .reading import ARROW_ROWS, Fetched, Reader
 from .recovery import RecoveryReport, recover
 from .retention import RetentionReport
@@ -487,7 +468,7 @@ class Log:
     def _place_group(appender: Appender, group: bytearray, expect_offset: int | None) -> range:
         if not group:
             raise InvalidRecord("there is no record to append")
-        return appender.place_rows(memoryview(group), _rows_of(memoryview(group)), expect_offset)
+        return appender.place_rows(memoryview(group), incoming.rows_of(memoryview(group)), expect_offset)
 
     def _place_groups(
         self, appender: Appender, group: bytearray, batches: Iterator[Any], expect_offset: int | None
@@ -522,19 +503,7 @@ class Log:
     def place_batches(self, raw: bytearray | memoryview, *, trusted: bool = True) -> range:
         """As `append_batches`, for a buffer that the caller gives away, and without waiting for any sync: they are as
         durable as the policy says only after `sync`. For commits that place many and sync once."""
-        appender = self._appender or self._writable()
-        data = memoryview(raw)
-        rows = _rows_of(data)
-        self._check_batches(data, rows, trusted)
-        with appender.lock:
-            rows, placed = _without_duplicates(appender.producers, rows)
-            if len(rows):
-                if self._config.timestamp_type == "append":
-                    _stamp_batches(data, rows)
-                if not _is_contiguous(rows):
-                    data, rows = _compacted(data, rows)
-                placed = appender.place_rows(data, rows)
-        return placed
+        return incoming.place(self._appender or self._writable(), memoryview(raw), trusted=trusted)
 
     def append_kept(self, raw: bytes | bytearray | memoryview, rows: Rows | None = None) -> range:
         """Place encoded batches at the offsets that they have, with their leader epochs. All of them or none.
@@ -545,25 +514,12 @@ class Log:
         """
         appender = self._appender or self._writable()
         data = memoryview(raw)
-        if rows is None:
-            rows = _rows_of(data)
-            self._check_batches(data, rows, trusted=True)
-        return keeping.place_kept(appender, data, rows)
+        return keeping.place_kept(appender, data, incoming.checked_rows(data) if rows is None else rows)
 
     def advance(self, offset: int, *, leader_epoch: int = 0) -> int:
         """Let the next record have this offset, `next_offset` or a later one; how many offsets are passed over, which
         never get a record. An empty log begins there then. It waits for no disk: `sync` does."""
         return keeping.advance(self._writable(), offset, leader_epoch)
-
-    def _check_batches(self, data: memoryview, rows: Rows, trusted: bool) -> None:
-        if not len(rows):
-            raise InvalidRecord("there is no batch to append")
-        bad = first_bad_crc(data, rows)
-        if bad >= 0:
-            raise CorruptBatch(f"the checksum of the batch at byte {rows[bad, POSITION]} does not match; not stored")
-        for number, error in () if trusted else malformed(data, rows, self._config.max_decompressed_bytes):
-            where = int(rows[number, POSITION])
-            raise type(error)(f"{error.reason} (the batch at byte {where}; nothing was stored)")
 
     def append_stream(
         self,
@@ -803,64 +759,3 @@ def _group(batches: Iterator[Any]) -> tuple[bytearray, bool]:
         if len(group) >= _TABLE_BYTES:
             return group, True
     return group, False
-
-
-def _rows_of(data: memoryview) -> Rows:
-    """The headers of encoded batches, wherever they think they belong."""
-    parts: list[Rows] = []
-    position = 0
-    while position < len(data):
-        rows = new_rows(1024)
-        n, position, why = kernel.scan_batches(data, position, len(data), len(data), -1, memoryview(rows))
-        parts.append(rows[:n])
-        if why not in (kernel.SCAN_MORE, kernel.SCAN_END):
-            raise CorruptBatch(f"no whole batch at byte {position}; not stored")
-    return np.concatenate(parts) if parts else new_rows(0)
-
-
-def _without_duplicates(state: ProducerState, rows: Rows) -> tuple[Rows, range]:
-    """The batches that are not stored yet, and the offsets of those that are."""
-    known = range(0)
-    fresh: list[int] = []
-    ahead: dict[int, tuple[int, int]] = {}  # producer -> (epoch, next sequence), as if the fresh ones were stored
-    for i, row in enumerate(rows[:, (PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, BASE, LAST)].tolist()):
-        producer_id, epoch, sequence, base, last = row
-        if producer_id < 0 or sequence < 0:
-            fresh.append(i)
-            continue
-        if producer_id in ahead:
-            if ahead[producer_id] != (epoch, sequence):
-                raise OutOfOrderSequence(
-                    f"producer {producer_id} is at epoch and sequence {ahead[producer_id]}; a batch with "
-                    f"{(epoch, sequence)} is refused, and all that were sent with it"
-                )
-        else:
-            found = state.duplicate(producer_id, epoch, sequence, last - base + 1)
-            if found is not None:
-                known = range(min(known.start, found.start), max(known.stop, found.stop)) if known else found
-                continue
-        ahead[producer_id] = epoch, (sequence + last - base + 1) % 2**31
-        fresh.append(i)
-    return rows[fresh], known
-
-
-def _is_contiguous(rows: Rows) -> bool:
-    return bool((rows[1:, POSITION] == rows[:-1, POSITION] + rows[:-1, SIZE]).all())
-
-
-def _compacted(data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
-    """Only these batches, back to back: the ones between them were stored before."""
-    kept = bytearray().join(data[p : p + s] for p, s in rows[:, (POSITION, SIZE)].tolist())
-    return memoryview(kept), _rows_of(memoryview(kept))
-
-
-def _stamp_batches(data: memoryview, rows: Rows) -> None:
-    """LogAppendTime: the log's clock for all records of the batches."""
-    now = time.time_ns() // 1_000_000
-    for row in rows:
-        position, size = int(row[POSITION]), int(row[SIZE])
-        batch = data[position : position + size]
-        batch[21:23] = (int(row[ATTRIBUTES]) | TIMESTAMP_TYPE_BIT).to_bytes(2, "big")
-        batch[35:43] = now.to_bytes(8, "big")
-        row[MAX_TIME] = now
-        kernel.patch_crc(batch, 0, crc32c(batch[21:]))

@@ -40,6 +40,7 @@ import gc
 import random
 import traceback
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,7 +58,7 @@ ENDINGS: tuple[Ending, ...] = ("dies", *MODES)
 _SOON = (6, 20, 60)
 
 
-class Workload:
+class Workload(ABC):
     """One run of some work and what was promised in it. Subclass it; an object is used once."""
 
     def __init__(self, seed: int) -> None:
@@ -66,14 +67,14 @@ class Workload:
         #: What was acknowledged, in whatever form; `work` keeps it up to date.
         self.promise: Any = []
 
+    @abstractmethod
     def work(self, disk: FaultyStorage) -> None:
         """Do it, on a new disk."""
-        raise NotImplementedError
 
+    @abstractmethod
     def recover(self, disk: FaultyStorage, promise: Any, *, power_cut: bool) -> None:
         """Open what a crash has left. Raise, whatever, unless the promise is kept. Then go on, and keep `promise` up to
         date: it is a copy, and there may be another crash. What is left to chance here comes from `disk.seed`."""
-        raise NotImplementedError
 
     def copy(self, promise: Any) -> Any:
         """The promise as it is now, for a crash at this moment."""
