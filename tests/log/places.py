@@ -161,6 +161,11 @@ class MemoryPlace(Place):
         made = MemoryPlace()
         for name, data in self.files().items():
             made.write(name, data)
+        found = self.path.published("visible")
+        if found is not None and (numbers := found.load()) is not None:
+            copied = made.path.published("visible", create=True)
+            assert copied is not None
+            copied.store(*numbers)
         return made
 
 

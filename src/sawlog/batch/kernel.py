@@ -5,12 +5,13 @@ What lives here: building a batch from Python objects (`BatchBuilder`) or from A
 reading batch headers (`scan_batches`), finding a batch or a record (`find_batch`, `record_at`, `find_header`), and
 taking batches apart into `Record` objects (`decode_records`) or Arrow buffers (`decode_columns`, `decode_views`,
 `decode_headers`), finding the partition of a key (`partition_of`, `Dispatcher`) and what compaction keeps (`KeyMap`,
-`keep_records`). The bytes are Kafka's RecordBatch v2, drawn in `header.py`.
+`keep_records`). The bytes are Kafka's RecordBatch v2, drawn in `header.py`. And two numbers that a log publishes to
+readers in other processes at every append (`Slots`).
 
 Promises. No input makes these functions read or write outside their buffers, loop for ever or crash: every length
 is checked against what is left before it is used. What they find wrong they report by a return value, and the
 Python around them turns it into an error with path and position. They check structure, not content: the CRC is the
-caller's business. Nothing here does I/O, and nothing but a `RecordCursor` keeps a buffer after it returns.
+caller's business. Nothing here does I/O, and nothing but a `RecordCursor` and `Slots` keeps a buffer after it returns.
 
 Threads. The Arrow functions run without the GIL. A `BatchBuilder` is safe between threads only where the
 interpreter's lock makes a compiled call atomic; `sawlog.log.writer` adds a lock where that does not hold.
@@ -1224,6 +1225,7 @@ class RecordCursor:
 
     After the last one, `bad` is -1, or the number of the row whose records do not parse; `following` is the offset
     behind the last record that was given. Another thread may `stop` it: it then ends before its next record.
+    `leader_epoch` is that of the first batch; a log gives out cursors over batches of one epoch each.
     """
 
     view: cython.const[cython.uchar][::1]
@@ -1246,9 +1248,11 @@ class RecordCursor:
     bad = cython.declare(cython.Py_ssize_t, visibility="readonly")
     following = cython.declare(cython.longlong, visibility="readonly")
     stopped = cython.declare(cython.bint, visibility="readonly")
+    leader_epoch = cython.declare(cython.longlong, visibility="readonly")
 
     def __init__(self, view, rows, start, end, topic=None, partition=-1):
         check_rows(view, rows, 0, rows.shape[0])
+        self.leader_epoch = rows[0, 14] if rows.shape[0] else -1
         self.view = view
         self.rows = rows
         self.batches = self.rows.shape[0]
@@ -2818,3 +2822,101 @@ def weave(
     if bad:
         raise ValueError("bytes outside a buffer")
     return p
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two numbers that one process writes and others read
+
+
+#: Two slots of 32 bytes: sequence, first number, second number, check; each 8 bytes, big endian.
+SLOTS_BYTES = 64
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def slot_check(
+    secret: cython.ulonglong, sequence: cython.ulonglong, first: cython.ulonglong, second: cython.ulonglong
+) -> cython.ulonglong:
+    for _ in range(4):
+        secret, sequence, first, second = sip_round(secret, sequence, first, second)
+    return secret ^ sequence ^ first ^ second
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def unsigned64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.ulonglong:
+    if cython.compiled:
+        return cython.cast(cython.ulonglong, get64(b, p))
+    return get64(b, p) & 0xFFFFFFFFFFFFFFFF
+
+
+@cython.final
+@cython.cclass
+class Slots:
+    """Two numbers from 0 on in a buffer that several processes share, without a lock.
+
+    The writer fills the slot with the lower sequence and computes its check last, so that at every moment, also when
+    the writer is killed between two bytes, the other slot is whole. A check that was made with another secret is wrong.
+    """
+
+    view: cython.const[cython.uchar][::1]
+    room: cython.uchar[::1]
+    secret: cython.ulonglong
+
+    def __init__(self, buffer, secret, writable):
+        if len(buffer) != SLOTS_BYTES:
+            raise ValueError("the buffer of two slots has 64 bytes")
+        self.view = buffer
+        self.room = buffer if writable else None
+        self.secret = secret
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _sequence(self, p: cython.Py_ssize_t) -> cython.ulonglong:
+        """The sequence of a slot; 0 if it is not whole."""
+        found: cython.ulonglong = unsigned64(self.view, p)
+        check: cython.ulonglong = slot_check(
+            self.secret, found, unsigned64(self.view, p + 8), unsigned64(self.view, p + 16)
+        )
+        return found if check == unsigned64(self.view, p + 24) else 0
+
+    def load(self):
+        """(first, second), or None if nothing was stored with this secret, or a writer is in the middle of it."""
+        p: cython.Py_ssize_t = 0
+        first: cython.longlong
+        second: cython.longlong
+        one: cython.ulonglong = self._sequence(0)
+        two: cython.ulonglong = self._sequence(32)
+        wanted: cython.ulonglong = one
+        if two > one:
+            wanted = two
+            p = 32
+        if wanted == 0:
+            return None
+        first = get64(self.view, p + 8)
+        second = get64(self.view, p + 16)
+        if self._sequence(p) != wanted:  # overwritten since it was looked at
+            return None
+        return first, second
+
+    def store(self, first: cython.longlong, second: cython.longlong):
+        """Replace both numbers, at one moment."""
+        one: cython.ulonglong = self._sequence(0)
+        two: cython.ulonglong = self._sequence(32)
+        sequence: cython.ulonglong = (one if one > two else two) + 1
+        p: cython.Py_ssize_t = 0 if two > one else 32
+        now: cython.Py_ssize_t = 32 - p
+        check: cython.ulonglong
+        if self.room is None:
+            raise ValueError("these slots are only read")
+        if sequence > 1 and get64(self.view, now + 8) == first and get64(self.view, now + 16) == second:
+            return
+        check = slot_check(
+            self.secret, sequence, cython.cast(cython.ulonglong, first), cython.cast(cython.ulonglong, second)
+        )
+        put64(self.room, p, sequence)
+        put64(self.room, p + 8, first)
+        put64(self.room, p + 16, second)
+        put64(self.room, p + 24, check)

@@ -11,8 +11,9 @@ import errno
 from collections.abc import Callable
 
 from ..errors import ReadBeyondEnd, StorageError
-from ..storage import Directory, FileDirectory, Lock, Storage
+from ..storage import Directory, FileDirectory, Lock, Published, Storage, open_published
 from ..storage.interface import Buffer
+from ..storage.memory import PublishedMemory
 
 
 class Overlay:
@@ -23,6 +24,7 @@ class Overlay:
         self._below = FileDirectory(path, create=False)
         self._files: dict[str, ScratchStorage] = {}
         self._gone: set[str] = set()
+        self._numbers: PublishedMemory | None = None
 
     def names(self) -> list[str]:
         """All names, sorted."""
@@ -82,6 +84,15 @@ class Overlay:
         made = ScratchStorage(name, None, lambda: self.remove(name))
         made.append(data)
         self._put(name, made)
+
+    def published(self, name: str, *, create: bool = False) -> Published | None:
+        """As it was published below; what is published here, nobody sees."""
+        if self._numbers is None:
+            found = open_published(self._below, name)
+            self._numbers = PublishedMemory()
+            if found is not None and (numbers := found.load()) is not None:
+                self._numbers.store(*numbers)
+        return self._numbers
 
     def rename(self, old: str, new: str) -> None:
         """The file gets the other name, in memory."""
@@ -145,6 +156,9 @@ class ScratchStorage:
         return position
 
     def reserve(self, size_bytes: int) -> None:
+        """Memory needs no hint."""
+
+    def claim(self, size_bytes: int) -> None:
         """Memory needs no hint."""
 
     def release(self) -> None:

@@ -44,7 +44,7 @@ def copy_batches(source: KafkaLog, log: Log, job: ImportJob) -> int:
                     epoch, new = int(chunk.rows[-1, LEADER_EPOCH]), False
                     if job.progress is not None:
                         job.progress(source.done_bytes(segment, chunk), source.size_bytes)
-            log.advance(max(segment.next_offset, log.next_offset), leader_epoch=max(epoch, 0))
+            log.advance(max(segment.next_offset, log.next_offset), leader_epoch=max(epoch, 0), wait=False)
     source.check_end()
     source.finish(gaps)
     if job.progress is not None:
@@ -53,7 +53,8 @@ def copy_batches(source: KafkaLog, log: Log, job: ImportJob) -> int:
 
 
 def _check_same(source: KafkaLog, log: Log) -> None:
-    """The last batch that the log holds is the source's, byte for byte, if it is not one that stands for a gap."""
+    """The last batch that the log holds is the source's, byte for byte, if it is not one that stands for a gap. But for
+    its leader epoch, which may have been raised."""
     last = log.next_offset - 1
     if not len(log):
         return
@@ -62,7 +63,8 @@ def _check_same(source: KafkaLog, log: Log) -> None:
         return
     for _, chunk in source.chunks(last, last + 1):
         position = int(chunk.rows[0, POSITION])
-        if chunk.view[position : position + HEADER_BYTES] == ours[:HEADER_BYTES]:
+        theirs = chunk.view[position : position + HEADER_BYTES]
+        if theirs[:12] == ours[:12] and theirs[16:] == ours[16:HEADER_BYTES]:
             return
     raise ImportMismatch(
         f"{log.path} ends at offset {last} with another batch than {source.path} has there: it is no copy of it; "
@@ -75,7 +77,7 @@ def _take(log: Log, chunk: Chunk, *, new: bool) -> int:
     first = chunk.rows[0]
     if new and _is_worth_sealing(log, int(first[MAX_TIME])):
         log.seal()
-    log.append_kept(chunk.view, chunk.rows)
+    log.append_kept(chunk.view, chunk.rows, wait=False)  # the hands sync it, and whoever imports at the end
     return int(chunk.rows[:, SIZE].sum())
 
 

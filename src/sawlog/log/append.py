@@ -1,8 +1,14 @@
 """Placing batches: the only code that makes a log grow.
 
-A batch is finished before it gets here. Under the lock it is checked, given its offsets, written behind the last one
-and entered into the index; then, outside the lock, the durability policy decides whether the caller waits. Order
-matters: bytes, index, `tail`, followers. A reader that sees the new `tail` finds everything else in place.
+A batch is finished before it gets here. Under the lock it is checked, given its offsets and the leader epoch, written
+after the last one and entered into the index. When the whole append is placed it counts as written (`appended`); then,
+outside the lock, the durability policy decides whether the caller waits. What is visible follows what is durable under
+"always", else what is written (see visible.py): a reader that sees the new end finds everything else in place.
+
+    durable_offset <= visible_offset <= written_offset <= next_offset
+
+Within `appending` several placements are one append: none of them counts before all do, and if one fails all are taken
+back. So nothing that may be taken back is ever durable, visible or written.
 
 If the write fails, what it left behind is cut off again, durably, and the log goes on. If that fails too, or an fsync
 fails, the log has *failed*: appends raise, reads go on, and reopening recovers.
@@ -41,10 +47,12 @@ from ..storage.forking import forkable
 from . import background, checkpoint
 from .checkpoint import Checkpoint
 from .commit import GroupCommit
+from .epochs import Epochs, store_epochs
 from .names import PRODUCERS, file_name
 from .producers import ProducerState
 from .segment import Segment
 from .segments import SegmentSet
+from .visible import VisibleEnd
 
 if TYPE_CHECKING:
     from .streaming import Spool
@@ -101,7 +109,16 @@ class Appender:
         #: Re-entrant: a streaming append and a truncation hold it over several steps.
         self.lock = forkable(threading.RLock())
         self.recipe = recipe_of(config)
-        self.commit = GroupCommit(self._sync_active, segments.next_offset)
+        self._policy = config.durability
+        self._shows_written = config.durability != "always"
+        moved = self._show_written if self._shows_written else self._show
+        self.commit = GroupCommit(self._sync_active, segments.next_offset, moved)
+        self.visible = VisibleEnd(directory, segments)
+        #: The leader epoch that batches get; `segments.epochs` has all of them.
+        self.epoch = segments.epochs.current
+        #: How many appends are under way that have not placed all of their parts. What `Log` does before anybody else
+        #: may write (`on_lock`) is the first of them: `begin` ends it.
+        self._open_appends = 1
         self.closed = False
         #: One piece of upkeep at a time; taken before `lock`, never while it is held.
         self.upkeep_lock = forkable(threading.Lock())
@@ -126,10 +143,14 @@ class Appender:
         #: Why the last watermark could not be written, if so. It costs nothing but the precision of recovery.
         self.checkpoint_error: StorageError | None = None
         self._active = segments.active
-        self._policy = config.durability
         #: Not where every append is synced: there, writing into reserved blocks was measured slower.
         self._reserves = config.durability != "always"
-        self._durable_tail = self._tail()
+        #: (offset, segment, position): the end of the last whole append; of what is synced, whole or not; of what is both.
+        self._written = self._synced = self._durable_tail = self._tail()
+        if self.visible.before is None:  # readers see every whole batch already
+            self._show(self._written[0])
+        else:
+            segments.visible_offset = min(self.visible.before[0], self._written[0])
         if isinstance(self._policy, Interval):
             background.every(self._policy.ms / 1000, self._sync_in_time)
         background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
@@ -211,32 +232,74 @@ class Appender:
                     return known
             segment = self._room(len(data), count, batch.max_timestamp)
             size = segment.tail[1]
-            kernel.patch_place(data, 0, offset, 0)
+            kernel.patch_place(data, 0, offset, self.epoch)
             last = offset + count - 1
             self.put(segment, data, last + 1)
             segment.index.add(last, size, len(data), batch.max_timestamp)
             if producer.id >= 0:
                 self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, _now())
-        self.segments.wake()
+            self.appended()
         return range(offset, last + 1)
 
     def place_rows(self, data: memoryview, rows: Rows, expect_offset: int | None = None) -> range:
         """Place finished batches that stand back to back in a buffer of ours; all of them or none."""
+        with self.appending() as first:
+            check_expected(expect_offset, first)
+            self.check_sizes(rows)
+            start = 0
+            while start < len(rows):
+                start = self._place_run(data, rows, start)
+            return range(first, self._active.tail[0])
+
+    @contextmanager
+    def appending(self) -> Iterator[int]:
+        """One append of several parts: they count together, when the outermost of these ends; if it raises, what was
+        placed is taken back. Gives the next offset; holds the lock."""
         with self.lock:
             self.check_open()
             first = self._active.tail[0]
-            check_expected(expect_offset, first)
-            self.check_sizes(rows)
+            self._open_appends += 1
             try:
-                start = 0
-                while start < len(rows):
-                    start = self._place_run(data, rows, start)
+                yield first
             except BaseException:
                 self.take_back(first)
                 raise
-            end = self._active.tail[0]
-        self.segments.wake()
-        return range(first, end)
+            finally:
+                self._open_appends -= 1
+            self.appended()
+
+    def appended(self) -> None:
+        """A whole append is placed: it stays, and counts. The caller holds the lock."""
+        if self._open_appends:
+            return
+        segment = self._active
+        offset, size = segment.tail
+        self._written = offset, segment.base_offset, size
+        if self._shows_written:
+            self.visible.show(offset, self.epoch)
+        if self._synced[0] >= offset:  # it was synced before it was whole
+            self._durable_tail = self._written
+            self.commit.reached(offset)
+
+    def begin(self) -> None:
+        """Everything that had to be done before others may write is done: what is there counts."""
+        with self.lock:
+            self._open_appends -= 1
+            self.appended()
+            self._show(self._written[0] if self._shows_written else self.commit.durable_offset)
+
+    def _show(self, offset: int) -> None:
+        assert offset <= self._written[0], f"{offset} is durable, and only {self._written[0]} is written"
+        self.visible.show(offset, self.epoch)
+
+    def _show_written(self, offset: int) -> None:
+        """What is durable moved, and the policy shows what is written."""
+        assert offset <= self._written[0], f"{offset} is durable, and only {self._written[0]} is written"
+
+    @property
+    def written_offset(self) -> int:
+        """The end of the last whole append."""
+        return self._written[0]
 
     def check_sizes(self, rows: Rows) -> None:
         """Raise unless each of these batches fits into a segment."""
@@ -259,7 +322,7 @@ class Appender:
         following = offset + np.cumsum(spans[:count])
         run[:, LAST], run[:, BASE] = following - 1, following - spans[:count]
         for position, base in run[:, (POSITION, BASE)].tolist():
-            kernel.patch_place(data, position, base, 0)
+            kernel.patch_place(data, position, base, self.epoch)
         begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
         self.put(segment, data[begin:end], int(following[-1]))
         segment.index.add_rows(run, size - begin)
@@ -272,7 +335,8 @@ class Appender:
 
         if self._active.tail[0] != offset and self.commit.failure is None:
             try:
-                truncate(self, offset)
+                # The first batch of an empty log may begin below its start: see keeping.py.
+                truncate(self, max(offset, self.segments.lowest_offset))
             except (SawlogError, OSError) as error:
                 self.commit.fail(error)
 
@@ -360,8 +424,8 @@ class Appender:
     def settle(self, offset: int) -> None:
         """Do what the policy asks for before an append that ended at `offset` is acknowledged."""
         policy = self._policy
-        if policy == "os":
-            return
+        if policy == "os" or (self._open_appends and self.lock._is_owned()):  # type: ignore[attr-defined]
+            return  # a part of an append is not acknowledged
         if policy == "always" or self._written_bytes - self._synced_bytes >= policy.bytes:
             self.commit.ensure(offset)
 
@@ -379,10 +443,10 @@ class Appender:
     def _sync_active(self) -> int:
         with self._sync_lock:
             self.commit.check()
-            tail, written = self._tail(), self._written_bytes
+            whole, tail, written = self._written, self._tail(), self._written_bytes
             self._sync(self._active)
-            self._durable_tail, self._synced_bytes = tail, written
-        return tail[0]
+            self._durable_tail, self._synced, self._synced_bytes = whole, tail, written
+        return whole[0]
 
     def sync_held(self) -> None:
         """Make everything durable that is written. For who holds the lock: waiting for others' syncs might not end."""
@@ -415,12 +479,14 @@ class Appender:
             old.storage.release()
             self._sync(old)
             self._synced_bytes = self._written_bytes
-            self._durable_tail = self._tail()
-            self.commit.reached(offset)
+            self._synced, self._durable_tail = self._tail(), self._written
+            self.commit.reached(self._written[0])
             with self.ending_on_failed_sync():
                 made = self._switch(old, offset)
                 old.seal()
-            self._durable_tail = self._tail()
+            self._synced = self._tail()
+            if self._written[0] == offset:
+                self._written = self._durable_tail = self._synced
         self.save_if_possible()
         return made
 
@@ -472,23 +538,70 @@ class Appender:
             yield
 
     def retreat(self, tail: tuple[int, int, int]) -> None:
-        """Before the log is cut: write down that nothing behind (offset, segment, position) counts as durable."""
+        """Before the log is cut: let nobody read beyond (offset, segment, position), and write down that nothing after it
+        counts as durable. The caller is `exclusive`."""
+        before = self._written, self._synced, self._durable_tail
+        self.commit.retreat(tail[0])
+        self._written, self._synced = min(self._written, tail), min(self._synced, tail)
+        if self.segments.visible_offset > tail[0]:
+            self.visible.show(tail[0], self.epoch)
         if tail < self._durable_tail:
-            before, self._durable_tail = self._durable_tail, tail
+            self._durable_tail = tail
             try:
                 self.save(clean=False)
             except BaseException:
-                self._durable_tail = before
+                self._written, self._synced, self._durable_tail = before
+                self.commit.reached(self._durable_tail[0])
+                if self._shows_written:
+                    self._show(self._written[0])
                 raise
-            self.commit.retreat(tail[0])
 
     def adopt(self, segments: Iterable[Segment]) -> None:
         """Go on with another list of segments, all of it durable; the caller is `exclusive`."""
         self.segments.set(segments)
-        self._active = self.segments.active
-        self._durable_tail = self._tail()
-        self.commit.reached(self._durable_tail[0])
+        self._resume_at_end()
         self.save_if_possible()
+
+    def _resume_at_end(self) -> None:
+        """All that is there is durable, and whole but for what an append that is under way has placed."""
+        self._active = self.segments.active
+        self._synced = self._tail()
+        self._written = min(self._written, self._synced) if self._open_appends else self._synced
+        self._durable_tail = self._written
+        self.commit.reached(self._written[0])
+        if not self._open_appends and self.commit.failure is None:
+            self._show(self._written[0])
+
+    def begin_epoch(self, epochs: Epochs) -> None:
+        """From now on batches belong to the last of these epochs; it is written down, durably, before that. The caller
+        holds the lock, or nobody else can have it."""
+        store_epochs(self.directory, epochs)
+        before, self.segments.epochs = self.segments.epochs, epochs
+        try:
+            self.save(clean=False)
+        except BaseException:
+            self.segments.epochs = before
+            raise
+        self.epoch = epochs.current
+
+    def begin_epoch_after_crash(self, *, in_order: bool) -> None:
+        """The log was not closed cleanly, so somebody may have read what it has lost: begin a new epoch at its end. Not
+        if the current one began there, and nobody was shown more of it since the machine was started."""
+        epochs, end = self.segments.epochs.trimmed(self.segments.lowest_offset), self._active.tail[0]
+        if in_order and epochs.entries[-1][1] == end and self.visible.before == (end, epochs.current):
+            return
+        following = epochs.current + 1
+        self.begin_epoch(epochs.begun(following, end) if in_order else Epochs(((following, end),)))
+        if self.visible.before is None:
+            self._show(end)
+
+    def claim(self, size_bytes: int) -> None:
+        """Make sure that there is room on the disk for so much, or raise `StorageFull`."""
+        self._active.storage.claim(size_bytes)
+
+    def unclaim(self) -> None:
+        """What was claimed is not needed."""
+        self._active.storage.release()
 
     def resume(self, held: Lock, active: Segment | None) -> None:
         """Go on under another lock; if other processes wrote meanwhile, with the active segment grown by that, all of
@@ -497,9 +610,7 @@ class Appender:
             self.held = held
             if active is not None:
                 self.segments.set([*self.segments.all[:-1], active])
-                self._active = active
-                self._durable_tail = self._tail()
-                self.commit.reached(self._durable_tail[0])
+                self._resume_at_end()
 
     def save_producers(self, *, durable: bool = True) -> None:
         """Write the producers' state as of now."""
@@ -513,7 +624,9 @@ class Appender:
                 return  # the background came late: the log is closed and marked so
             offset, segment, position = self._durable_tail
             start = self.segments.lowest_offset
-            checkpoint.store(self.directory, Checkpoint(clean, offset, segment, position, start))
+            epochs = self.segments.epochs
+            made = Checkpoint(clean, offset, segment, position, start, epochs.current, epochs.crc)
+            checkpoint.store(self.directory, made)
             self._saved = (offset, start)
             self._ended = clean
 
@@ -554,11 +667,14 @@ class Appender:
                 if self.held.held and self.commit.failure is None:
                     self._active.storage.release()
                     self.commit.ensure(self._active.tail[0])
+                    self._resume_at_end()  # also what an interrupted append left, whole, at the end
+                    self._durable_tail = self._tail()
                     self._save_caches()
                     self.save(clean=True)
             finally:
                 self.closed = True
                 self.segments.close()
+                self.visible.close()
                 self.held.release()
         self.segments.wake()
 
@@ -576,4 +692,5 @@ class Appender:
         """The files are gone: let go of everything without writing."""
         self._ended = self.closed = True
         self.segments.close()
+        self.visible.close()
         self.held.release()

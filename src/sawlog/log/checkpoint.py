@@ -4,13 +4,16 @@ A small text file, replaced as a whole (written beside, fsynced, renamed), so it
 
 ```
 sawlog checkpoint 1
-{"clean": false, "durable_offset": 1200, "segment": 1000, "position": 23600, "log_start": 0}
+{"clean": false, "durable_offset": 1200, "segment": 1000, "position": 23600, "log_start": 0,
+ "leader_epoch": 3, "epochs_crc": 519183525}
 crc32c 1c291ca3
 ```
 
 `durable_offset` is the watermark: every record below it had been fsynced when this was written, and its batch ends at
 byte `position` of segment `segment`. Bad bytes below it are corruption, never a torn tail. It may be older than the
 truth, never newer. With `clean` the log ended exactly there. `log_start` is the first offset that is not trimmed.
+`leader_epoch` is the current one and `epochs_crc` the CRC-32C of `leader-epoch-checkpoint` (see epochs.py). Version 0.2
+wrote neither, and reads a checkpoint that has them. (All of it stands on one line.)
 """
 
 from __future__ import annotations
@@ -39,6 +42,9 @@ class Checkpoint:
     segment: int
     position: int
     log_start: int
+    #: None: written by version 0.2.
+    leader_epoch: int | None = None
+    epochs_crc: int | None = None
 
     def encode(self) -> bytes:
         """The file's bytes."""
@@ -59,6 +65,8 @@ class Checkpoint:
                 segment=_as(int, found["segment"]),
                 position=_as(int, found["position"]),
                 log_start=_as(int, found["log_start"]),
+                leader_epoch=_as_optional(found.get("leader_epoch")),
+                epochs_crc=_as_optional(found.get("epochs_crc")),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptFile(f"a checkpoint that does not parse: {error}") from error
@@ -68,6 +76,10 @@ def _as(kind: type[T], value: object) -> T:
     if type(value) is not kind:
         raise ValueError(f"{value!r} is not {kind.__name__}")
     return value
+
+
+def _as_optional(value: object) -> int | None:
+    return None if value is None else _as(int, value)
 
 
 def load(directory: Directory) -> Checkpoint | None:

@@ -4,6 +4,9 @@ The first who needs a sync becomes the leader and does it; those who come while 
 whose bytes it covered return, and one of the others leads the next round. Each waiter has a lock of its own to sleep
 on: waking all of them through one condition was measured at half the speed.
 
+What is durable only goes back when the log is cut (`retreat`). A leader whose sync had begun before that knows an end
+that is not there any more, and must not announce it: new records at those offsets are not synced.
+
 A failed sync is never tried again: the kernel may have dropped the pages and would report success. It ends writing
 for good; everyone who waits, and everyone who comes later, gets the error.
 """
@@ -24,10 +27,16 @@ _PERSISTENCE = 10
 class GroupCommit:
     """Knows how far the log is durable, and gets it further on request."""
 
-    def __init__(self, sync: Callable[[], int], durable_offset: int) -> None:
+    def __init__(
+        self, sync: Callable[[], int], durable_offset: int, moved: Callable[[int], None] = lambda offset: None
+    ) -> None:
         #: Makes everything written so far durable and says up to which offset that is.
         self._sync = sync
         self.durable_offset = durable_offset
+        #: Told of every new `durable_offset`, under the mutex: one after the other, and the last one is true.
+        self._moved = moved
+        #: How often the log was cut, now and when the leader began.
+        self._retreats = self._led_at = 0
         self.failure: BaseException | None = None
         self._mutex = forkable(threading.Lock())
         #: Who syncs now, or has been woken up to: its gate stands for it.
@@ -85,6 +94,7 @@ class GroupCommit:
             ) from self.failure
 
     def _lead(self, gate: threading.Lock) -> None:
+        self._led_at = self._retreats
         try:
             reached = self._sync()
         except Exception as error:
@@ -93,9 +103,11 @@ class GroupCommit:
         self._pass_on(reached, gate)
 
     def _pass_on(self, reached: int, gate: threading.Lock) -> None:
-        """Wake up those who are served, and one more to lead, if there are more."""
+        """Wake up those who are served, and one more to lead, if there are more. What was reached counts unless the log
+        was cut since."""
         with self._mutex:
-            self.durable_offset = max(self.durable_offset, reached)
+            if reached > self.durable_offset and self._led_at == self._retreats:
+                self._move(reached)
             if self._leader is not gate:
                 return  # a torn write elsewhere has ended writing meanwhile, and woken up everyone
             served = [each for each in self._waiting if each[0] <= self.durable_offset]
@@ -109,13 +121,19 @@ class GroupCommit:
     def reached(self, offset: int) -> None:
         """Somebody else (rotation) made everything below `offset` durable."""
         with self._mutex:
-            if self.failure is None:
-                self.durable_offset = max(self.durable_offset, offset)
+            if self.failure is None and offset > self.durable_offset:
+                self._move(offset)
 
     def retreat(self, offset: int) -> None:
         """The log was cut: nothing from `offset` on is there any more."""
         with self._mutex:
-            self.durable_offset = min(self.durable_offset, offset)
+            self._retreats += 1
+            if offset < self.durable_offset:
+                self._move(offset)
+
+    def _move(self, offset: int) -> None:
+        self.durable_offset = offset
+        self._moved(offset)
 
     def fail(self, error: BaseException) -> None:
         """End writing, now and for everyone."""

@@ -1,7 +1,8 @@
 """Taking in batches at the offsets that they have already: what another log has made, moved here as it is.
 
 An append gives a batch the next offsets by patching it. Here a batch keeps what it says, base offset, leader epoch and
-all, so that not a byte of it changes. The log's own rule stays what it is, that each batch begins where the one before
+all, so that not a byte of it changes; unless its epoch lies below the log's current one, which it is then raised to,
+because epochs never go back. The log's own rule stays what it is, that each batch begins where the one before
 it ended: where offsets are missing (compaction in another system drops whole batches), a batch without records stands
 for them, as our own compaction leaves one. Nothing is decoded, and nothing is copied that has no gap before it.
 
@@ -43,18 +44,28 @@ def place_kept(log: Appender, data: memoryview, rows: Rows) -> range:
         if int(rows[0, BASE]) < first <= int(rows[0, LAST]) and _is_empty(log):
             log.check_sizes(rows)
             _rename(log, int(rows[0, BASE]))
-        data, rows = _without_gaps(data, rows, log.segments.next_offset)
-        log.check_sizes(rows)
-        try:
+        with log.appending() as placed_from:
+            data, rows = _without_gaps(data, rows, placed_from)
+            log.check_sizes(rows)
+            data, rows = _in_later_epochs(log, data, rows)
             start = 0
             while start < len(rows):
                 start = _place_run(log, data, rows, start)
-        except BaseException:
-            log.take_back(max(first, log.segments.lowest_offset))
-            raise
-        end = log.segments.next_offset
-    log.segments.wake()
-    return range(first, end)
+            return range(first, log.segments.next_offset)
+
+
+def _in_later_epochs(log: Appender, data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
+    """The same batches, in epochs that never go back; those that the log has not been in begin, durably."""
+    wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], log.epoch))
+    low = np.flatnonzero(rows[:, LEADER_EPOCH] != wanted)
+    if len(low):
+        data, rows = memoryview(bytearray(data)), rows.copy()
+        rows[:, LEADER_EPOCH] = wanted
+        for position, base, epoch in rows[low][:, (POSITION, BASE, LEADER_EPOCH)].tolist():
+            kernel.patch_place(data, position, base, epoch)
+    if wanted[-1] > log.epoch:
+        log.begin_epoch(log.segments.epochs.begun_by(rows))
+    return data, rows
 
 
 def advance(log: Appender, offset: int, leader_epoch: int = 0) -> int:
@@ -72,7 +83,6 @@ def advance(log: Appender, offset: int, leader_epoch: int = 0) -> int:
             else:
                 data = _fillers(following, offset, -1, leader_epoch)
                 place_kept(log, memoryview(data), rows_of(memoryview(data)))
-    log.segments.wake()
     return offset - following
 
 

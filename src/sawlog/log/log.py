@@ -9,16 +9,17 @@ with Log.open("data/orders") as log:
 ```
 
 Offsets are consecutive numbers from `lowest_offset` to `next_offset - 1`. One process writes, any number read, in it
-and in others (`mode="r"`). Every method may be called from any thread.
+and in others (`mode="r"`), up to `visible_offset`. Every method may be called from any thread.
 
-Invariants, asserted where they could break: `durable_offset <= written_offset <= next_offset`; a batch is visible
-wholly or not at all; what was acknowledged under a policy is there after what the policy survives.
+Invariants, asserted where they could break: `durable_offset <= visible_offset <= written_offset <= next_offset`; a batch
+is visible wholly or not at all; what was acknowledged under a policy is there after what the policy survives.
 """
 
 from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ from . import checkpoint, compaction, incoming, keeping, retention, streaming, t
 from .append import Appender
 from .checkpoint import Checkpoint
 from .compaction import CompactionReport
+from .epochs import Epochs
 from .locking import UPKEEP_NOTE, take_lock
 from .names import LOCK, file_name, is_ours, segment_base
 from .reading import ARROW_ROWS, Fetched, Reader
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: How much of a table is encoded before it is placed; a larger one holds the log's lock while it is encoded.
 _TABLE_BYTES = 8 << 20
+#: How often the ends are looked at again before they are taken to be out of order.
+_LOOKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +151,12 @@ class Log:
             appender, report = cls._lock(directory, config)
             undo.pop_all()
         made = cls(directory, config, appender.segments, appender, report, (topic, partition))
-        if on_lock is not None:
-            with ExitStack() as undo:
-                undo.callback(made.close)
+        with ExitStack() as undo:
+            undo.callback(made.close)
+            if on_lock is not None:
                 on_lock(made)
-                undo.pop_all()
+            appender.begin()
+            undo.pop_all()
         return made
 
     @staticmethod
@@ -164,7 +169,11 @@ class Log:
             segments = SegmentSet(directory, config)
             segments.set(found.segments)
             segments.lowest_offset = found.lowest_offset
+            segments.epochs = found.epochs
             appender = Appender(directory, config, segments, found.producers, held)
+            undo.callback(appender.visible.close)
+            if not found.report.clean or not found.epochs_in_order:
+                appender.begin_epoch_after_crash(in_order=found.epochs_in_order)
             appender.save(clean=False)
             undo.pop_all()
         return appender, found.report
@@ -176,9 +185,9 @@ class Log:
         with ExitStack() as undo:
             directory = _directory(path, undo, create=True)
             if not any(segment_base(name) is not None for name in directory.names()):
-                start = config.initial_offset
+                start, epochs = config.initial_offset, Epochs()
                 directory.create(file_name(start)).close()
-                checkpoint.store(directory, Checkpoint(True, start, start, 0, start))
+                checkpoint.store(directory, Checkpoint(True, start, start, 0, start, epochs.current, epochs.crc))
 
     @classmethod
     def _open_reader(
@@ -280,10 +289,20 @@ class Log:
                 try:
                     if self._on_lock is not None:
                         self._on_lock(self)
+                    appender.begin()
                 except BaseException:
                     self.release()
                     raise
             return appender
+
+    @contextmanager
+    def appending(self) -> Iterator[None]:
+        """As `hold`; and all that is appended inside is one append: readers see it when the block ends, all of it, and
+        if the block raises nothing of it stays. `sync` inside, if it has to be durable by then: an append inside does not
+        wait for the disk."""
+        appender = self._writable()
+        with appender.appending():
+            yield
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -349,31 +368,81 @@ class Log:
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record will get."""
-        if self._appender is None:
-            self._segments.refresh()
-        return self._segments.next_offset
+        """The offset that the next record will get. For a log that only reads: `visible_offset`."""
+        return self.visible_offset if self._appender is None else self._segments.next_offset
 
     @property
     def written_offset(self) -> int:
-        """Every record below this is written: readers see it, and it survives the end of this process."""
-        return self._segments.next_offset
+        """Every record below this is written, whole appends only: it survives the end of this process."""
+        appender = self._appender
+        return self.visible_offset if appender is None else appender.written_offset
+
+    @property
+    def visible_offset(self) -> int:
+        """Every record below this can be read, here and in other processes; none from here on. With durability
+        "always" what is visible is durable; with the others it is written. See docs/visibility.md."""
+        if self._appender is None:
+            self._segments.refresh()
+        return self._segments.visible_offset
 
     @property
     def durable_offset(self) -> int:
         """Every record below this survives a power cut. For a reader: as far as the writer has noted it."""
-        if self._appender is not None:
-            durable = min(self._appender.commit.durable_offset, self._segments.next_offset)
-            assert durable <= self.written_offset <= self._segments.next_offset
-            return durable
+        appender = self._appender
+        if appender is not None:
+            return self._checked_ends(appender)[0]
         try:
             saved = checkpoint.load(self._directory)
         except CorruptFile:
             saved = None
-        return self.lowest_offset if saved is None else min(saved.durable_offset, self._segments.next_offset)
+        # Of two files that were written at different moments, the older counts.
+        return self.lowest_offset if saved is None else min(saved.durable_offset, self.visible_offset)
+
+    def _checked_ends(self, appender: Appender) -> tuple[int, int, int, int]:
+        """(durable, visible, written, next). Other threads move them while we look; but where they are out of order
+        each time, something is wrong."""
+        for _ in range(_LOOKS):
+            ends = (
+                appender.commit.durable_offset,
+                self._segments.visible_offset,
+                appender.written_offset,
+                self._segments.next_offset,
+            )
+            if ends[0] <= ends[1] <= ends[2] <= ends[3]:
+                return ends
+            time.sleep(0)
+        raise AssertionError(f"durable, visible, written and next offset of {self.path} are out of order: {ends}")
+
+    @property
+    def leader_epoch(self) -> int:
+        """The current leader epoch: appends belong to it. See docs/visibility.md."""
+        if self._appender is None:
+            self._segments.refresh()
+        return self._segments.epochs.current
+
+    @property
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, its first offset), oldest first."""
+        if self._appender is None:
+            self._segments.refresh()
+        return self._segments.epochs.entries
+
+    def epoch_end(self, leader_epoch: int) -> int:
+        """The first offset after a leader epoch: a position that was read in it and is beyond that goes back to it,
+        because the records from there on are gone or are others now. For the current epoch, and for -1 (a position
+        without one): `visible_offset`."""
+        if self._appender is None:
+            self._segments.refresh()
+        return self._segments.epoch_end(leader_epoch)
+
+    def position(self) -> tuple[int, int]:
+        """(`visible_offset`, leader epoch) of one moment: where a reader that has read everything goes on."""
+        if self._appender is None:
+            self._segments.refresh()
+        return self._segments.position()
 
     def __len__(self) -> int:
-        return self.next_offset - self.lowest_offset
+        return self.visible_offset - self.lowest_offset
 
     def __bool__(self) -> bool:
         return True  # an empty log is still a log: `if log:` asks whether there is one
@@ -473,19 +542,14 @@ class Log:
     def _place_groups(
         self, appender: Appender, group: bytearray, batches: Iterator[Any], expect_offset: int | None
     ) -> range:
-        with appender.lock:
+        with appender.appending() as first:
             placed = self._place_group(appender, group, expect_offset)
-            first = placed.start
-            try:
-                more = True
-                while more:
-                    group, more = _group(batches)
-                    if group:
-                        placed = self._place_group(appender, group, None)
-            except BaseException:
-                appender.take_back(first)
-                raise
-        return range(first, placed.stop)
+            more = True
+            while more:
+                group, more = _group(batches)
+                if group:
+                    placed = self._place_group(appender, group, None)
+            return range(first, placed.stop)
 
     def append_batches(self, raw: bytes | bytearray | memoryview, *, trusted: bool = False) -> range:
         """Place encoded batches as they are, giving them the next offsets. All of them or none.
@@ -496,30 +560,48 @@ class Log:
         """
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches takes encoded batches as bytes, not {type(raw).__name__}")
-        placed = self.place_batches(bytearray(raw), trusted=trusted)
-        self._writable().settle(placed.stop)
-        return placed
+        return self.place_batches(bytearray(raw), trusted=trusted)
 
     def place_batches(self, raw: bytearray | memoryview, *, trusted: bool = True) -> range:
-        """As `append_batches`, for a buffer that the caller gives away, and without waiting for any sync: they are as
-        durable as the policy says only after `sync`. For commits that place many and sync once."""
-        return incoming.place(self._appender or self._writable(), memoryview(raw), trusted=trusted)
+        """As `append_batches`, for a buffer that the caller gives away."""
+        appender = self._appender or self._writable()
+        placed = incoming.place(appender, memoryview(raw), trusted=trusted)
+        appender.settle(placed.stop)
+        return placed
 
-    def append_kept(self, raw: bytes | bytearray | memoryview, rows: Rows | None = None) -> range:
+    def append_kept(self, raw: bytes | bytearray | memoryview, rows: Rows | None = None, *, wait: bool = True) -> range:
         """Place encoded batches at the offsets that they have, with their leader epochs. All of them or none.
 
-        They begin at `next_offset` or behind it, and go up; for offsets that are missing a batch without records is
-        put in. They are checked as in `append_batches`, but their records are not looked at; not if `rows` are given:
-        then the caller has scanned the headers and checked the checksums. It waits for no disk: `sync` does.
+        They begin at `next_offset` or after it, and go up; for offsets that are missing a batch without records is
+        put in. A leader epoch below the current one is raised to it; a later one begins. They are checked as in
+        `append_batches`, but their records are not looked at; not if `rows` are given: then the caller has scanned the
+        headers and checked the checksums. With `wait=False` it does not wait for the disk: what is placed is durable, and
+        under "always" visible, after `sync`.
         """
         appender = self._appender or self._writable()
         data = memoryview(raw)
-        return keeping.place_kept(appender, data, incoming.checked_rows(data) if rows is None else rows)
+        placed = keeping.place_kept(appender, data, incoming.checked_rows(data) if rows is None else rows)
+        if wait:
+            appender.settle(placed.stop)
+        return placed
 
-    def advance(self, offset: int, *, leader_epoch: int = 0) -> int:
+    def advance(self, offset: int, *, leader_epoch: int = 0, wait: bool = True) -> int:
         """Let the next record have this offset, `next_offset` or a later one; how many offsets are passed over, which
-        never get a record. An empty log begins there then. It waits for no disk: `sync` does."""
-        return keeping.advance(self._writable(), offset, leader_epoch)
+        never get a record. An empty log begins there then. With `wait=False` it does not wait for the disk."""
+        appender = self._writable()
+        passed = keeping.advance(appender, offset, leader_epoch)
+        if wait:
+            appender.settle(offset)
+        return passed
+
+    def claim(self, size_bytes: int) -> None:
+        """Make sure that there is room on the disk for so many bytes of batches, or raise `StorageFull`; the room is held
+        until they are appended or `unclaim` is called, as far as the file system can hold it."""
+        self._writable().claim(size_bytes)
+
+    def unclaim(self) -> None:
+        """Give back what was claimed and is not needed."""
+        self._writable().unclaim()
 
     def append_stream(
         self,
@@ -626,11 +708,11 @@ class Log:
             if which.step not in (None, 1):
                 raise InvalidRecordType("a slice of a log has no step")
             return list(self._slice(which.start, which.stop))
-        end = self.next_offset
+        end = self.visible_offset
         return self.read(which if which >= 0 else end + which)
 
     def _slice(self, start: int | None, stop: int | None) -> Iterator[Record]:
-        lowest, end = self.lowest_offset, self.next_offset
+        lowest, end = self.lowest_offset, self.visible_offset
         start = lowest if start is None else start + end if start < 0 else start
         stop = end if stop is None else stop + end if stop < 0 else stop
         return self.scan(min(max(start, lowest), end), max(stop, 0))
@@ -672,7 +754,8 @@ class Log:
         return self._readable().fetch(start, max_bytes)
 
     def follow(self, start: int | None = None, timeout: float | None = None) -> Iterator[Record]:
-        """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds."""
+        """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds. `OffsetOutOfRange`,
+        with the end of the leader epoch, if the log was truncated below what was given out."""
         return self._readable().follow(start, timeout)
 
     def offset_at(self, timestamp: int | datetime) -> int:

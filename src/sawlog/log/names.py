@@ -8,6 +8,8 @@ LOCK                             held by the writer; never deleted
 checkpoint                       watermark, log start, clean-shutdown mark, see checkpoint.py
 producers                        state of idempotent producers, see producers.py
 upkeep                           what upkeep has done so far, see upkeep.py
+visible                          where readers in other processes stop, see visible.py
+leader-epoch-checkpoint          leader epochs, as Kafka writes them, see epochs.py
 *.tmp                            being written; worthless after a crash
 <base>-<end>.log.swap            finished, about to replace the segments with offsets from base to end
 *.deleted                        given up, about to be unlinked
@@ -26,6 +28,8 @@ LOCK = "LOCK"
 CHECKPOINT = "checkpoint"
 PRODUCERS = "producers"
 UPKEEP = "upkeep"
+VISIBLE = "visible"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
 LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
 TMP, SWAP, DELETED, TORN, QUARANTINED = ".tmp", ".swap", ".deleted", ".torn", ".quarantined"
 
@@ -35,7 +39,9 @@ _OURS = re.compile(
     r"\d{20}\.(log|index|timeindex)(\.tmp|\.swap|\.deleted|\.torn(\.\d+)?|\.quarantined(\.\d+)?)?"
     r"|\d{20}-\d{20}\.log\.(tmp|swap|quarantined)"
 )
-_SMALL = frozenset(each + suffix for each in (LOCK, CHECKPOINT, PRODUCERS, UPKEEP) for suffix in ("", TMP))
+_SMALL = frozenset(
+    each + suffix for each in (LOCK, CHECKPOINT, PRODUCERS, UPKEEP, VISIBLE, LEADER_EPOCHS) for suffix in ("", TMP)
+)
 
 
 def file_name(base_offset: int, suffix: str = LOG) -> str:

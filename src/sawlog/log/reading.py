@@ -1,6 +1,6 @@
 """Reading a log: by offset, in order, as Arrow, as raw batches, by time, and as it grows.
 
-Nothing here takes a lock. Each call works on the segments as they were when it looked, checks every batch, and never
+Nobody reads beyond the visible end (see visible.py). Nothing here takes a lock. Each call works on the segments as they were when it looked, checks every batch, and never
 skips one in silence: what cannot be read raises `CorruptBatch` with the next readable offset, from where the caller
 may go on. If a file is gone because the log was trimmed meanwhile, that is `OffsetOutOfRange`, not a gap.
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from ..batch import kernel
 from ..batch import read as batch_read
-from ..batch.header import BASE, COUNT, LAST, POSITION, SIZE, Rows
+from ..batch.header import BASE, COUNT, LAST, LEADER_EPOCH, POSITION, SIZE, Rows
 from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, StorageError
@@ -92,7 +92,7 @@ class Reader:
 
     def _read(self, offset: int) -> Record:
         segments = self.segments
-        if not segments.lowest_offset <= offset < segments.next_offset:
+        if not segments.lowest_offset <= offset < segments.visible_offset:
             segments.refresh()
             segments.check(offset)
         segment = segments.find(offset)
@@ -108,7 +108,7 @@ class Reader:
     def _missing(self, segment: Segment, offset: int, following: int) -> Exception:
         """No record has that offset although the log reaches over it: a hole that compaction left, or damage."""
         if not segment.dense or segment.has_hole_at(offset):
-            lowest, end = self.segments.lowest_offset, self.segments.next_offset
+            lowest, end = self.segments.lowest_offset, self.segments.visible_offset
             return RecordRemoved(offset, lowest, end, self._first_from(following))
         return CorruptBatch(
             f"offset {offset} is missing", path=segment.path, position=segment.size, next_offset=following
@@ -116,7 +116,7 @@ class Reader:
 
     def _first_from(self, offset: int) -> int:
         """The offset of the first record from `offset` on; the end if there is none."""
-        end = self.segments.next_offset
+        end = self.segments.visible_offset
         try:
             found = next(chain.from_iterable(self._cursors(offset, end)), None)
         except CorruptBatch:
@@ -171,7 +171,7 @@ class Reader:
         """The segment that holds `offset`; an error if there is none."""
         segments = self.segments
         segment = segments.find(offset)
-        if segments.lowest_offset <= offset < segment.next_offset:
+        if segments.lowest_offset <= offset < min(segment.next_offset, segments.visible_offset):
             return segment
         segments.refresh()
         segments.check(offset)
@@ -198,11 +198,11 @@ class Reader:
         """Where a scan starts and ends: checked, defaults filled in, the end no later than now."""
         segments = self.segments
         segments.refresh()
-        lowest, following = segments.lowest_offset, segments.next_offset
+        lowest, visible = segments.lowest_offset, segments.visible_offset
         start = lowest if start is None else start
-        if not lowest <= start <= following:
-            raise OffsetOutOfRange(start, lowest, following, segments.directory.path)
-        return start, following if end is None else min(end, following)
+        if not lowest <= start <= visible:
+            raise OffsetOutOfRange(start, lowest, visible, segments.directory.path)
+        return start, visible if end is None else min(end, visible)
 
     def scan(self, start: int | None, end: int | None, max_bytes: int | None = None) -> Iterator[Record]:
         """Records in order. `max_bytes` ends it before the batch that would pass it, never before the first."""
@@ -215,21 +215,22 @@ class Reader:
         return self._cursors(start, end)
 
     def _cursors(self, start: int, end: int, max_bytes: int | None = None) -> Iterator[kernel.RecordCursor]:
-        """One cursor after the other, each to be drained before the next."""
-        for segment, chunk in self._limited(start, end, max_bytes, needs_record=True):
-            done = 0
-            for body, run, error in batch_read.unpack(chunk.view, chunk.rows, self.config.max_decompressed_bytes):
-                if error is not None:
-                    raise self._located(error, segment, chunk, done)
-                cursor = kernel.RecordCursor(
-                    body, memoryview(run), max(start, chunk.start), end, self._topic, self._partition
-                )
-                yield cursor
-                if cursor.stopped:
-                    return
-                if cursor.bad >= 0:
-                    raise self._located(CorruptBatch(batch_read.MALFORMED), segment, chunk, done + cursor.bad)
-                done += len(run)
+        """One cursor after the other, each to be drained before the next, and over batches of one leader epoch."""
+        for segment, whole in self._limited(start, end, max_bytes, needs_record=True):
+            for chunk in _by_epoch(whole):
+                done = 0
+                for body, run, error in batch_read.unpack(chunk.view, chunk.rows, self.config.max_decompressed_bytes):
+                    if error is not None:
+                        raise self._located(error, segment, chunk, done)
+                    cursor = kernel.RecordCursor(
+                        body, memoryview(run), max(start, chunk.start), end, self._topic, self._partition
+                    )
+                    yield cursor
+                    if cursor.stopped:
+                        return
+                    if cursor.bad >= 0:
+                        raise self._located(CorruptBatch(batch_read.MALFORMED), segment, chunk, done + cursor.bad)
+                    done += len(run)
 
     @staticmethod
     def _located(error: CorruptBatch, segment: Segment, chunk: Chunk, number: int) -> CorruptBatch:
@@ -319,12 +320,12 @@ class Reader:
     def fetch(self, start: int, max_bytes: int) -> Fetched:
         """Whole batches from the one that holds `start` on, at least one if there is one."""
         segments = self.segments
-        if not segments.lowest_offset <= start < segments.next_offset:
+        if not segments.lowest_offset <= start < segments.visible_offset:
             segments.refresh()
             segments.check(start, end_allowed=True)
         buffers: list[memoryview] = []
         following = start
-        for _, chunk in self._limited(start, segments.next_offset, max(max_bytes, 1)):
+        for _, chunk in self._limited(start, segments.visible_offset, max(max_bytes, 1)):
             if buffers and chunk.rows[0, BASE] < following:
                 break  # batches were joined meanwhile; the next page begins with one that holds some of this one
             buffers.append(_bytes_of(chunk.view, chunk.rows))
@@ -355,54 +356,70 @@ class Reader:
                 if segment.timestamps()[1] >= timestamp:
                     found = segment.first_at(timestamp, lowest, self.config.max_decompressed_bytes)
                     if found is not None:
-                        return found
+                        return min(found, self.segments.visible_offset)
             finally:
                 self.segments.done(segment)
-        return self.segments.next_offset
+        return self.segments.visible_offset
 
     # --- as it grows
 
     def follow(self, start: int | None, timeout: float | None) -> Iterator[Record]:
-        """Records from `start` on, and new ones as they come; ends after `timeout` seconds without any."""
+        """Records from `start` on, and new ones as they become visible; ends after `timeout` seconds without any."""
+        self.segments.refresh()
+        epoch = self.segments.epochs.current  # first: what is read in a later one belongs to no earlier
         offset, _ = self.span(start, None)
-        return chain.from_iterable(self._follow(offset, timeout))
+        return chain.from_iterable(self._follow(offset, epoch, timeout))
 
-    def _follow(self, offset: int, timeout: float | None) -> Iterator[kernel.RecordCursor]:
+    def _follow(self, offset: int, epoch: int, timeout: float | None) -> Iterator[kernel.RecordCursor]:
         while True:
-            end = self.segments.next_offset
+            end = self.segments.visible_offset
             for cursor in self._cursors(offset, end):
+                epoch = cursor.leader_epoch
                 yield cursor
                 offset = cursor.following
             offset = max(offset, end)
-            if not self._wait(offset, timeout):
+            if not self._wait(offset, epoch, timeout):
                 return
 
-    def _wait(self, offset: int, timeout: float | None) -> bool:
-        """Until there is a record at `offset`; False if time ran out or the log was closed."""
+    def _wait(self, offset: int, epoch: int, timeout: float | None) -> bool:
+        """Until there is a record at `offset`; False if time ran out or the log was closed. What was given out was read
+        in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown since."""
         segments = self.segments
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = _POLL_S
         segments.refresh()
-        while segments.next_offset <= offset:
+        while True:
             if segments.successor is not None:  # the lock was given up: others write now
                 self.segments = segments = segments.successor
                 segments.refresh()
                 continue
-            if segments.next_offset < offset:  # truncated behind our back: what we gave out is not there any more
-                raise OffsetOutOfRange(offset, segments.lowest_offset, segments.next_offset, segments.directory.path)
+            if segments.epoch_end(epoch) < offset:  # truncated: what we gave out is not there any more
+                end = segments.epoch_end(epoch)
+                raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
+            if segments.visible_offset > offset:
+                return True
             rest = None if deadline is None else deadline - time.monotonic()
             if not self._is_open() or (rest is not None and rest <= 0):
                 return False
             with segments.changed:
                 segments.waiting += 1
                 try:
-                    if segments.next_offset <= offset:
+                    if segments.visible_offset <= offset:
                         segments.changed.wait(pause if rest is None else min(pause, rest))
                 finally:
                     segments.waiting -= 1
             segments.refresh()
             pause = min(pause * 2, _POLL_MOST_S)
-        return True
+
+
+def _by_epoch(chunk: Chunk) -> Iterator[Chunk]:
+    """A chunk as chunks of one leader epoch each; nearly always it is one."""
+    rows = chunk.rows
+    if not len(rows) or rows[0, LEADER_EPOCH] == rows[-1, LEADER_EPOCH]:
+        yield chunk
+        return
+    for part in np.split(rows, np.flatnonzero(np.diff(rows[:, LEADER_EPOCH])) + 1):
+        yield Chunk(chunk.view, part, chunk.origin, chunk.start)
 
 
 def _may_be_empty(rows: Rows, start: int) -> Any:

@@ -30,10 +30,12 @@ from ..errors import CorruptBatch, CorruptFile, InvalidConfig
 from ..storage import Directory, Storage
 from . import checkpoint
 from .checkpoint import Checkpoint
+from .epochs import Epochs, epoch_at, epochs_of, load_epochs
 from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from .names import (
     CHECKPOINT,
     INDEX,
+    LEADER_EPOCHS,
     LOG,
     PRODUCERS,
     QUARANTINED,
@@ -67,6 +69,7 @@ class Where(Enum):
     INDEX = "an index is missing, short, padded or contradicts the log"
     CHECKPOINT = "the checkpoint is missing or damaged"
     PRODUCERS = "the producers' state is missing or damaged"
+    EPOCHS = "the leader epochs are missing or damaged"
     SWAP = "segments were being replaced by a rewritten one"
     DAMAGED_SWAP = "a rewritten segment is damaged, and what it was to replace is all there"
     LEFTOVER = "a temporary or deleted file"
@@ -103,6 +106,8 @@ DECISIONS: Mapping[tuple[Where, bool], Action] = {
     (Where.CHECKPOINT, True): Action.REBUILD,
     (Where.PRODUCERS, False): Action.REBUILD,
     (Where.PRODUCERS, True): Action.REBUILD,
+    (Where.EPOCHS, False): Action.REBUILD,
+    (Where.EPOCHS, True): Action.REBUILD,
     (Where.SWAP, False): Action.FINISH,
     (Where.SWAP, True): Action.FINISH,
     (Where.DAMAGED_SWAP, False): Action.SET_ASIDE,
@@ -162,6 +167,9 @@ class Recovered:
     lowest_offset: int
     producers: ProducerState
     report: RecoveryReport
+    #: The leader epochs so far; and whether those of the batches go up, which version 0.2 did not see to.
+    epochs: Epochs
+    epochs_in_order: bool
 
 
 def recover(directory: Directory, config: LogConfig) -> Recovered:
@@ -189,8 +197,9 @@ class _Recovery:
         segments = self._segments(bases)
         lowest = self._trim(segments)
         producers = self._producers(segments)
+        epochs, in_order = self._epochs(segments)
         self.report.duration_ms = (time.perf_counter() - began) * 1000
-        return Recovered(segments, lowest, producers, self.report)
+        return Recovered(segments, lowest, producers, self.report, epochs, in_order)
 
     def _find(self, where: Where, detail: str) -> Action:
         action = DECISIONS[where, self.clean]
@@ -490,6 +499,39 @@ class _Recovery:
             active.seal()
             segments.append(Segment.create(self.directory, lowest, self.config.index_interval_bytes))
         return lowest
+
+    def _epochs(self, segments: list[Segment]) -> tuple[Epochs, bool]:
+        """The leader epochs from their file, if that is what the checkpoint speaks of; else from the batches."""
+        saved = self.saved
+        try:
+            found = load_epochs(self.directory)
+        except CorruptFile as error:
+            found = None
+            self._find(Where.EPOCHS, str(error))
+        if saved is not None and saved.leader_epoch is not None:
+            known = Epochs() if found is None and saved.leader_epoch == 0 else found
+            if known is not None and known.crc == saved.epochs_crc:
+                return self._begun(known, segments), True
+            if found is None:
+                self._find(Where.EPOCHS, f"{LEADER_EPOCHS} is missing, and the log is in epoch {saved.leader_epoch}")
+        rebuilt, in_order = epochs_of(segments)
+        # What was written down last may have no batch yet, and no number is used twice.
+        last = max(0 if saved is None else saved.leader_epoch or 0, 0 if found is None else found.current)
+        if last > rebuilt.current:
+            rebuilt = rebuilt.begun(last, segments[-1].next_offset)
+        return rebuilt, in_order
+
+    @staticmethod
+    def _begun(epochs: Epochs, segments: list[Segment]) -> Epochs:
+        """Without those that were to begin with a truncation which never came about: the batches there are of an earlier
+        epoch. Their numbers stay used."""
+        kept, end = list(epochs.entries), segments[-1].next_offset
+        while len(kept) > 1 and kept[-1][1] < end:
+            there = epoch_at(segments, kept[-1][1])
+            if there is None or there >= kept[-1][0]:
+                break
+            kept.pop()
+        return epochs if len(kept) == len(epochs.entries) else Epochs(tuple(kept)).begun(epochs.current, end)
 
     def _producers(self, segments: list[Segment]) -> ProducerState:
         state, known = ProducerState(self.config.producer_expiry_ms), segments[0].base_offset

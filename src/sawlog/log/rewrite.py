@@ -2,8 +2,9 @@
 
 A *run* is some neighbouring sealed segments. Its replacement begins where the run began and ends where it ended: every
 offset of the run is covered by a batch of it, also where all records are gone, so batches still follow each other
-without a gap, and damage is still told from a hole. Small batches are joined on the way; those that carry more than
-records (an idempotent producer's, a transaction's) keep their header and their place.
+without a gap, and damage is still told from a hole. Small batches are joined on the way, those of one leader epoch: no
+batch covers offsets of two. Those that carry more than records (an idempotent producer's, a transaction's) keep their
+header and their place.
 
 The files, for a run of the segments 0, 100 and 250 that ends at 400:
 
@@ -313,6 +314,8 @@ class _Rebatch:
         #: The newest time since then: what a batch without records says about those that are gone.
         self._passed_time = -1
         self._kind = (0, 0, 0)
+        #: The leader epoch of what was taken last, and so of what is not covered yet.
+        self._epoch = -1
         self._buffer = bytearray(2 * BATCH_BYTES)
         self._end = HEADER_BYTES
         self._count = 0
@@ -346,6 +349,7 @@ class _Rebatch:
         kinds = self._kinds(rows)
         at = 0
         while at < len(rows):
+            self._enter_epoch(int(rows[at, LEADER_EPOCH]))
             if kinds[at, 0]:
                 at, parses = at + 1, self._take_special(view, rows[at], body, unpacked[at : at + 1])
             else:
@@ -358,15 +362,23 @@ class _Rebatch:
         return at
 
     def _kinds(self, rows: Rows) -> Rows:
-        """For each batch: whether it stands alone, its codec, and its time if the log gave it. Neighbours of the same
-        kind are joined."""
+        """For each batch: whether it stands alone, its codec, its time if the log gave it, and its leader epoch.
+        Neighbours of the same kind are joined."""
         attributes = rows[:, ATTRIBUTES]
         alone = ((attributes & _SPECIAL) != 0) | (rows[:, PRODUCER_ID] >= 0)
         codec = attributes & COMPRESSION_MASK
         if self._wanted.codec is not None:
             codec = np.full_like(codec, self._wanted.codec)
         stamped = attributes & TIMESTAMP_TYPE_BIT
-        return np.stack([alone, codec, stamped, np.where(stamped, rows[:, MAX_TIME], 0)], axis=1)
+        times = np.where(stamped, rows[:, MAX_TIME], 0)
+        return np.stack([alone, codec, stamped, times, rows[:, LEADER_EPOCH]], axis=1)
+
+    def _enter_epoch(self, epoch: int) -> None:
+        """What comes next is of this leader epoch: what was taken of another one is covered first."""
+        if epoch != self._epoch:
+            self._close()
+            self._fill(self._taken)
+            self._epoch = epoch
 
     def _join(
         self, view: memoryview, rows: Rows, body: memoryview, unpacked: Rows, span: tuple[int, int], kind: Rows
@@ -513,7 +525,8 @@ class _Rebatch:
         data = self._packed(buffer, end, codec)
         attributes |= self._packed_with
         first = self._covered
-        kernel.write_header(data, 0, first, len(data), 0, attributes, last - first, base, top, -1, -1, -1, count)
+        epoch = max(self._epoch, 0)
+        kernel.write_header(data, 0, first, len(data), epoch, attributes, last - first, base, top, -1, -1, -1, count)
         self._put(data, last, top)
 
     def _packed(self, buffer: bytearray, end: int, codec: int) -> memoryview:

@@ -4,7 +4,8 @@ The list is swapped as a whole, so that readers, who take no lock, always see on
 mapped when it is read and let go when more than `max_mapped` others were read since.
 
 `SegmentSet` belongs to the writing process, which knows what is there. `FollowedSet` belongs to a reader in another
-process: it looks again (`refresh`) when it runs out of records or a file is gone, and believes only whole batches.
+process: it looks again (`refresh`) when it runs out of records or a file is gone, and believes only whole batches up to
+the visible end that the writer publishes (see visible.py). Readers of either never go beyond `visible_offset`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from collections.abc import Iterable, Sequence
 from ..batch.header import LAST, POSITION, SIZE
 from ..config import LogConfig
 from ..errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
-from ..storage import Directory
+from ..storage import Directory, Published, open_published
 from ..storage.forking import forkable
 from . import checkpoint
 from .checkpoint import Checkpoint
+from .epochs import Epochs, epochs_of, load_epochs
 from .index import SegmentIndex
-from .names import INDEX, file_name, segment_base, swap_range
+from .names import INDEX, VISIBLE, file_name, segment_base, swap_range
 from .segment import Segment
 
 
@@ -34,6 +36,10 @@ class SegmentSet:
         self.config = config
         #: The log start: the first offset that is not trimmed.
         self.lowest_offset = 0
+        #: The first offset that nobody may read yet.
+        self.visible_offset = 0
+        #: The leader epochs up to the current one.
+        self.epochs = Epochs()
         self._list: tuple[tuple[Segment, ...], list[int]] = ((), [])
         #: Counts the swaps: a reader who meets something odd looks whether the list changed under it.
         self.version = 0
@@ -70,7 +76,7 @@ class SegmentSet:
 
     @property
     def next_offset(self) -> int:
-        """The first offset behind everything that is written."""
+        """The first offset after everything that is placed, visible or not."""
         return self._list[0][-1].tail[0]
 
     @property
@@ -91,9 +97,19 @@ class SegmentSet:
 
     def check(self, offset: int, *, end_allowed: bool = False) -> None:
         """Raise `OffsetOutOfRange` unless the log holds that offset."""
-        lowest, following = self.lowest_offset, self.next_offset
-        if not lowest <= offset < following + end_allowed:
-            raise OffsetOutOfRange(offset, lowest, following, self.directory.path)
+        lowest, end = self.lowest_offset, self.visible_offset
+        if not lowest <= offset < end + end_allowed:
+            raise OffsetOutOfRange(offset, lowest, end, self.directory.path)
+
+    def epoch_end(self, epoch: int) -> int:
+        """Where a leader epoch ends: no position that was read in it is beyond that. An epoch that nobody knows of (a
+        position without one, -1) ends where the log does."""
+        return self.visible_offset if epoch < 0 else self.epochs.end_of(epoch, self.visible_offset)
+
+    def position(self) -> tuple[int, int]:
+        """The visible end, and the epoch that it was read in: an older one, if another has begun meanwhile."""
+        epoch = self.epochs.current
+        return self.visible_offset, epoch
 
     def refresh(self) -> bool:
         """Look for what other processes did; the writer knows already."""
@@ -152,8 +168,13 @@ class FollowedSet(SegmentSet):
     def __init__(self, directory: Directory, config: LogConfig) -> None:
         super().__init__(directory, config)
         self._refreshing = forkable(threading.Lock())
-        #: The directory's stamp when it was last listed, and the size of the active file then.
-        self._seen: tuple[object, int] = (None, -1)
+        #: The directory's stamp when it was last listed, and what was published then, or else the size of the active file.
+        self._seen: tuple[object, object] = (None, None)
+        self._published: Published | None = None
+        #: The visible end and the epoch that the writer has published; None: every whole batch may be read.
+        self._told: tuple[int, int] | None = None
+        #: Whether the epochs were rebuilt from the batches, because their file is of no use.
+        self._rebuilt = False
         self.refresh()
 
     def refresh(self) -> bool:
@@ -161,7 +182,7 @@ class FollowedSet(SegmentSet):
         with self._refreshing:
             if self._is_unchanged():
                 return False
-            before = (self.lowest_offset, self._list[0], self._list[0][-1].tail if self._list[0] else None)
+            before = self._state()
             for _ in range(100):  # files may come and go while we look; the writer rests sooner or later
                 try:
                     self._look()
@@ -170,25 +191,58 @@ class FollowedSet(SegmentSet):
                     latest = error
             else:
                 raise latest
-            return before != (self.lowest_offset, self._list[0], self._list[0][-1].tail if self._list[0] else None)
+            return before != self._state()
+
+    def _state(self) -> object:
+        return self.lowest_offset, self.visible_offset, self._list[0], self._list[0][-1].tail if self._list[0] else None
 
     def _is_unchanged(self) -> bool:
-        """Whether no name has changed and the active file has not grown since the last look. Those who follow a log ask
-        all the time, and listing a directory of a thousand segments costs more than two calls."""
-        stamp, size = self._seen
+        """Whether no name has changed, and the writer has published nothing new, or, where nothing is published, the
+        active file has not grown since the last look. Those who follow a log ask all the time, and listing a directory
+        of a thousand segments costs more than two calls."""
+        stamp, known = self._seen
         if stamp is None:
             return False
         try:
-            return stamp == self.directory.stamp() and self.active.storage.size == size
+            told = None if self._published is None else self._published.load()
+            return stamp == self.directory.stamp() and known == (self.active.storage.size if told is None else told)
         except StorageError:
             return False
 
     def _look(self) -> None:
         stamp = self.directory.stamp()
+        # Before the files: they hold at least what was published before they are looked at.
+        if self._published is None:
+            self._published = open_published(self.directory, VISIBLE)
+        self._told = None if self._published is None else self._published.load()
         self._look_through()
+        self._look_at_epochs()
         active = self._list[0][-1] if self._list[0] else None
-        whole = active is not None and not active.sealed and active.storage.size == active.size
-        self._seen = (stamp, active.size) if active is not None and whole else (None, -1)
+        if self._told is not None:
+            self._seen = stamp, self._told
+        elif active is not None and not active.sealed and active.storage.size == active.size:
+            self._seen = stamp, active.size
+        else:
+            self._seen = None, None
+
+    def _look_at_epochs(self) -> None:
+        """The epochs from their file, if the writer has begun one since."""
+        if self._told is not None:
+            current: int | None = self._told[1]
+        else:
+            saved = self._saved()
+            current = None if saved is None else saved.leader_epoch
+        if current is None or (current == self.epochs.current and not self._rebuilt):
+            return  # known, or of version 0.2: then positions are checked against the end only
+        try:
+            found = load_epochs(self.directory)
+        except CorruptFile:
+            found = None
+        self._rebuilt = found is None or found.current < current
+        if self._rebuilt or found is None:
+            found, _ = epochs_of(self._list[0])
+            found = found if found.current >= current else found.begun(current, self.next_offset)
+        self.epochs = found.up_to(current)
 
     def _look_through(self) -> None:
         files = _files(self.directory.names())
@@ -202,8 +256,11 @@ class FollowedSet(SegmentSet):
         start = self._log_start(found)
         if found and tuple(found) != self._list[0]:
             self.set(found)
+        end = self.next_offset if found else start
+        # What was published may be of a longer log than there is: damage, or files that are just being replaced.
+        self.visible_offset = end if self._told is None else min(self._told[0], end)
         # After damage the log may end before the offset that it was trimmed to.
-        self.lowest_offset = min(max(self.lowest_offset, start), self.next_offset) if found else start
+        self.lowest_offset = min(max(self.lowest_offset, start), self.visible_offset) if found else start
 
     def _segment(self, base: int, following: int | None, known: Segment | None, name: str) -> Segment:
         identity = self.directory.identity(name)
@@ -228,9 +285,9 @@ class FollowedSet(SegmentSet):
         return made
 
     def _grow(self, segment: Segment) -> None:
-        """Take in the whole batches that were appended since. What is not whole is the end: it is still being written,
-        or never was, unless the writer has noted that it is durable. Then it is damage, which reading must not pass
-        over in silence."""
+        """Take in the whole batches that were appended since, up to the visible end: what lies beyond may be cut off
+        again. What is not whole is the end: it is still being written, or never was, unless the writer has noted that it
+        is durable. Then it is damage, which reading must not pass over in silence."""
         if self._take_in(segment):
             return
         saved = self._saved()
@@ -243,18 +300,30 @@ class FollowedSet(SegmentSet):
             segment.tail = saved.durable_offset, saved.position
             segment.use_index(segment.rebuild_index(segment.storage))
 
-    @staticmethod
-    def _take_in(segment: Segment) -> bool:
-        """Whole batches behind the end that is known; whether there was nothing else."""
+    def _take_in(self, segment: Segment) -> bool:
+        """Whole batches after the end that is known; whether there was nothing else."""
         following, position = segment.tail
+        most = 2**63 - 1 if self._told is None else self._told[0]
+        if following >= most:
+            return True
         try:
             for chunk in segment.batches(segment.storage, position, segment.storage.size, following):
-                segment.index.add_rows(chunk.rows, chunk.origin)
-                last = chunk.rows[-1]
-                segment.tail = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
+                rows = chunk.rows if chunk.rows[-1, LAST] < most else chunk.rows[chunk.rows[:, LAST] < most]
+                if len(rows):
+                    segment.index.add_rows(rows, chunk.origin)
+                    last = rows[-1]
+                    segment.tail = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
+                if segment.tail[0] >= most or len(rows) < len(chunk.rows):
+                    break
         except CorruptBatch:
             return False
         return True
+
+    def close(self) -> None:
+        """Let go of everything."""
+        super().close()
+        if self._published is not None:
+            self._published.close()
 
     def _saved(self) -> Checkpoint | None:
         try:

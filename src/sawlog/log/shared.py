@@ -48,7 +48,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from ..batch.checksum import with_line, without_line
 from ..batch.header import LAST, POSITION, SIZE
@@ -59,7 +59,6 @@ from ..storage import Directory, Lock
 from ..storage.forking import forkable
 from . import checkpoint
 from .append import Appender
-from .checkpoint import Checkpoint
 from .log import Log
 from .names import LOCK, file_name
 from .recovery import recover
@@ -204,8 +203,13 @@ class SharedLog:
         segments = SegmentSet(self._directory, self._config)
         segments.set(found.segments)
         segments.lowest_offset = found.lowest_offset
+        segments.epochs = found.epochs
         appender = Appender(self._directory, self._config, segments, found.producers, held)
+        clean = note is not None or found.report.clean
+        if not clean or not found.epochs_in_order:
+            appender.begin_epoch_after_crash(in_order=found.epochs_in_order)
         appender.save(clean=False)
+        appender.begin()
         self._saved_s = time.monotonic()
         active = segments.active
         same = (
@@ -224,7 +228,13 @@ class SharedLog:
         except CorruptFile:
             return
         if saved is not None:
-            made = Checkpoint(False, note.next_offset, note.segment, note.position, saved.log_start)
+            made = replace(
+                saved,
+                clean=False,
+                durable_offset=note.next_offset,
+                segment=note.segment,
+                position=note.position,
+            )
             if made != saved:
                 checkpoint.store(self._directory, made)
 

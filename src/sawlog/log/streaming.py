@@ -69,7 +69,7 @@ class StreamedBatch:
         """What follows the value."""
         return self._after
 
-    def prefix(self, base_offset: int) -> bytes:
+    def prefix(self, base_offset: int, epoch: int) -> bytes:
         """What precedes the value, now that everything is known."""
         length = len(self._before) + 5 + self.value_bytes + len(self._after)
         made = bytearray(HEADER_BYTES)
@@ -78,7 +78,7 @@ class StreamedBatch:
         self.max_timestamp = stamp
         size = self.overhead_bytes + self.value_bytes
         kernel.write_header(
-            memoryview(made), 0, base_offset, size, 0, attributes, 0, self.timestamp, stamp, -1, -1, -1, 1
+            memoryview(made), 0, base_offset, size, epoch, attributes, 0, self.timestamp, stamp, -1, -1, -1, 1
         )
         made += _padded(length) + self._before + _padded(self.value_bytes)
         head = crc32c(memoryview(made)[21:])
@@ -154,7 +154,7 @@ def append_stream(
             storage.append(bytes(batch.prefix_bytes))
             _pour(batch, source, storage, bound, max_bytes)
             storage.append(batch.suffix)
-            storage.write_at(size, batch.prefix(offset))
+            storage.write_at(size, batch.prefix(offset, log.epoch))
             segment.tail = offset + 1, storage.size
         except BaseException as error:
             if segment.tail[1] == size:
@@ -163,7 +163,6 @@ def append_stream(
         finally:
             log.streaming = False
         _enter(log, segment, batch, offset, size)
-    log.segments.wake()
     log.settle(offset + 1)
     return offset
 
@@ -188,6 +187,7 @@ def _enter(log: Appender, segment: Segment, batch: StreamedBatch, offset: int, s
     added = segment.tail[1] - size
     segment.index.add(offset, size, added, batch.max_timestamp)
     log.note_written(added)
+    log.appended()
 
 
 # --- async
@@ -245,7 +245,7 @@ class Spool:
             storage = segment.storage
             log.cut_back(segment, size)
             try:
-                storage.append(batch.prefix(offset))
+                storage.append(batch.prefix(offset, log.epoch))
                 for position in range(0, batch.value_bytes, _COPY_BYTES):
                     storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
                 storage.append(batch.suffix)
@@ -255,7 +255,6 @@ class Spool:
                     log.undo(segment, size, error)
                 raise
             _enter(log, segment, batch, offset, size)
-        log.segments.wake()
         log.settle(offset + 1)
         return offset
 

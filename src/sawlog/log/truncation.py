@@ -1,7 +1,8 @@
 """Dropping the end of a log (`truncate`) and its beginning (`trim`).
 
-Truncation keeps [lowest, offset). The watermark is lowered first, so that a crash half-way leaves a longer log, never
-a damaged one. Later segments are deleted, newest first, on the disk as well. The segment that holds `offset` is never
+Truncation keeps [lowest, offset). First readers are kept from what is going to go, and the watermark is lowered, so that a
+crash half-way leaves a longer log, never a damaged one. If anything of it was visible, a new leader epoch begins at
+`offset`, durably, before anything is cut: whoever has read it finds out (see epochs.py). Later segments are deleted, newest first, on the disk as well. The segment that holds `offset` is never
 cut where it lies: what remains of it is written to a new file, fsynced and renamed over it, because readers may have
 it mapped. A batch that holds both kept and dropped records is built anew with the kept ones, at the same offsets.
 
@@ -59,7 +60,9 @@ def truncate(log: Appender, offset: int) -> int:
         position, rest, visible = _cut_point(log, target, offset)
         log.cuts += 1
         _retreat_upkeep(log, offset)
+        was_visible = segments.visible_offset > offset
         log.retreat((offset, target.base_offset, position))
+        _begin_epoch(log, offset, was_visible=was_visible)
         kept = kept[: kept.index(target) + 1]
         try:
             # From here on there is no way back, only forward at the next open. Hide first what is going to go.
@@ -77,6 +80,16 @@ def truncate(log: Appender, offset: int) -> int:
             raise
     segments.wake()
     return following - offset
+
+
+def _begin_epoch(log: Appender, offset: int, *, was_visible: bool) -> None:
+    """A new leader epoch from `offset` on if somebody may have read what goes. Else it is as if it had never been there;
+    but epochs that began in it begin here now."""
+    epochs = log.segments.epochs
+    if was_visible:
+        log.begin_epoch(epochs.trimmed(log.segments.lowest_offset).begun(epochs.current + 1, offset))
+    elif epochs.entries[-1][1] > offset:
+        log.begin_epoch(epochs.begun(epochs.current, offset))
 
 
 def _retreat_upkeep(log: Appender, offset: int) -> None:

@@ -6,9 +6,10 @@ Only this package talks to the operating system.
 """
 
 from .file import FileDirectory, FileStorage, SharedHold
-from .interface import Directory, Lock, Storage
+from .interface import Directory, Lock, Published, Storage
 from .mapped import MappedStorage
 from .memory import MemoryDirectory, MemoryStorage
+from .published import open_published
 
 __all__ = [
     "Directory",
@@ -18,6 +19,8 @@ __all__ = [
     "MappedStorage",
     "MemoryDirectory",
     "MemoryStorage",
+    "Published",
     "SharedHold",
     "Storage",
+    "open_published",
 ]

@@ -19,9 +19,10 @@ import stat
 import time
 
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError, SyncFailed
-from .interface import Buffer, Directory, Lock, Storage
+from .interface import Buffer, Directory, Lock, Published, Storage
 from .mapped import MappedStorage
-from .system import fcntl, reporting, reserve_blocks, storage_error, sync_data
+from .published import PublishedFile, is_published
+from .system import boot_id, claim_blocks, fcntl, reporting, reserve_blocks, storage_error, sync_data
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 #: Reads beyond the mapping are copied until they add up to this; then the file is mapped anew.
@@ -114,6 +115,12 @@ class FileStorage:
             step = min(max(self._size, _RESERVE_LEAST_BYTES), _RESERVE_MOST_BYTES)
             self._reserved = self._size + size_bytes + step
             reserve_blocks(self._handle.fd, self._size, self._reserved - self._size)
+
+    def claim(self, size_bytes: int) -> None:
+        """Blocks for so many bytes, on a file system that can reserve them; else a look at what is free."""
+        with reporting("reserving room in", self._path):
+            claim_blocks(self._handle.fd, self._size, size_bytes)
+        self._reserved = max(self._reserved, self._size + size_bytes)
 
     def release(self) -> None:
         """Give back what was reserved and not used."""
@@ -471,6 +478,26 @@ class FileDirectory:
         self.rename(temporary, name)
         if durable:
             self.sync()
+
+    def published(self, name: str, *, create: bool = False) -> Published | None:
+        """In a small file that is mapped where that is safe; see published.py."""
+        if not boot_id():
+            return None
+        try:
+            handle = self._open(name, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY)
+        except StorageError as error:
+            if create or error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP):
+                raise
+            return None
+        try:
+            with reporting("opening", f"{self.path}/{name}"):
+                if create or is_published(handle.fd):
+                    return PublishedFile(handle, writable=create)
+        except BaseException:
+            handle.close()
+            raise
+        handle.close()
+        return None
 
     def _discard(self, name: str) -> None:
         """Remove what a failed write left behind: on a full disk it takes room. If even that fails, so be it."""

@@ -32,6 +32,10 @@ class Storage(Protocol):
     def reserve(self, size_bytes: int) -> None:
         """A hint before `append`: so many bytes are about to be appended, and probably more after them."""
 
+    def claim(self, size_bytes: int) -> None:
+        """Make sure that there is room for so many more bytes, or raise `StorageFull`. Held until `release`, as far as
+        the system can hold it."""
+
     def release(self) -> None:
         """A hint: nothing more will be appended for now."""
 
@@ -81,6 +85,23 @@ class Lock(Protocol):
 
     def release(self) -> None:
         """Let the next one in."""
+
+
+class Published(Protocol):
+    """Two numbers, 0 or more, that one process stores and any number of processes load, without a lock or a sync.
+
+    They survive the end of the process that stored them, however it ended. After the machine was restarted they mean
+    nothing, and `load` says so.
+    """
+
+    def store(self, first: int, second: int) -> None:
+        """Replace both at one moment: nobody loads one old and one new number. Cannot fail."""
+
+    def load(self) -> tuple[int, int] | None:
+        """Both; None if nothing was stored since the machine was started, or it cannot be read."""
+
+    def close(self) -> None:
+        """Give up the handle; the numbers stay."""
 
 
 class Directory(Protocol):
@@ -134,6 +155,10 @@ class Directory(Protocol):
     def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
         """Make `data` the content of `name`, atomically and durably: before a crash the old, after it the new. Without
         `durable` only a process's end is survived; after a power cut the content may be anything."""
+
+    def published(self, name: str, *, create: bool = False) -> Published | None:
+        """Two numbers under a name of their own, to store if `create` says so, else to load only. None if they are
+        missing, or nothing can be published here: then readers believe every whole batch."""
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name, over whatever had it; durable after `sync`. Also for a directory, to a new name."""

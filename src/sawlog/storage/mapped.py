@@ -81,5 +81,8 @@ class MappedStorage:
     def reserve(self, size_bytes: int) -> None:
         """It does not grow."""
 
+    def claim(self, size_bytes: int) -> None:
+        """It does not grow."""
+
     def release(self) -> None:
         """Nothing is reserved."""

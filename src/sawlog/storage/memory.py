@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError
-from .interface import Buffer, Directory, Lock, Storage
+from .interface import Buffer, Directory, Lock, Published, Storage
 
 
 class MemoryStorage:
@@ -62,6 +62,9 @@ class MemoryStorage:
     def reserve(self, size_bytes: int) -> None:
         """Memory is at hand when it is needed."""
 
+    def claim(self, size_bytes: int) -> None:
+        """Memory is at hand when it is needed."""
+
     def release(self) -> None:
         """Nothing is reserved."""
 
@@ -74,6 +77,24 @@ class MemoryStorage:
     def remove(self) -> None:
         """Delete the name."""
         self._directory.remove(self.name)
+
+
+class PublishedMemory:
+    """Two numbers that everybody who has the directory shares."""
+
+    def __init__(self) -> None:
+        self._numbers: tuple[int, int] | None = None
+
+    def store(self, first: int, second: int) -> None:
+        """At one moment."""
+        self._numbers = first, second
+
+    def load(self) -> tuple[int, int] | None:
+        """What was stored last."""
+        return self._numbers
+
+    def close(self) -> None:
+        """The directory keeps them."""
 
 
 class MemoryLock:
@@ -119,6 +140,7 @@ class MemoryDirectory:
         self._files: dict[str, MemoryStorage] = {}
         self._children: dict[str, MemoryDirectory] = {}
         self._locked: set[str] = set()
+        self._published: dict[str, PublishedMemory] = {}
 
     def names(self) -> list[str]:
         """All names of storages, sorted."""
@@ -206,6 +228,14 @@ class MemoryDirectory:
         made.append(data)
         self._files[name] = made
 
+    def published(self, name: str, *, create: bool = False) -> Published | None:
+        """The one and only object of that name; an empty file stands for it among the names."""
+        if create:
+            if name not in self._files:
+                self.create(name)
+            return self._published.setdefault(name, PublishedMemory())
+        return self._published.get(name)
+
     def rename(self, old: str, new: str) -> None:
         """Move the object."""
         self.move(old, self, new)
@@ -214,6 +244,7 @@ class MemoryDirectory:
         """Forget the name; whoever holds the object keeps it. A lock on it means nothing any more."""
         self._files.pop(name, None)
         self._locked.discard(name)
+        self._published.pop(name, None)
 
     def sync(self) -> None:
         """Nothing to do."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import sys
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from ..errors import SawlogError, StorageError, StorageFull, SyncFailed
 
@@ -14,7 +18,17 @@ try:
 except ImportError:  # not a POSIX system; the lock says so when it is asked for
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["FULL", "fcntl", "reporting", "reserve_blocks", "storage_error", "sync_data"]
+__all__ = [
+    "FULL",
+    "boot_id",
+    "claim_blocks",
+    "fcntl",
+    "maps_safely",
+    "reporting",
+    "reserve_blocks",
+    "storage_error",
+    "sync_data",
+]
 
 #: Disk full, quota used up, file-size limit met: the same thing for a log.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -42,14 +56,46 @@ def reporting(doing: str, path: str) -> Iterator[None]:
         raise storage_error(error, doing, path) from error
 
 
+@cache
+def boot_id() -> bytes:
+    """16 bytes that are others each time the machine is started; empty where the system does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return uuid.UUID(file.read(36).decode()).bytes
+    except (OSError, ValueError):
+        pass
+    try:  # macOS
+        text, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+        if ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", text, ctypes.byref(size), None, 0) == 0:
+            return uuid.UUID(text.value.decode()).bytes
+    except (OSError, AttributeError, ValueError):
+        pass
+    return b""
+
+
+#: File systems that write to a mapped page whose block is allocated without asking for another one: ext2 to ext4, XFS,
+#: tmpfs. Those that copy on write may have no room for the copy, and then kill the process (SIGBUS).
+_MAPPED_SAFELY = frozenset({0xEF53, 0x58465342, 0x01021994})
+
+
+def maps_safely(fd: int) -> bool:
+    """Whether a file of this file system can be written through a mapping, also when the disk is full."""
+    try:
+        found = ctypes.create_string_buffer(256)  # struct statfs begins with f_type, a long
+        call = ctypes.CDLL(None, use_errno=True).fstatfs
+    except (OSError, AttributeError):
+        return False
+    if sys.platform != "linux" or call(fd, found) != 0:
+        return False
+    return ctypes.c_long.from_buffer(found).value in _MAPPED_SAFELY
+
+
 def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
     """Linux's own call: Python offers only the POSIX one, which would make the file longer."""
     try:
-        import ctypes
-
-        found = ctypes.CDLL(None).fallocate
+        found = ctypes.CDLL(None, use_errno=True).fallocate
         found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    except (ImportError, OSError, AttributeError):
+    except (OSError, AttributeError):
         return None
     return found
 
@@ -61,6 +107,20 @@ _fallocate = _find_fallocate()
 def reserve_blocks(fd: int, position: int, size_bytes: int) -> bool:
     """Ask for blocks behind the end of a file, whose size stays what it is; whether there are any."""
     return _fallocate is not None and _fallocate(fd, _KEEP_SIZE, position, size_bytes) == 0
+
+
+def claim_blocks(fd: int, position: int, size_bytes: int) -> None:
+    """As `reserve_blocks`, but an OSError if the system says that there is no room. Where it cannot reserve, it is asked
+    how much is free."""
+    if _fallocate is not None:
+        ctypes.set_errno(0)
+        if _fallocate(fd, _KEEP_SIZE, position, size_bytes) == 0:
+            return
+        if (code := ctypes.get_errno()) in FULL:
+            raise OSError(code, os.strerror(code))
+    found = os.fstatvfs(fd)
+    if found.f_bavail * found.f_frsize < size_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def sync_data(fd: int, path: str) -> None:

@@ -19,7 +19,8 @@ from typing import NoReturn
 
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError
 from ..storage import Directory, Lock, Storage
-from ..storage.interface import Buffer
+from ..storage.interface import Buffer, Published
+from ..storage.memory import PublishedMemory
 from ..storage.system import storage_error
 
 _LEAST_BUFFER_BYTES = 1024
@@ -169,6 +170,8 @@ class Folder:
         self.durable: dict[str, Node] = {}
         self.pending: list[Change] = []
         self.locked: set[str] = set()
+        #: What processes publish to each other: no part of the device, and gone when the power is.
+        self.numbers: dict[str, PublishedMemory] = {}
         self.parent: Folder | None = None
         self._changed = 0
         self._doubting = False
@@ -360,6 +363,17 @@ class Folder:
             if durable:
                 self.sync()
 
+    def published(self, name: str, *, create: bool = False) -> Published | None:
+        """In memory that the processes of one machine share; a file is made for it as `FileDirectory` does."""
+        if create and name not in self.numbers:
+            with self.disk.lock:
+                found = self.entries.get(name)
+                handle = Handle(self, name, found if isinstance(found, File) else self._make(name))
+                for position in (64, 0):
+                    handle.write_at(position, bytes(64))
+                self.numbers[name] = PublishedMemory()
+        return self.numbers.get(name)
+
     def lock(self, name: str, *, alone: bool = True) -> Lock:
         """One holder, who signs."""
         return DeviceLock(self, name, alone=alone)
@@ -452,6 +466,12 @@ class Handle:
 
     def reserve(self, size_bytes: int) -> None:
         """A hint that changes nothing here: neither content nor size depends on it."""
+
+    def claim(self, size_bytes: int) -> None:
+        """A look at what is free; nothing is held, so that others may still take it."""
+        with self._folder.disk.lock:
+            if self._folder.disk.room(size_bytes) < size_bytes:
+                raise storage_error(OSError(errno.ENOSPC, "no space left on device"), "reserving room in", self._path)
 
     def release(self) -> None:
         """Nothing is reserved."""

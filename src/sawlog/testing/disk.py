@@ -29,7 +29,7 @@ A sector that is written holds all that was written to it before: bytes of one s
 that were durable are not touched by a write to other bytes of the same sector (SQLite calls it powersafe overwrite); a
 disk that does not promise that can lose what was synced years ago. A file has one name at a time.
 
-**The end of a process** (`process_dies()`) loses nothing that was written. But what was on its way still is: if the
+**The end of a process** (`process_dies()`) loses nothing that was written or published. But what was on its way still is: if the
 power goes afterwards, it may be lost, though the next process has read it.
 
 **Calls that fail** are armed with a `Fault`, as with every `FaultyDirectory`. Here, more is true of them: after a
@@ -43,6 +43,9 @@ is taken back, as `FileStorage` does.
 
 **Damage**: `flip` turns a bit of a file over, here and on the device. `misdirect` lets the next write of a file land
 somewhere else: in the cache all is well, on the device it is in another place, or in another file.
+
+**What is published** (`Directory.published`) is in memory that all processes of the machine share: it survives the end
+of a process, and not a power cut.
 
 Everything that is left to chance follows from `seed` and from how many changes were made (`steps`), so it happens
 again. Not in this model: reads that give other bytes each time, a device that loses what it has confirmed, clocks.
@@ -193,6 +196,9 @@ class _Twin:
         made.entries = {name: self._node(node, made.disk) for name, node in folder.entries.items()}
         made.durable = {name: self._node(node, made.disk) for name, node in folder.durable.items()}
         made.pending = [self._change(change, made.disk) for change in folder.pending]
+        for name, numbers in folder.numbers.items():
+            if (found := numbers.load()) is not None:
+                made.published(name, create=True).store(*found)  # type: ignore[union-attr]
         for node in made.entries.values():
             if isinstance(node, Folder):
                 node.parent = made

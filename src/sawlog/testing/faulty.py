@@ -39,7 +39,7 @@ from typing import Literal, TypeVar
 
 from ..errors import StorageError, SyncFailed
 from ..storage import Directory, Lock, Storage
-from ..storage.interface import Buffer
+from ..storage.interface import Buffer, Published
 from ..storage.system import storage_error
 
 T = TypeVar("T")
@@ -49,10 +49,23 @@ _CHANGES = frozenset(
     {"append", "create", "make_child", "move", "remove", "remove_child", "rename", "replace", "truncate", "write_at"}
 )
 _LOOKS = frozenset(
-    {"child", "children", "exists", "identity", "names", "open", "open_sealed", "open_shared", "read", "size", "view"}
+    {
+        "child",
+        "children",
+        "exists",
+        "identity",
+        "names",
+        "open",
+        "open_sealed",
+        "open_shared",
+        "published",
+        "read",
+        "size",
+        "view",
+    }
 )
 #: Calls that can fail. Those of a directory as a whole (`names`, `sync`, `dispose`) have the empty name.
-OPERATIONS = _CHANGES | _LOOKS | {"dispose", "lock", "sync"}
+OPERATIONS = _CHANGES | _LOOKS | {"claim", "dispose", "lock", "sync"}
 #: After these, "all of it happened" means that the last step failed, the fsync of the directory.
 _END_IN_SYNC = frozenset({"create", "make_child", "replace"})
 
@@ -258,6 +271,10 @@ class FaultyDirectory:
         """New content for a name."""
         self.perform("replace", name, lambda: self.inner.replace(name, data, durable=durable))
 
+    def published(self, name: str, *, create: bool = False) -> Published | None:
+        """Two numbers for other processes; making them can fail, storing and loading cannot."""
+        return self.perform("published", name, lambda: self.inner.published(name, create=create))
+
     def rename(self, old: str, new: str) -> None:
         """Another name for a file; the call is listed under the old one."""
         self.perform("rename", old, lambda: self.inner.rename(old, new))
@@ -323,6 +340,10 @@ class FaultyFile:
     def reserve(self, size_bytes: int) -> None:
         """A hint; cannot fail."""
         self.inner.reserve(size_bytes)
+
+    def claim(self, size_bytes: int) -> None:
+        """Room for so many bytes."""
+        self._directory.perform("claim", self.name, lambda: self.inner.claim(size_bytes))
 
     def release(self) -> None:
         """A hint; cannot fail."""

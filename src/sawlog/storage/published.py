@@ -1,0 +1,155 @@
+"""Two numbers in a small file, for readers in other processes: `Published` on files.
+
+```
+ 0   8  "sawlog" and two zero bytes
+ 8  16  boot id: which start of the machine the slots are of
+64  64  two slots: see `sawlog.batch.kernel.Slots`
+```
+
+The file is never synced, replaced or cut: a store is a few bytes in the page cache, where every process of this machine
+sees them, also after the one that wrote them was killed. A power cut leaves anything in it; the boot id is part of each
+slot's check, so that nobody believes what an earlier start of the machine, or another machine, has written.
+
+A directory of somebody else's kind that knows nothing of this publishes by `replace` and `read` (`open_published`).
+
+The writer maps the file where that is safe on a full disk (`system.maps_safely`), and a store is 0.05 µs then; elsewhere
+it writes the slots with `pwrite`. Readers map it where the writer does, and never write.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..batch.kernel import SLOTS_BYTES, Slots
+from ..errors import StorageError
+from .interface import Directory, Published
+from .system import boot_id, maps_safely
+
+if TYPE_CHECKING:
+    from .file import Handle
+
+_TITLE = b"sawlog\0\0"
+_BOOT_AT, _SLOTS_AT = 8, 64
+_SIZE = _SLOTS_AT + SLOTS_BYTES
+#: From 3.13 on a mapping need not keep a descriptor of its own.
+_UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+#: How often a reader looks again while a writer is in the middle of a store.
+_TRIES = 100
+
+
+class PublishedFile:
+    """See the module's head. `handle` is open to write if `writable`; it is closed here."""
+
+    def __init__(self, handle: Handle, *, writable: bool) -> None:
+        self._handle: Handle | None = None
+        self._slots: Slots
+        if writable:
+            if not is_published(handle.fd):
+                if os.fstat(handle.fd).st_size > _SIZE:
+                    os.ftruncate(handle.fd, _SIZE)
+                # The head last: a file that has it is whole.
+                os.pwrite(handle.fd, bytes(SLOTS_BYTES), _SLOTS_AT)
+                os.pwrite(handle.fd, _head(), 0)
+        if maps_safely(handle.fd):
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            view = memoryview(mmap.mmap(handle.fd, _SIZE, access=access, **_UNTRACKED))
+            handle.close()
+            self._slots = Slots(view[_SLOTS_AT:], _secret(), writable)
+        else:
+            self._handle = handle
+            self._copy = bytearray(os.pread(handle.fd, SLOTS_BYTES, _SLOTS_AT).ljust(SLOTS_BYTES, b"\0"))
+            self._slots = Slots(memoryview(self._copy), _secret(), True)
+
+    def store(self, first: int, second: int) -> None:
+        """Into the mapped page, or by a write that a full disk may refuse: then readers see the numbers before."""
+        if self._handle is None:
+            self._slots.store(first, second)
+            return
+        try:
+            self._refresh()
+            self._slots.store(first, second)
+            os.pwrite(self._handle.fd, self._copy, _SLOTS_AT)
+        except OSError:
+            pass
+
+    def _refresh(self) -> None:
+        assert self._handle is not None
+        found = os.pread(self._handle.fd, SLOTS_BYTES, _SLOTS_AT)
+        self._copy[: len(found)] = found
+
+    def load(self) -> tuple[int, int] | None:
+        """What was stored since the machine was started."""
+        for _ in range(_TRIES):
+            if self._handle is not None:
+                try:
+                    self._refresh()
+                except OSError:
+                    return None
+            found: tuple[int, int] | None = self._slots.load()
+            if found is not None:
+                return found
+        return None
+
+    def close(self) -> None:
+        """Let go of the mapping; what is stored from now on goes nowhere."""
+        if self._handle is not None:
+            self._handle.close()
+        self._handle, self._slots = None, Slots(memoryview(bytearray(SLOTS_BYTES)), _secret(), True)
+
+
+def is_published(fd: int) -> bool:
+    """Whether a file was made by this module, wholly, since the machine was started."""
+    boot = boot_id()
+    head = os.pread(fd, _BOOT_AT + len(boot), 0)
+    return bool(boot) and head == _TITLE + boot and os.fstat(fd).st_size == _SIZE
+
+
+def open_published(directory: Directory, name: str, *, create: bool = False) -> Published | None:
+    """`Directory.published`, or the same through calls that every directory has."""
+    if hasattr(directory, "published"):
+        return directory.published(name, create=create)
+    return PublishedByReplacing(directory, name) if create or directory.exists(name) else None
+
+
+class PublishedByReplacing:
+    """For a directory that cannot map: the bytes of `PublishedFile`, replaced as a whole each time."""
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        self._directory, self._name = directory, name
+        self._slots = bytearray(SLOTS_BYTES)
+        self._writer = Slots(memoryview(self._slots), _secret(), True)
+
+    def store(self, first: int, second: int) -> None:
+        """A new file; if it cannot be written, readers see the numbers before."""
+        self._writer.store(first, second)
+        try:
+            self._directory.replace(self._name, _head() + bytes(self._slots), durable=False)
+        except StorageError:
+            pass
+
+    def load(self) -> tuple[int, int] | None:
+        """From the file as it is now."""
+        try:
+            data = self._directory.read(self._name)
+        except StorageError:
+            return None
+        if len(data) != _SIZE:
+            return None
+        found: tuple[int, int] | None = Slots(memoryview(data)[_SLOTS_AT:], _secret(), False).load()
+        return found
+
+    def close(self) -> None:
+        """There is no handle."""
+
+
+def _head() -> bytes:
+    return (_TITLE + boot_id()).ljust(_SLOTS_AT, b"\0")
+
+
+def _secret() -> int:
+    """What makes the checks of another start of the machine wrong."""
+    boot = boot_id()
+    return int.from_bytes(boot[:8], "big") ^ int.from_bytes(boot[8:], "big")
