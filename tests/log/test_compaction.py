@@ -819,7 +819,7 @@ def test_compaction_leaves_no_file_behind(file_place: FilePlace) -> None:
     assert bases == [each.base_offset for each in log.segments]
     logs = {named(base) for base in bases}
     indexes = {named(base, suffix) for base in bases[:-1] for suffix in (".index", ".timeindex")}
-    assert set(file_place.names()) == logs | indexes | {"checkpoint", "producers", "upkeep"}
+    assert set(file_place.names()) == logs | indexes | {"checkpoint", "producers", "upkeep", "visible"}
 
 
 def test_a_compacted_log_may_be_opened_without_its_indexes(file_place: FilePlace) -> None:

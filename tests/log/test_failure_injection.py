@@ -121,6 +121,7 @@ def test_each_operation_can_fail(directory: FaultyDirectory) -> None:
         "append": lambda: storage.append(b"x"),
         "child": lambda: directory.child("below"),
         "children": directory.children,
+        "claim": lambda: storage.claim(1),
         "create": lambda: directory.create("b"),
         "dispose": directory.dispose,
         "exists": lambda: directory.exists("a"),
@@ -132,6 +133,7 @@ def test_each_operation_can_fail(directory: FaultyDirectory) -> None:
         "open": lambda: directory.open("a"),
         "open_sealed": lambda: directory.open_sealed("a"),
         "open_shared": lambda: directory.open_shared("a"),
+        "published": lambda: directory.published("p", create=True),
         "read": lambda: storage.read(0, 1),
         "remove": lambda: directory.remove("a"),
         "remove_child": lambda: directory.remove_child("below"),
@@ -150,6 +152,7 @@ def test_each_operation_can_fail(directory: FaultyDirectory) -> None:
             call()
         directory.disarm()
     assert storage.read(0, storage.size) == b"content"
+    assert not directory.exists("p")
 
 
 def test_something_else_can_happen_before_a_call(directory: FaultyDirectory) -> None:

@@ -24,11 +24,12 @@ def descriptors() -> int:
 
 def test_new_log_has_these_files(place: Place) -> None:
     log = place.open()
-    assert place.names() == [named(0), "checkpoint"]
+    assert place.names() == [named(0), "checkpoint", "visible"]
     log.append(b"x")
-    assert place.names() == [named(0), "checkpoint"]
+    assert place.names() == [named(0), "checkpoint", "visible"]
     log.close()
-    assert place.names() == [named(0, INDEX), named(0, LOG), named(0, TIME_INDEX), "checkpoint", "producers"]
+    segment = [named(0, INDEX), named(0, LOG), named(0, TIME_INDEX)]
+    assert place.names() == [*segment, "checkpoint", "producers", "visible"]
 
 
 def test_closed_log_opens_as_it_was(place: Place) -> None:

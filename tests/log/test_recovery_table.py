@@ -11,18 +11,22 @@ in its sealed segments is reported by whoever reads it. What the row says, nothi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from sawlog import CorruptBatch, Log
 from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.epochs import Epochs
 from sawlog.log.recovery import DECISIONS, Action, Where
 
 from .places import INDEX, TIME_INDEX, Place, fill, named, values
 
 #: What replaces the segments with offsets from 0 to 9.
 SWAPPED = f"{0:020d}-{10:020d}.log"
+#: What the log's checkpoint speaks of when the list of leader epochs is missing or damaged.
+EPOCHS = Epochs(((0, 0), (3, 13)))
 RECORDS = [b"%d" % i + b"." * (10 - len(b"%d" % i)) for i in range(13)]
 
 
@@ -102,6 +106,15 @@ def producers(place: Place, closed: bool) -> set[int]:
     return set()
 
 
+def epochs(place: Place, closed: bool) -> set[int]:
+    """The log is in a later epoch, and the list of epochs is damaged; or missing, if the process was killed."""
+    saved = Checkpoint.decode(place.files()["checkpoint"])
+    place.write("checkpoint", replace(saved, leader_epoch=EPOCHS.current, epochs_crc=EPOCHS.crc).encode())
+    if closed:
+        place.write("leader-epoch-checkpoint", EPOCHS.encode()[:-3])
+    return set()
+
+
 def swap(place: Place, closed: bool) -> set[int]:
     """The first two segments were being replaced by one; the second is gone already, and the index of the first."""
     files = place.files()
@@ -139,6 +152,7 @@ DAMAGE: dict[Where, Callable[[Place, bool], set[int]]] = {
     Where.INDEX: index,
     Where.CHECKPOINT: checkpoint,
     Where.PRODUCERS: producers,
+    Where.EPOCHS: epochs,
     Where.SWAP: swap,
     Where.DAMAGED_SWAP: damaged_swap,
     Where.LEFTOVER: leftover,
@@ -267,6 +281,11 @@ def rebuild(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> N
         assert log.recovery.rebuilt_indexes >= 1
     elif where is Where.CHECKPOINT:
         assert Checkpoint.decode(after["checkpoint"]).durable_offset == 13
+    elif where is Where.EPOCHS:
+        assert log.leader_epochs[0] == (0, 0)
+        assert log.leader_epochs[-1] == (log.leader_epoch, 13)
+        assert log.leader_epoch == (3 if log.recovery.clean else 4), "no number is used twice"
+        assert after["leader-epoch-checkpoint"] == Epochs(log.leader_epochs).encode()
     else:
         log.seal()
         log.append(b"x")

@@ -108,8 +108,8 @@ def test_what_a_crash_leaves_while_a_store_is_made_is_no_strangers(place: StoreP
 
 def test_a_store_of_another_format_is_refused(place: StorePlace) -> None:
     place.open().close()
-    documents.store(place.raw(), "sawlog.json", {"format": 2, "id": "x"})
-    with pytest.raises(InvalidConfig, match="format 2"):
+    documents.store(place.raw(), "sawlog.json", {"format": 3, "id": "x"})
+    with pytest.raises(InvalidConfig, match="format 3"):
         place.open("r")
 
 

@@ -145,7 +145,8 @@ class Appender:
         self._active = segments.active
         #: Not where every append is synced: there, writing into reserved blocks was measured slower.
         self._reserves = config.durability != "always"
-        #: (offset, segment, position): the end of the last whole append; of what is synced, whole or not; of what is both.
+        #: (offset, segment, position): the end of the last whole append; of what is synced, whole or not; of what is
+        #: both.
         self._written = self._synced = self._durable_tail = self._tail()
         if self.visible.before is None:  # readers see every whole batch already
             self._show(self._written[0])
@@ -538,8 +539,8 @@ class Appender:
             yield
 
     def retreat(self, tail: tuple[int, int, int]) -> None:
-        """Before the log is cut: let nobody read beyond (offset, segment, position), and write down that nothing after it
-        counts as durable. The caller is `exclusive`."""
+        """Before the log is cut: let nobody read beyond (offset, segment, position), and write down that nothing after
+        it counts as durable. The caller is `exclusive`."""
         before = self._written, self._synced, self._durable_tail
         self.commit.retreat(tail[0])
         self._written, self._synced = min(self._written, tail), min(self._synced, tail)

@@ -1,13 +1,14 @@
 """Leader epochs: which of several histories of a log a position belongs to.
 
-Offsets are given again after a log has lost its end: a power cut takes what was written and not synced, `truncate` takes
-what somebody does not want any more. Whoever had read up to offset 8 of a log that was cut to 5 must not go on at 8 when
-the log has grown to 12: that would skip three records. So a log counts its histories. A new *leader epoch* begins when a
-log is opened for writing after an end that was not clean, and when records are truncated that somebody may have read.
-Each batch carries the epoch in which it was appended, each position the epoch in which it was read. An epoch ends where
-the next one begins, and a position beyond the end of its epoch goes back to that end.
+Offsets are given again after a log has lost its end: a power cut takes what was written and not synced, `truncate`
+takes what somebody does not want any more. Whoever had read up to offset 8 of a log that was cut to 5 must not go on at
+8 when the log has grown to 12: that would skip three records. So a log counts its histories. A new *leader epoch*
+begins when a log is opened for writing after an end that was not clean, and when records are truncated that somebody
+may have read. Each batch carries the epoch in which it was appended, each position the epoch in which it was read. An
+epoch ends where the next one begins, and a position beyond the end of its epoch goes back to that end.
 
-The list of epochs lies in Kafka's file, in Kafka's form, replaced as a whole, durable before the first append of an epoch:
+The list of epochs lies in Kafka's file, in Kafka's form, replaced as a whole, durable before the first append of an
+epoch:
 
 ```
 leader-epoch-checkpoint
@@ -17,8 +18,8 @@ leader-epoch-checkpoint
     3 1200
 ```
 
-The file has no checksum; the log's own checkpoint has the current epoch and a checksum of it. If they disagree, the list
-is rebuilt from the batches. A log that is in epoch 0 from its beginning on has no such file.
+The file has no checksum; the log's own checkpoint has the current epoch and a checksum of it. If they disagree, the
+list is rebuilt from the batches. A log that is in epoch 0 from its beginning on has no such file.
 
 `Epochs` is a value: immutable, safe to share.
 """

@@ -11,8 +11,8 @@ with Log.open("data/orders") as log:
 Offsets are consecutive numbers from `lowest_offset` to `next_offset - 1`. One process writes, any number read, in it
 and in others (`mode="r"`), up to `visible_offset`. Every method may be called from any thread.
 
-Invariants, asserted where they could break: `durable_offset <= visible_offset <= written_offset <= next_offset`; a batch
-is visible wholly or not at all; what was acknowledged under a policy is there after what the policy survives.
+Invariants, asserted where they could break: `durable_offset <= visible_offset <= written_offset <= next_offset`; a
+batch is visible wholly or not at all; what was acknowledged under a policy is there after what the policy survives.
 """
 
 from __future__ import annotations
@@ -298,8 +298,8 @@ class Log:
     @contextmanager
     def appending(self) -> Iterator[None]:
         """As `hold`; and all that is appended inside is one append: readers see it when the block ends, all of it, and
-        if the block raises nothing of it stays. `sync` inside, if it has to be durable by then: an append inside does not
-        wait for the disk."""
+        if the block raises nothing of it stays. `sync` inside, if it has to be durable by then: an append inside does
+        not wait for the disk."""
         appender = self._writable()
         with appender.appending():
             yield
@@ -572,11 +572,11 @@ class Log:
     def append_kept(self, raw: bytes | bytearray | memoryview, rows: Rows | None = None, *, wait: bool = True) -> range:
         """Place encoded batches at the offsets that they have, with their leader epochs. All of them or none.
 
-        They begin at `next_offset` or after it, and go up; for offsets that are missing a batch without records is
-        put in. A leader epoch below the current one is raised to it; a later one begins. They are checked as in
+        They begin at `next_offset` or after it, and go up; for offsets that are missing a batch without records is put
+        in. A leader epoch below the current one is raised to it; a later one begins. They are checked as in
         `append_batches`, but their records are not looked at; not if `rows` are given: then the caller has scanned the
-        headers and checked the checksums. With `wait=False` it does not wait for the disk: what is placed is durable, and
-        under "always" visible, after `sync`.
+        headers and checked the checksums. With `wait=False` it does not wait for the disk: what is placed is durable,
+        and under "always" visible, after `sync`.
         """
         appender = self._appender or self._writable()
         data = memoryview(raw)
@@ -595,8 +595,8 @@ class Log:
         return passed
 
     def claim(self, size_bytes: int) -> None:
-        """Make sure that there is room on the disk for so many bytes of batches, or raise `StorageFull`; the room is held
-        until they are appended or `unclaim` is called, as far as the file system can hold it."""
+        """Make sure that there is room on the disk for so many bytes of batches, or raise `StorageFull`; the room is
+        held until they are appended or `unclaim` is called, as far as the file system can hold it."""
         self._writable().claim(size_bytes)
 
     def unclaim(self) -> None:

@@ -1,8 +1,9 @@
 """Reading a log: by offset, in order, as Arrow, as raw batches, by time, and as it grows.
 
-Nobody reads beyond the visible end (see visible.py). Nothing here takes a lock. Each call works on the segments as they were when it looked, checks every batch, and never
-skips one in silence: what cannot be read raises `CorruptBatch` with the next readable offset, from where the caller
-may go on. If a file is gone because the log was trimmed meanwhile, that is `OffsetOutOfRange`, not a gap.
+Nobody reads beyond the visible end (see visible.py). Nothing here takes a lock. Each call works on the segments as they
+were when it looked, checks every batch, and never skips one in silence: what cannot be read raises `CorruptBatch` with
+the next readable offset, from where the caller may go on. If a file is gone because the log was trimmed meanwhile, that
+is `OffsetOutOfRange`, not a gap.
 
 Memory: a scan looks at about a megabyte at a time and lets go of mapped pages behind it.
 """
@@ -372,14 +373,25 @@ class Reader:
 
     def _follow(self, offset: int, epoch: int, timeout: float | None) -> Iterator[kernel.RecordCursor]:
         while True:
-            end = self.segments.visible_offset
+            end, ended = self.segments.position()
             for cursor in self._cursors(offset, end):
-                epoch = cursor.leader_epoch
+                epoch = self._entered(cursor.leader_epoch, epoch, offset)
                 yield cursor
                 offset = cursor.following
-            offset = max(offset, end)
+            if offset < end:
+                offset, epoch = end, self._entered(ended, epoch, offset)
             if not self._wait(offset, epoch, timeout):
                 return
+
+    def _entered(self, epoch: int, before: int, offset: int) -> int:
+        """What comes next was appended in this leader epoch; what was given out below `offset` was read in the one
+        before. `OffsetOutOfRange` unless they are of one history."""
+        if epoch > before:
+            segments = self.segments
+            segments.refresh()
+            if (end := segments.epoch_end(before)) < offset:
+                raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
+        return max(epoch, before)
 
     def _wait(self, offset: int, epoch: int, timeout: float | None) -> bool:
         """Until there is a record at `offset`; False if time ran out or the log was closed. What was given out was read
@@ -393,8 +405,7 @@ class Reader:
                 self.segments = segments = segments.successor
                 segments.refresh()
                 continue
-            if segments.epoch_end(epoch) < offset:  # truncated: what we gave out is not there any more
-                end = segments.epoch_end(epoch)
+            if (end := segments.epoch_end(epoch)) < offset:  # truncated: what we gave out is not there any more
                 raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
             if segments.visible_offset > offset:
                 return True

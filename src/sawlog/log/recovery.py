@@ -523,8 +523,8 @@ class _Recovery:
 
     @staticmethod
     def _begun(epochs: Epochs, segments: list[Segment]) -> Epochs:
-        """Without those that were to begin with a truncation which never came about: the batches there are of an earlier
-        epoch. Their numbers stay used."""
+        """Without those that were to begin with a truncation which never came about: the batches there are of an
+        earlier epoch. Their numbers stay used."""
         kept, end = list(epochs.entries), segments[-1].next_offset
         while len(kept) > 1 and kept[-1][1] < end:
             there = epoch_at(segments, kept[-1][1])

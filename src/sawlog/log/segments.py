@@ -168,7 +168,8 @@ class FollowedSet(SegmentSet):
     def __init__(self, directory: Directory, config: LogConfig) -> None:
         super().__init__(directory, config)
         self._refreshing = forkable(threading.Lock())
-        #: The directory's stamp when it was last listed, and what was published then, or else the size of the active file.
+        #: The directory's stamp when it was last listed, and what was published then, or else the size of the active
+        #: file.
         self._seen: tuple[object, object] = (None, None)
         self._published: Published | None = None
         #: The visible end and the epoch that the writer has published; None: every whole batch may be read.
@@ -256,6 +257,8 @@ class FollowedSet(SegmentSet):
         start = self._log_start(found)
         if found and tuple(found) != self._list[0]:
             self.set(found)
+        if not found and self._list[0]:
+            return  # the directory was deleted: what is open can still be read
         end = self.next_offset if found else start
         # What was published may be of a longer log than there is: damage, or files that are just being replaced.
         self.visible_offset = end if self._told is None else min(self._told[0], end)
@@ -286,8 +289,8 @@ class FollowedSet(SegmentSet):
 
     def _grow(self, segment: Segment) -> None:
         """Take in the whole batches that were appended since, up to the visible end: what lies beyond may be cut off
-        again. What is not whole is the end: it is still being written, or never was, unless the writer has noted that it
-        is durable. Then it is damage, which reading must not pass over in silence."""
+        again. What is not whole is the end: it is still being written, or never was, unless the writer has noted that
+        it is durable. Then it is damage, which reading must not pass over in silence."""
         if self._take_in(segment):
             return
         saved = self._saved()

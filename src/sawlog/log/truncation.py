@@ -1,10 +1,11 @@
 """Dropping the end of a log (`truncate`) and its beginning (`trim`).
 
-Truncation keeps [lowest, offset). First readers are kept from what is going to go, and the watermark is lowered, so that a
-crash half-way leaves a longer log, never a damaged one. If anything of it was visible, a new leader epoch begins at
-`offset`, durably, before anything is cut: whoever has read it finds out (see epochs.py). Later segments are deleted, newest first, on the disk as well. The segment that holds `offset` is never
-cut where it lies: what remains of it is written to a new file, fsynced and renamed over it, because readers may have
-it mapped. A batch that holds both kept and dropped records is built anew with the kept ones, at the same offsets.
+Truncation keeps [lowest, offset). First readers are kept from what is going to go, and the watermark is lowered, so
+that a crash half-way leaves a longer log, never a damaged one. If anything of it was visible, a new leader epoch begins
+at `offset`, durably, before anything is cut: whoever has read it finds out (see epochs.py). Later segments are deleted,
+newest first, on the disk as well. The segment that holds `offset` is never cut where it lies: what remains of it is
+written to a new file, fsynced and renamed over it, because readers may have it mapped. A batch that holds both kept and
+dropped records is built anew with the kept ones, at the same offsets.
 
 Trimming notes the new log start durably, then deletes the segments that lie wholly below it. What lies below it is
 durable by then, whatever the policy: a log that ends before it starts is nothing that anybody could open. Offsets never
@@ -83,8 +84,8 @@ def truncate(log: Appender, offset: int) -> int:
 
 
 def _begin_epoch(log: Appender, offset: int, *, was_visible: bool) -> None:
-    """A new leader epoch from `offset` on if somebody may have read what goes. Else it is as if it had never been there;
-    but epochs that began in it begin here now."""
+    """A new leader epoch from `offset` on if somebody may have read what goes. Else it is as if it had never been
+    there; but epochs that began in it begin here now."""
     epochs = log.segments.epochs
     if was_visible:
         log.begin_epoch(epochs.trimmed(log.segments.lowest_offset).begun(epochs.current + 1, offset))

@@ -1,9 +1,10 @@
 """The visible end: the first offset that nobody may read yet.
 
-A record is visible when it stays: under `"always"` when it is durable, under the other policies when it is written, since
-that is what the user asked for; and not before the whole append that it belongs to is placed, because until then it may
-be taken back. Everybody reads up to there: in the writer's process, which keeps it in `SegmentSet.visible_offset`, and in
-others, which learn it, with the leader epoch, from a small file (`visible`, see `sawlog.storage.published`):
+A record is visible when it stays: under `"always"` when it is durable, under the other policies when it is written,
+since that is what the user asked for; and not before the whole append that it belongs to is placed, because until then
+it may be taken back. Everybody reads up to there: in the writer's process, which keeps it in
+`SegmentSet.visible_offset`, and in others, which learn it, with the leader epoch, from a small file (`visible`, see
+`sawlog.storage.published`):
 
     the file says                            a reader in another process sees
     an offset, since the machine started     everything below it, also after the writer was killed

@@ -119,8 +119,9 @@ class FileStorage:
     def claim(self, size_bytes: int) -> None:
         """Blocks for so many bytes, on a file system that can reserve them; else a look at what is free."""
         with reporting("reserving room in", self._path):
-            claim_blocks(self._handle.fd, self._size, size_bytes)
-        self._reserved = max(self._reserved, self._size + size_bytes)
+            reserved = claim_blocks(self._handle.fd, self._size, size_bytes)
+        if reserved:
+            self._reserved = max(self._reserved, self._size + size_bytes)
 
     def release(self) -> None:
         """Give back what was reserved and not used."""

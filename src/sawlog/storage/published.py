@@ -12,8 +12,8 @@ slot's check, so that nobody believes what an earlier start of the machine, or a
 
 A directory of somebody else's kind that knows nothing of this publishes by `replace` and `read` (`open_published`).
 
-The writer maps the file where that is safe on a full disk (`system.maps_safely`), and a store is 0.05 µs then; elsewhere
-it writes the slots with `pwrite`. Readers map it where the writer does, and never write.
+The writer maps the file where that is safe on a full disk (`system.maps_safely`), and a store is 0.05 µs then;
+elsewhere it writes the slots with `pwrite`. Readers map it where the writer does, and never write.
 """
 
 from __future__ import annotations
@@ -46,13 +46,12 @@ class PublishedFile:
     def __init__(self, handle: Handle, *, writable: bool) -> None:
         self._handle: Handle | None = None
         self._slots: Slots
-        if writable:
-            if not is_published(handle.fd):
-                if os.fstat(handle.fd).st_size > _SIZE:
-                    os.ftruncate(handle.fd, _SIZE)
-                # The head last: a file that has it is whole.
-                os.pwrite(handle.fd, bytes(SLOTS_BYTES), _SLOTS_AT)
-                os.pwrite(handle.fd, _head(), 0)
+        if writable and not is_published(handle.fd):
+            if os.fstat(handle.fd).st_size > _SIZE:
+                os.ftruncate(handle.fd, _SIZE)
+            # The head last: a file that has it is whole.
+            os.pwrite(handle.fd, bytes(SLOTS_BYTES), _SLOTS_AT)
+            os.pwrite(handle.fd, _head(), 0)
         if maps_safely(handle.fd):
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             view = memoryview(mmap.mmap(handle.fd, _SIZE, access=access, **_UNTRACKED))

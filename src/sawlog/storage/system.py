@@ -109,18 +109,26 @@ def reserve_blocks(fd: int, position: int, size_bytes: int) -> bool:
     return _fallocate is not None and _fallocate(fd, _KEEP_SIZE, position, size_bytes) == 0
 
 
-def claim_blocks(fd: int, position: int, size_bytes: int) -> None:
-    """As `reserve_blocks`, but an OSError if the system says that there is no room. Where it cannot reserve, it is asked
-    how much is free."""
+#: With so much free beside what is asked for, nothing is reserved: blocks that are reserved cost the next fdatasync.
+_PLENTY_BYTES = 256 << 20
+
+
+def claim_blocks(fd: int, position: int, size_bytes: int) -> bool:
+    """Make sure that there is room after the end of a file, or raise an OSError. Whether blocks were reserved: not
+    where there is plenty, nor where the system cannot; then it is asked how much is free."""
+    found = os.fstatvfs(fd)
+    free = found.f_bavail * found.f_frsize
+    if free > 16 * size_bytes + _PLENTY_BYTES:
+        return False
     if _fallocate is not None:
         ctypes.set_errno(0)
         if _fallocate(fd, _KEEP_SIZE, position, size_bytes) == 0:
-            return
+            return True
         if (code := ctypes.get_errno()) in FULL:
             raise OSError(code, os.strerror(code))
-    found = os.fstatvfs(fd)
-    if found.f_bavail * found.f_frsize < size_bytes:
+    if free < size_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return False
 
 
 def sync_data(fd: int, path: str) -> None:

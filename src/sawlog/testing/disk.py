@@ -29,8 +29,8 @@ A sector that is written holds all that was written to it before: bytes of one s
 that were durable are not touched by a write to other bytes of the same sector (SQLite calls it powersafe overwrite); a
 disk that does not promise that can lose what was synced years ago. A file has one name at a time.
 
-**The end of a process** (`process_dies()`) loses nothing that was written or published. But what was on its way still is: if the
-power goes afterwards, it may be lost, though the next process has read it.
+**The end of a process** (`process_dies()`) loses nothing that was written or published. But what was on its way still
+is: if the power goes afterwards, it may be lost, though the next process has read it.
 
 **Calls that fail** are armed with a `Fault`, as with every `FaultyDirectory`. Here, more is true of them: after a
 `sync` that failed, what was on its way is dropped and the next `sync` says that all is well (Linux marks the pages

@@ -2,18 +2,23 @@
 
 Subclass a suite, give it one fixture called `directory` that makes a new, empty `Directory`, and each promise of
 `sawlog.storage.interface` is checked on it. A method's name is the promise. They use nothing but the interface.
+
+A directory need not have `published`: the log then uses `replace` and `read` instead, and what the suite says about it
+is skipped.
 """
 
 from __future__ import annotations
 
 import errno
 import random
+import threading
 import time
+import unittest
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError
-from ..storage import Directory, Storage
+from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError, StorageFull
+from ..storage import Directory, Published, Storage
 
 #: More than a page, more than any buffer that a storage may keep, and no multiple of either.
 _LARGE_BYTES = (3 << 20) + 17
@@ -35,6 +40,23 @@ def _pattern(size_bytes: int, seed: int = 0) -> bytes:
 
 def _content(storage: Storage) -> bytes:
     return storage.read(0, storage.size)
+
+
+def _publishing(directory: Directory, name: str) -> Published:
+    """A handle to store with; the test is skipped if nothing can be published here."""
+    if not hasattr(directory, "published"):
+        raise unittest.SkipTest("this directory has no `published`: the log uses `replace` and `read` instead")
+    made = directory.published(name, create=True)
+    if made is None:
+        raise unittest.SkipTest("nothing can be published here: readers see every whole batch")
+    return made
+
+
+def _reading(directory: Directory, name: str) -> Published:
+    """A handle to load with, of numbers that are there."""
+    found = directory.published(name)
+    assert found is not None, f"{name} was published, and is not found"
+    return found
 
 
 class StorageSuite:
@@ -233,6 +255,36 @@ class StorageSuite:
             views.append(storage.view(10, 80))
             storage.remove()
             assert [bytes(view) for view in views] == [data[10:90], data[-50:], *[data[10:90]] * 3]
+
+    # --- room
+
+    def test_room_that_is_claimed_is_no_content(self, directory: Directory) -> None:
+        """Neither size nor bytes change, what is appended starts where it would have, and nothing has to be used."""
+        storage = directory.create("a")
+        for size_bytes in (0, 1, 100_000):
+            storage.claim(size_bytes)
+            assert storage.size == directory.size("a") == 0
+        assert storage.append(b"abc") == 0
+        storage.claim(100_000)
+        assert _content(storage) == b"abc"
+        storage.release()
+        assert (_content(storage), directory.size("a")) == (b"abc", 3)
+        storage.claim(10)
+        assert storage.append(_pattern(_LARGE_BYTES)) == 3
+        storage.close()
+        assert _content(directory.open("a")) == b"abc" + _pattern(_LARGE_BYTES)
+
+    def test_room_that_is_not_there_is_refused_and_nothing_changes(self, directory: Directory) -> None:
+        """More than any disk has: a storage that has an end says `StorageFull`."""
+        storage = directory.create("a")
+        storage.append(b"abc")
+        try:
+            storage.claim(1 << 60)
+        except StorageFull:
+            pass
+        storage.release()
+        assert storage.append(b"def") == 3
+        assert _content(storage) == b"abcdef"
 
     # --- handles
 
@@ -532,6 +584,101 @@ class DirectorySuite:
             assert after is None or after != before
             time.sleep(0.1)
             before = directory.stamp()
+
+    # --- numbers for other processes
+
+    def test_what_nobody_published_is_not_there(self, directory: Directory) -> None:
+        """Who only wants to read makes nothing."""
+        _publishing(directory, "other").close()
+        assert directory.published("a") is None
+        assert not directory.exists("a")
+        made = _publishing(directory, "a")
+        assert made.load() is None
+        assert directory.exists("a")
+        made.close()
+
+    def test_the_numbers_published_last_are_the_ones_loaded(self, directory: Directory) -> None:
+        """By the one who stored them, and by everyone who has or gets a handle; they may go back."""
+        writer = _publishing(directory, "a")
+        writer.store(0, 0)
+        reader = _reading(directory, "a")
+        for numbers in ((1, 0), (2, 0), (2, 1), (1 << 62, 7), (1, (1 << 31) - 1), (0, 0), ((1 << 63) - 1, 3)):
+            writer.store(*numbers)
+            late = _reading(directory, "a")
+            assert [each.load() for each in (writer, reader, late)] == [numbers] * 3
+            late.close()
+        reader.close()
+        writer.close()
+
+    def test_publishing_the_same_numbers_again_changes_nothing(self, directory: Directory) -> None:
+        """Every append publishes, also one that moves nothing."""
+        writer = _publishing(directory, "a")
+        for _ in range(5):
+            writer.store(12, 3)
+            assert _reading(directory, "a").load() == (12, 3)
+        writer.store(13, 3)
+        assert _reading(directory, "a").load() == (13, 3)
+        writer.close()
+
+    def test_published_numbers_survive_the_closing_of_the_handle(self, directory: Directory) -> None:
+        """The next writer finds them and goes on; closing twice does no harm."""
+        writer = _publishing(directory, "a")
+        writer.store(12, 3)
+        writer.close()
+        writer.close()
+        assert _reading(directory, "a").load() == (12, 3)
+        again = _publishing(directory, "a")
+        assert again.load() == (12, 3)
+        again.store(13, 4)
+        again.close()
+        assert _reading(directory, "a").load() == (13, 4)
+
+    def test_numbers_published_under_two_names_are_separate(self, directory: Directory) -> None:
+        """One name, one log."""
+        one, two = _publishing(directory, "a"), _publishing(directory, "b")
+        one.store(1, 2)
+        two.store(3, 4)
+        one.store(5, 6)
+        assert (_reading(directory, "a").load(), _reading(directory, "b").load()) == ((5, 6), (3, 4))
+        one.close()
+        two.close()
+
+    def test_numbers_whose_name_was_removed_are_not_published_any_more(self, directory: Directory) -> None:
+        """A new log of the same name must not be read up to where the old one ended."""
+        writer = _publishing(directory, "a")
+        writer.store(12, 3)
+        writer.close()
+        directory.remove("a")
+        assert directory.published("a") is None
+        again = _publishing(directory, "a")
+        assert again.load() is None
+        again.store(1, 0)
+        assert _reading(directory, "a").load() == (1, 0)
+        again.close()
+
+    def test_both_published_numbers_change_at_one_moment(self, directory: Directory) -> None:
+        """Nobody loads one old and one new number, nobody loads nothing, and nothing goes back by itself."""
+        writer = _publishing(directory, "a")
+        writer.store(0, 0)
+        ended = threading.Event()
+
+        def store() -> None:
+            for number in range(1, 20_001):
+                writer.store(number, number)
+            ended.set()
+
+        thread = threading.Thread(target=store)
+        reader, latest, loads = _reading(directory, "a"), 0, 0
+        thread.start()
+        while not ended.is_set() or not loads:
+            found = reader.load()
+            assert found is not None, "the numbers were gone for a moment"
+            assert found[0] == found[1] >= latest, f"{found} after {latest}"
+            latest, loads = found[0], loads + 1
+        thread.join()
+        assert reader.load() == (20_000, 20_000)
+        reader.close()
+        writer.close()
 
     # --- directories below
 

@@ -68,7 +68,9 @@ from .names import (
     partition_number,
 )
 
-FORMAT = 1
+#: 1: version 0.2. 2: batches and positions carry leader epochs, and the visible end is published.
+FORMAT = 2
+_FORMATS = (1, FORMAT)
 #: How long somebody waits for the catalogue's lock, and how often it is tried.
 _PATIENCE_S, _POLL_S = 5.0, 0.005
 #: More partitions than this in one topic are a slip of the keyboard: each costs files and locks.
@@ -101,6 +103,7 @@ class Catalog:
         self.root = root
         self.mode = mode
         self._topics: Directory | None = None
+        self.format = FORMAT
         if mode == "w":
             self._make()
         self.id = self._load_id()
@@ -159,9 +162,19 @@ class Catalog:
             hint = ": it holds one log, use Log.open" if _is_log(self.root.names()) else ""
             raise StoreNotFound(errno.ENOENT, f"there is no store in {self.root.path}{hint}")
         fields = documents.load(self.root, STORE)
-        if (found := documents.field(fields, "format", int, path)) != FORMAT:
-            raise InvalidConfig(f"{path} is of format {found}; this version of sawlog knows format {FORMAT}")
+        self.format = documents.field(fields, "format", int, path)
+        if self.format not in _FORMATS:
+            raise InvalidConfig(
+                f"{path} is of format {self.format}; this version of sawlog knows formats {_FORMATS[0]} to {FORMAT}"
+            )
         return documents.field(fields, "id", str, path)
+
+    def upgrade(self) -> None:
+        """Before the first write: from here on a version that does not know leader epochs refuses this store. Nothing
+        else changes on disk."""
+        if self.format != FORMAT:
+            with self.changing():
+                pass
 
     def _open_topics(self) -> Directory | None:
         if TOPICS in self.root.children():
@@ -179,6 +192,9 @@ class Catalog:
                 self._sync_names()
             if self._topics is not None:
                 self._finish_replacing()
+            if self.root.exists(STORE) and self.format != FORMAT:
+                documents.store(self.root, STORE, {"format": FORMAT, "id": self._load_id()})
+                self.format = FORMAT
             yield
             held.leave(_IN_ORDER)
         finally:

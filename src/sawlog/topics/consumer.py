@@ -20,9 +20,12 @@ next call raises `GroupFenced`. The call after that joins again.
 
 *Positions.* A group without a committed offset begins at `start`. That is decided once, for all partitions of a topic,
 by the first member; a partition that is added to the topic later, or a topic that is deleted and made anew, is read
-from its beginning. If the records at a
-position are gone (retention, `trim`, `truncate`), `on_lost` says where to go on; each time it says so in the log
-`sawlog.topics.consumer`. Damage in a log is raised (`CorruptBatch`) and not passed over; `seek` goes on behind it.
+from its beginning. If the records at a position are gone because the log starts later now (retention, `trim`),
+`on_lost` says where to go on. A position carries the leader epoch in which it was read. If the log has lost its end
+since, or was truncated, and the position lies beyond the end of its epoch, it goes back to that end, whatever `on_lost`
+is, so that no record that took a reused offset is skipped; `on_lost="error"` raises `PositionLost` as well. Each time
+it says so in the log `sawlog.topics.consumer`, and `positions_lost` counts it. Damage in a log is raised
+(`CorruptBatch`) and not passed over; `seek` goes on behind it.
 
 Without a group (None) a consumer reads all partitions for itself and commits nothing.
 
@@ -91,20 +94,23 @@ _RETRIES, _DOUBT_S = 10, 0.002
 class _Owned:
     """One partition that this consumer reads."""
 
-    def __init__(self, topic: Topic, partition: int, log: Log, held: Lock | None, position: int) -> None:
+    def __init__(self, topic: Topic, partition: int, log: Log, held: Lock | None, position: int, epoch: int) -> None:
         self.share: Share = (topic.name, partition)
         self.topic_id = topic.id
         self.log = log
         #: The lock that makes it ours; None without a group.
         self.held = held
-        #: Behind the last record of the cursors before this one.
+        #: After the last record of the cursors before this one, and the leader epoch in which that was read; -1:
+        #: unknown.
         self.position = position
+        self.epoch = epoch
         #: What the group has committed, as far as this consumer knows.
         self.committed: int | None = None
         #: The cursor that records come from now, and those that follow it up to `end`.
         self.cursor: RecordCursor | None = None
         self._rest: Iterator[RecordCursor] | None = None
-        self._end = 0
+        #: Where those cursors end, and the leader epoch of the log when that was its end.
+        self._end = 0, -1
 
     @property
     def reached(self) -> int:
@@ -112,21 +118,38 @@ class _Owned:
         cursor = self.cursor
         return self.position if cursor is None else max(self.position, int(cursor.following))
 
-    def next_cursor(self, end: int) -> RecordCursor | None:
-        """The cursor to go on with; None if there is nothing below `end`."""
+    def next_cursor(self, end: int, epoch: int) -> RecordCursor | None:
+        """The cursor to go on with; None if there is nothing below `end`. `epoch` is that of the log when it ended
+        there. `OffsetOutOfRange` if the position is not of the history that is there now."""
         while self.cursor is None:
             if self._rest is None:
                 if self.position >= end:
                     return None
-                self._rest, self._end = self.log.cursors(self.position, end), end
+                self._rest, self._end = self.log.cursors(self.position, end), (end, epoch)
             try:
-                self.cursor = next(self._rest, None)
+                found = next(self._rest, None)
+                self._enter(self._end[1] if found is None else int(found.leader_epoch))
             except BaseException:
                 self._rest = None
                 raise
-            if self.cursor is None:
-                self._rest, self.position = None, max(self.position, self._end)
+            if found is None:
+                self._rest, self.position = None, max(self.position, self._end[0])
+            self.cursor = found
         return self.cursor
+
+    def _enter(self, epoch: int) -> None:
+        """What comes next was appended in this leader epoch: everything before it has to be of the same history."""
+        if epoch > self.epoch:
+            if self.is_beyond:
+                raise OffsetOutOfRange(
+                    self.position, self.log.lowest_offset, self.log.epoch_end(self.epoch), self.log.path
+                )
+            self.epoch = epoch
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the log has lost its end, or was truncated, below the position."""
+        return self.position > self.log.epoch_end(self.epoch)
 
     def drained(self) -> None:
         """The cursor has ended; or it was stopped, and those behind it are not next any more."""
@@ -137,10 +160,10 @@ class _Owned:
             if cursor.stopped:
                 self._rest = None
 
-    def move(self, position: int) -> None:
+    def move(self, position: int, epoch: int) -> None:
         """Go on elsewhere."""
         cursor, self.cursor, self._rest = self.cursor, None, None
-        self.position = position
+        self.position, self.epoch = position, epoch
         if cursor is not None:
             cursor.stop()
 
@@ -199,6 +222,10 @@ class Consumer:
         self._thread = threading.get_ident()
         self._given: _Owned | None = None
         self._before: dict[Share, int] | None = None
+        #: How often a position was not there any more.
+        self.positions_lost = 0
+        #: Partitions that have gone back, and whoever reads was told by an error: not committed before it goes on.
+        self._unsure: set[Share] = set()
 
         self._members: Members | None = None
         self._membership: Membership | None = None
@@ -268,8 +295,8 @@ class Consumer:
                 raise
         except BaseException:  # interrupted: nobody gets these, so they come again
             for share, position in (self._before or {}).items():
-                if share in self._owned:
-                    self._owned[share].move(position)
+                if (mine := self._owned.get(share)) is not None:
+                    mine.move(position, mine.epoch)
             raise
         return records
 
@@ -317,43 +344,68 @@ class Consumer:
         return None
 
     def _find(self, owned: _Owned, ends: dict[Share, int] | None) -> RecordCursor | None:
+        lost: OffsetOutOfRange | None = None
         for _ in range(_RETRIES):
-            lowest, end = _span(owned.log)
-            if not lowest <= owned.position <= end:
-                lowest, end = self._look_again(owned)
+            end, epoch = owned.log.position()
+            if owned.position < owned.log.lowest_offset or owned.is_beyond:
+                self._look_again(owned)
+                continue
             if ends is not None:
                 end = min(ends.setdefault(owned.share, end), end)
             try:
-                return owned.next_cursor(end)
+                return owned.next_cursor(end, epoch)
             except OffsetOutOfRange as error:
                 lost = error  # trimmed or truncated since we looked; look again
-        raise lost
+        raise lost or OffsetOutOfRange(owned.position, owned.log.lowest_offset, end, owned.log.path)
 
-    def _look_again(self, owned: _Owned) -> tuple[int, int]:
+    def _look_again(self, owned: _Owned) -> None:
         """Its position seems to be gone. Before that is believed, give a writer that is just replacing files the time
         to be done: a position that moves is hard to take back."""
         for _ in range(_RETRIES):
             time.sleep(_DOUBT_S)
-            lowest, end = _span(owned.log)
-            if lowest <= owned.position <= end:
-                return lowest, end
-        self._lose(owned, lowest, end)
-        return lowest, end
+            owned.log.position()
+            if owned.position >= owned.log.lowest_offset and not owned.is_beyond:
+                return
+        if owned.is_beyond:
+            self._go_back(owned)
+        else:
+            self._lose(owned)
 
-    def _lose(self, owned: _Owned, lowest: int, end: int) -> None:
+    def _go_back(self, owned: _Owned) -> None:
+        """What was read last is not in the log any more: go on where that history ended, whatever `on_lost` says."""
+        topic, partition = owned.share
+        now, reached = owned.log.leader_epoch, owned.position
+        end = owned.log.epoch_end(owned.epoch)
+        self.positions_lost += 1
+        owned.move(end, now)
+        owned.committed = None
+        what = (
+            f"partition {partition} of {topic!r} was read up to offset {reached}, and has lost its records from offset "
+            f"{end} on since then (a power cut, or truncate); newer records may have the same offsets"
+        )
+        if self._on_lost == "error":
+            self._unsure.add(owned.share)
+            raise PositionLost(f"{what}. The next call goes on at offset {end}")
+        _log.warning("%s; going on at offset %d", what, end)
+
+    def _lose(self, owned: _Owned) -> None:
         """The records at its position are gone: do what `on_lost` says."""
         topic, partition = owned.share
+        end, epoch = owned.log.position()
+        lowest = owned.log.lowest_offset
         what = f"offset {owned.position} of partition {partition} of {topic!r} is gone: it holds {lowest} to {end - 1}"
+        self.positions_lost += 1
         if self._on_lost == "error":
             raise PositionLost(f"{what}; seek to go on")
         _log.warning("%s; going on at the %s", what, "first" if self._on_lost == "earliest" else "end")
-        owned.move(lowest if self._on_lost == "earliest" else end)
+        owned.move(lowest if self._on_lost == "earliest" else end, epoch)
 
     # --- between two records
 
     def _go_on(self) -> None:
         """Everything that was handed out is processed: commit if it is time, and see to the group."""
         self._given = self._before = None
+        self._unsure.clear()
         self._thread = threading.get_ident()
         now = self._asked_s = time.monotonic()
         if now >= self._topics_due_s:
@@ -472,7 +524,8 @@ class Consumer:
             for number in range(topic.partitions):
                 if (topic.name, number) not in self._owned:
                     log = topic.partition(number)
-                    self._add(_Owned(topic, number, log, None, resolve(log, start)))
+                    epoch = log.leader_epoch
+                    self._add(_Owned(topic, number, log, None, resolve(log, start), epoch))
 
     def _take(self, members: Members, me: str, shares: Sequence[Share]) -> None:
         """Become the owner of partitions that are free, and find out where to go on."""
@@ -488,7 +541,7 @@ class Consumer:
         with self._offsets.turn() as turn:
             found = turn.offsets(self._group)
             committed = {
-                share: each.offset
+                share: (each.offset, each.leader_epoch)
                 for share, each in found.items()
                 if share[0] in topics and each.topic_id == topics[share[0]].id
             }
@@ -498,22 +551,28 @@ class Consumer:
             for share, log in logs.items():
                 held = members.take(share, me)
                 if held is not None:
-                    position = committed.get(share)
-                    at = resolve(log, "earliest") if position is None else position
-                    owned = _Owned(topics[share[0]], share[1], log, held, at)
-                    owned.committed = position
+                    epoch = log.leader_epoch
+                    found_at = committed.get(share)
+                    at, epoch = (resolve(log, "earliest"), epoch) if found_at is None else found_at
+                    owned = _Owned(topics[share[0]], share[1], log, held, at, epoch)
+                    owned.committed = None if found_at is None else at
                     self._add(owned)
 
-    def _begin(self, turn: Turn, topic: Topic) -> dict[Share, int]:
+    def _begin(self, turn: Turn, topic: Topic) -> dict[Share, tuple[int, int]]:
         """The group's first look at a topic: write down where it starts, so that whoever comes next, and after
         whatever, goes on from there and not from another "latest"."""
         assert self._group is not None
-        places = {(topic.name, n): resolve(topic.partition(n), self._start) for n in range(topic.partitions)}
-        turn.write(self._group, {share: self._committed(topic.id, offset) for share, offset in places.items()})
+        places: dict[Share, tuple[int, int]] = {}
+        for number in range(topic.partitions):
+            log = topic.partition(number)
+            epoch = log.leader_epoch
+            places[topic.name, number] = resolve(log, self._start), epoch
+        turn.write(self._group, {share: self._committed(topic.id, *place) for share, place in places.items()})
         return places
 
-    def _committed(self, topic_id: str, offset: int) -> Committed:
-        return Committed(offset, topic_id, "", now_ms(), self._membership.id if self._membership is not None else "")
+    def _committed(self, topic_id: str, offset: int, epoch: int) -> Committed:
+        member = self._membership.id if self._membership is not None else ""
+        return Committed(offset, topic_id, "", now_ms(), member, epoch)
 
     def _add(self, owned: _Owned) -> None:
         self._owned[owned.share] = owned
@@ -530,7 +589,7 @@ class Consumer:
     def _give_up(self, shares: Sequence[Share]) -> None:
         """Let others have partitions, after everything was committed."""
         if shares and self._auto_commit_s is not None:
-            self._commit({share: self._owned[share].reached for share in shares})
+            self._commit({share: self._owned[share].reached for share in shares if share not in self._unsure})
         for share in shares:
             self._remove(share)
 
@@ -610,10 +669,14 @@ class Consumer:
             return
         with self._offsets.turn() as turn:
             self._check_member()
-            made = {share: self._committed(self._owned[share].topic_id, offset) for share, offset in changed.items()}
-            turn.write(self._group, made)
+            turn.write(self._group, {share: self._read_so_far(self._owned[share], at) for share, at in changed.items()})
         for share, offset in changed.items():
             self._owned[share].committed = offset
+
+    def _read_so_far(self, owned: _Owned, offset: int) -> Committed:
+        """An offset with the leader epoch that it belongs to: what was not read here is taken to be of now."""
+        epoch = owned.epoch if offset <= owned.reached else owned.log.leader_epoch
+        return self._committed(owned.topic_id, offset, epoch)
 
     # --- looking and moving
 
@@ -643,7 +706,7 @@ class Consumer:
     def lag(self) -> dict[Share, int]:
         """How many records behind its position each partition has."""
         return {
-            share: max(owned.log.next_offset - max(owned.reached, owned.log.lowest_offset), 0)
+            share: max(owned.log.visible_offset - max(owned.reached, owned.log.lowest_offset), 0)
             for share, owned in list(self._owned.items())
         }
 
@@ -652,7 +715,8 @@ class Consumer:
         with self._lock:
             self._check_open()
             owned = self._mine(topic, partition)
-            owned.move(resolve(owned.log, place))
+            epoch = owned.log.leader_epoch
+            owned.move(resolve(owned.log, place), epoch)
 
     # --- closing
 
@@ -668,7 +732,8 @@ class Consumer:
             try:
                 if self._auto_commit_s is not None and self._membership is not None:
                     self._check_member()
-                    self._commit(self._reached() if everything else self._processed())
+                    reached = self._reached() if everything else self._processed()
+                    self._commit({share: at for share, at in reached.items() if share not in self._unsure})
             except Exception:
                 if not quiet:
                     raise
@@ -705,12 +770,6 @@ class Consumer:
     def __repr__(self) -> str:
         state = "closed" if self._ended.is_set() else f"partitions {sorted(self._owned)}"
         return f"<Consumer {self._group!r} of {', '.join(self._names)}: {state}>"
-
-
-def _span(log: Log) -> tuple[int, int]:
-    """The first offset that is there, and the next one; as of now, also if another process writes."""
-    end = log.next_offset
-    return log.lowest_offset, end
 
 
 def _pause_s(tries: int, cost_s: float) -> float:

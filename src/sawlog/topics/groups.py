@@ -5,11 +5,14 @@ Committed offsets live in `groups/`, a compacted log of our own that every proce
 
 ```
 key     ["offset", "billing", "orders", 3]
-value   {"offset": 1200, "topic_id": "5f0c…", "metadata": "", "time_ms": 1763251200000, "member": "9b1e…"}
+value   {"offset": 1200, "topic_id": "5f0c…", "metadata": "", "time_ms": 1763251200000, "member": "9b1e…",
+         "leader_epoch": 3}
 ```
 
 The last record of a key counts; one without a value deletes it. The offset is that of the next record to be read. It
-counts for the topic with that id only: a topic that was deleted and made again starts without offsets.
+counts for the topic with that id only: a topic that was deleted and made again starts without offsets. The leader epoch
+is the one in which the group read: an offset beyond the end of its epoch falls back to that end (`Log.epoch_end`).
+Commits of version 0.2 have none.
 
 Damage in this log does not stop the groups: it is reported in the log `sawlog.topics.groups` and passed over. A group
 that had committed there goes on from an earlier offset, which costs a repetition and loses nothing.
@@ -26,7 +29,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -88,13 +91,17 @@ class Committed:
     time_ms: int
     #: The id of the member that committed it; empty if it came from outside.
     member: str
+    #: In which leader epoch of the partition it was read; -1 if that is not known.
+    leader_epoch: int = -1
 
 
 class OffsetStore:
     """The committed offsets of all groups of a store."""
 
-    def __init__(self, root: Directory, *, writable: bool) -> None:
+    def __init__(self, root: Directory, *, writable: bool, before_write: Callable[[], None] = lambda: None) -> None:
         self._root = root
+        #: Called before anything is written: the store may be of an older format.
+        self._before_write = before_write
         self._writable = writable
         self._mutex = forkable(threading.RLock())
         self._shared: SharedLog | None = None
@@ -131,7 +138,7 @@ class OffsetStore:
             except LogNotFound:  # nobody has committed yet
                 directory.close()
                 return
-        end = self._reader.next_offset
+        end = self._reader.visible_offset
         now = time.monotonic()
         if end < self._position or now - self._read_s > _STALE_S:
             self._groups, self._position = {}, 0
@@ -168,6 +175,7 @@ class OffsetStore:
                 str(found["metadata"]),
                 int(found["time_ms"]),
                 str(found["member"]),
+                int(found.get("leader_epoch", -1)),
             )
         except (ValueError, KeyError, TypeError):
             _messages.error("a record of %s/%s is no committed offset: %r", self._root.path, GROUPS, key)
@@ -183,6 +191,7 @@ class OffsetStore:
             if self._closed:
                 raise LogClosed(f"the groups of {self._root.path} are closed")
             if self._shared is None:
+                self._before_write()
                 self._directory = self._root.child(GROUPS, create=True)
                 self._shared = SharedLog(self._directory, _CONFIG)
             shared = self._shared
@@ -227,6 +236,7 @@ class Turn:
                     "metadata": each.metadata,
                     "time_ms": each.time_ms,
                     "member": each.member,
+                    "leader_epoch": each.leader_epoch,
                 }
                 value = json.dumps(fields).encode()
             records.append((value, key))
@@ -269,7 +279,7 @@ class Groups:
     def __init__(self, store: Store) -> None:
         self._store = store
         #: Committed offsets; for consumers.
-        self.offsets = OffsetStore(store.directory, writable=store.mode != "r")
+        self.offsets = OffsetStore(store.directory, writable=store.mode != "r", before_write=store.upgrade)
 
     def close(self) -> None:
         """Let go of the files; `Store.close` does it."""
@@ -328,13 +338,22 @@ class Groups:
 
     # --- moving
 
-    def commit(self, name: str, offsets: Mapping[Share, int], *, metadata: str = "") -> None:
-        """Commit offsets for a group without being a member: for readers that keep track of themselves.
+    def commit(
+        self,
+        name: str,
+        offsets: Mapping[Share, int],
+        *,
+        metadata: str = "",
+        epochs: Mapping[Share, int] | None = None,
+    ) -> None:
+        """Commit offsets for a group without being a member: for readers that keep track of themselves. `epochs` are
+        the leader epochs in which they were read; where none is given, that of now counts.
 
         `GroupActive`, and nothing is written, if a live member owns one of the partitions.
         """
         check_group_name(name)
-        made = {share: self._committed(share, offset, metadata) for share, offset in offsets.items()}
+        known = epochs or {}
+        made = {share: self._committed(share, offset, metadata, known.get(share)) for share, offset in offsets.items()}
         with self._turn_without_owners(name, made) as turn:
             turn.write(name, made)
 
@@ -344,8 +363,9 @@ class Groups:
         `GroupActive` if it has live members: they would go on where they are. `GroupNotFound` if there is no such
         group.
         """
+        epochs = {share: self._partition(share)[1].leader_epoch for share in offsets}  # before their ends are looked up
         found = {share: self._resolved(share, place) for share, place in offsets.items()}
-        made = {share: self._committed(share, offset, "") for share, offset in found.items()}
+        made = {share: self._committed(share, offset, "", epochs[share]) for share, offset in found.items()}
         with self.offsets.turn() as turn:
             if not turn.offsets(check_group_name(name)) and not self._live(name):
                 raise self._not_found(name)
@@ -390,11 +410,11 @@ class Groups:
         topic = self._store.topic(share[0])
         return topic, topic.partition(share[1])
 
-    def _committed(self, share: Share, offset: int, metadata: str) -> Committed:
-        topic, _ = self._partition(share)
+    def _committed(self, share: Share, offset: int, metadata: str, epoch: int | None = None) -> Committed:
+        topic, log = self._partition(share)
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise InvalidConfig(f"an offset is a number from 0 on, not {offset!r}")
-        return Committed(offset, topic.id, metadata, now_ms(), "")
+        return Committed(offset, topic.id, metadata, now_ms(), "", log.leader_epoch if epoch is None else epoch)
 
     def _resolved(self, share: Share, place: Place) -> int:
         return resolve(self._partition(share)[1], place)
@@ -402,16 +422,18 @@ class Groups:
 
 def _row(topic: Topic, number: int, offsets: Mapping[Share, Committed], owners: Mapping[Share, str]) -> GroupRow:
     log = topic.partition(number)
-    end, lowest = log.next_offset, log.lowest_offset
+    end, lowest = log.visible_offset, log.lowest_offset
     found = offsets.get((topic.name, number))
-    committed = found.offset if found is not None and found.topic_id == topic.id else None
-    lag = end - max(lowest, lowest if committed is None else committed)
+    committed, reached = None, lowest
+    if found is not None and found.topic_id == topic.id:
+        committed, reached = found.offset, min(found.offset, log.epoch_end(found.leader_epoch))
+    lag = end - max(lowest, reached)
     return GroupRow(topic.name, number, committed, lowest, end, max(lag, 0), owners.get((topic.name, number)))
 
 
 def resolve(log: Log, place: Place) -> int:
     """A place as an offset of a log. A number is taken as it is, whether the log has it or not."""
-    end = log.next_offset  # looks for what other processes did
+    end = log.visible_offset  # looks for what other processes did
     if place == "earliest":
         return log.lowest_offset
     if place == "latest":

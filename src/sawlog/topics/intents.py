@@ -3,13 +3,15 @@
 Finished batches are collected in `staging/`, by one process or by many; a few kilobytes go into the intent itself,
 which saves the fsyncs of a file. To commit them, a process
 
-1. takes the locks of all partitions that they go to, and holds the logs still;
-2. makes durable what is staged, and what is in the logs already;
+1. takes the locks of all partitions that they go to, and holds the logs still; 2. makes durable what is staged, and
+what is in the logs already; and sees to it that there is room for all of it, so that
+   a full disk is found out before anything is promised;
 3. writes the *intent*: which bytes of which staged file go to which partition at which offset. It is renamed into
    place: this is the commit point. Before it nothing has happened; after it everything has, sooner or later;
 4. appends the batches, and syncs the logs;
-5. removes the intent (or, if the transaction has a name, renames it to the note that this number is done), then the
-   staged files.
+5. removes the intent (or, if the transaction has a name, renames it to the note that this number is done), then lets
+   everybody see the records, in all partitions (`Log.appending`): what may still be taken back is never visible. Then
+   the staged files go.
 
 ```
 staging/
@@ -81,6 +83,8 @@ _PLACE_BYTES = 2 << 20
 _POLL_S = 0.005
 #: How long what tasks have staged waits for the commit of their job, if nobody says otherwise.
 _LEASE_S = 24 * 3600.0
+#: What a partition needs beside the batches: indexes, a checkpoint, the head of a new segment.
+_MARGIN_BYTES = 64 << 10
 #: So much goes into an intent itself: a file of its own would cost more fsyncs.
 INLINE_BYTES = 64 << 10
 #: A quoted name has to leave room for a suffix in a file name.
@@ -423,6 +427,8 @@ class Intents:
         """From the commit point to the end. The caller holds the logs."""
         written = False
         try:
+            for part, log in zip(intent.parts, logs, strict=True):
+                log.claim(sum(piece.size_bytes for piece in part.pieces) + _MARGIN_BYTES)
             documents.store(self.staging, intent.file, intent.fields())
             written = True
             for part, log in zip(intent.parts, logs, strict=True):
@@ -443,6 +449,7 @@ class Intents:
         try:
             for part, log in zip(intent.parts, logs, strict=True):
                 log.truncate(part.offset)
+                log.unclaim()
             there = False
             self.staging.remove(intent.file)
             self.staging.sync()
@@ -647,10 +654,10 @@ def _one_each(parts: Iterable[Part]) -> list[Part]:
 
 
 def _enter(held: ExitStack, log: Log, deadline: float) -> None:
-    """Hold a log still, waiting for its lock if another process has it."""
+    """Hold a log still, waiting for its lock if another process has it. What is placed in it counts at the end."""
     while True:
         try:
-            held.enter_context(log.hold())
+            held.enter_context(log.appending())
             return
         except DirectoryLocked:
             if time.monotonic() > deadline:

@@ -229,6 +229,17 @@ class Store:
         """ "w" or "r"."""
         return self._catalog.mode
 
+    @property
+    def format(self) -> int:
+        """The version of what is on disk; see docs/visibility.md."""
+        return self._catalog.format
+
+    def upgrade(self) -> None:
+        """Bring a store of version 0.2 to the format of this one. The first write does it; other processes that have
+        the store open go on."""
+        self._check_writable()
+        self._catalog.upgrade()
+
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         self._check_open()
@@ -281,6 +292,7 @@ class Store:
 
     def _locked(self, entry: Entry, number: int, log: Log) -> None:
         """A partition was locked for writing: make sure that it is still the topic's, and place what was promised."""
+        self._catalog.upgrade()
         self._catalog.check(entry)
         self._catalog.settle()
         self._intents.roll_forward(entry.id, number, log)

@@ -152,7 +152,7 @@ class Topic:
 
     def _describe(self, number: int) -> PartitionDescription:
         log = self.partition(number)
-        following, lowest = log.next_offset, log.lowest_offset
+        following, lowest = log.visible_offset, log.lowest_offset
         return PartitionDescription(
             number, lowest, following, following - lowest, log.size_bytes, len(log.segments), log.path
         )
@@ -414,8 +414,8 @@ def key_of(record: Any) -> Any:
 
 
 def _offsets(log: Log) -> Offsets:
-    following = log.next_offset  # first: it is what makes a reader look again
-    return Offsets(log.lowest_offset, following)
+    end = log.visible_offset  # first: it is what makes a reader look again
+    return Offsets(log.lowest_offset, end)
 
 
 def _with_partition(batch: pa.RecordBatch, number: int, columns: Sequence[str]) -> pa.RecordBatch:
