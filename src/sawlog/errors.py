@@ -10,6 +10,7 @@ SawlogError
 ├── StreamAborted (RuntimeError)               the caller's stream raised; the log is as it was
 ├── OffsetOutOfRange (IndexError)              no record there; carries the valid range
 │   └── RecordRemoved                            compaction has removed it; says which one follows
+├── DataLoss                                   records of a planned range are gone, or others have their offsets now
 ├── OffsetMismatch (ValueError)                expect_offset did not hold; nothing was written
 ├── ProducerError
 │   ├── OutOfOrderSequence                       a producer skipped or repeated sequence numbers
@@ -57,9 +58,9 @@ SawlogError
     └── SourceInUse (BlockingIOError)            the other system is running on it: stop it first
 ```
 
-Families say what a caller can do: change the call (Invalid…), look elsewhere (OffsetOutOfRange), try again with a
-fresh offset (OffsetMismatch), run `verify` (Corrupt…), look at the disk (Storage…), reopen (LogFailed, LogClosed),
-look at who else is there (Group…).
+Families say what a caller can do: change the call (Invalid…), look elsewhere (OffsetOutOfRange), plan again (DataLoss),
+try again with a fresh offset (OffsetMismatch), run `verify` (Corrupt…), look at the disk (Storage…), reopen (LogFailed,
+LogClosed), look at who else is there (Group…).
 Where the standard library has a type for it, the error is that type as well.
 """
 
@@ -129,6 +130,13 @@ class RecordRemoved(OffsetOutOfRange):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.requested, self.lowest, self.next, self.following)
+
+
+class DataLoss(SawlogError):
+    """Records that were to be read are not there any more: dropped, cut off, or replaced by others with the same offsets.
+
+    Raised by those who read a range that was planned before. They have read all of it, or they raise this.
+    """
 
 
 class OffsetMismatch(SawlogError, ValueError):

@@ -24,7 +24,8 @@ import pyarrow as pa
 
 from sawlog import Interval, Log, LogConfig, LogNotFound, Record, SawlogError, UpkeepConfig
 from sawlog.batch.build import Producer, encode
-from sawlog.storage import Directory
+from sawlog.log.names import CHECKPOINT, LEADER_EPOCHS, VISIBLE
+from sawlog.storage import Directory, open_published
 from sawlog.testing import Fault, FaultyStorage, Workload
 
 from .promises import LogPromise, Row
@@ -111,7 +112,12 @@ class LogWorkload(Workload):
         lowest, end, found = log.lowest_offset, log.next_offset, list(log.scan())
         promise.check(found, lowest, end)
         if seen is not None:
-            assert seen == (lowest, end, found), "a reader that came before the writer saw something else"
+            told, *seen_ends = seen[0], seen[1], seen[2]
+            # What was placed and not shown is there for the writer, and was not for the reader: it saw what it was told.
+            reached = end if told is None else told
+            assert reached <= end, f"readers were told that the log ends at {told}, and it ends at {end}"
+            assert seen_ends == [lowest, reached], f"a reader saw {seen_ends}, and was told {told} of {lowest} to {end}"
+            assert seen[3] == [record for record in found if record.offset < reached], "a reader saw something else"
         verified = log.verify()
         assert verified, str(verified)
         self._send_again(log, promise)
@@ -128,28 +134,39 @@ class LogWorkload(Workload):
             if log.lowest_offset <= placed.start and placed.stop <= log.next_offset and not promise.compacted:
                 assert log.append_many(given, producer=producer) == placed, "a batch that was sent twice is there twice"
 
-    def _read(self, disk: FaultyStorage, promise: LogPromise) -> tuple[int, int, list[Record]] | None:
-        before = disk.steps
+    def _read(self, disk: FaultyStorage, promise: LogPromise) -> tuple[int | None, int, int, list[Record]] | None:
+        """What the next process sees before there is a writer again: the end that it is told, and what it finds."""
+        before, told = disk.steps, published(disk.plain)
         try:
             reader = Log.open(disk.plain, self.config, mode="r")
         except LogNotFound:
             assert (promise.end, promise.start) == (0, 0), "a reader finds no log"
             return None
         with reader:
-            found = reader.lowest_offset, reader.next_offset, list(reader.scan())
-        promise.check(found[2], found[0], found[1])
+            lowest, end, found = reader.lowest_offset, reader.next_offset, list(reader.scan())
+        promise.check(found, lowest, end)
         assert disk.steps == before, "a reader has written"
-        return found
+        return told, lowest, end, found
 
     def _open_twice(self, disk: FaultyStorage, found: list[Record]) -> None:
-        """The process dies right after it has opened the log, and the next one opens it."""
-        twin = disk.process_dies()
-        before = twin.content()
-        with_log = Log.open(twin.plain, self.config)
-        assert list(with_log.scan()) == found
-        assert with_log.recovery.truncated_bytes == 0
-        changed = _changed(before, twin.content())
-        assert not changed, f"opening it twice has changed {changed}"
+        """The process dies right after it has opened the log, and the next one opens it, and the one after that.
+
+        Who died may have shown more than there is, so the next one begins a leader epoch, unless the last one was begun
+        at this very end and no more was shown since. That is so at the latest when it is opened for the third time.
+        """
+        for opened in (2, 3):
+            twin = disk.process_dies()
+            before = twin.content()
+            with_log = Log.open(twin.plain, self.config)
+            assert list(with_log.scan()) == found
+            assert with_log.recovery.truncated_bytes == 0
+            changed = _changed(before, twin.content())
+            if opened == 2 and changed:
+                assert set(changed) <= {CHECKPOINT, LEADER_EPOCHS}, f"opening it twice has changed {changed}"
+                assert with_log.leader_epochs[-1] == (with_log.leader_epoch, with_log.next_offset)
+                disk = twin
+                continue
+            assert not changed, f"opening it {opened} times has changed {changed}"
 
     def _go_on(self, log: Log, promise: LogPromise, disk: FaultyStorage, chance: random.Random) -> None:
         """Some more, as another process would do it."""
@@ -165,6 +182,13 @@ class LogWorkload(Workload):
             Log.open(disk.plain, self.config).close()
             changed = _changed(before, disk.content())
             assert not changed, f"opening and closing has changed {changed}"
+
+
+def published(directory: Directory) -> int | None:
+    """The end that readers in other processes are told; None: they see every whole batch."""
+    found = open_published(directory, VISIBLE)
+    told = None if found is None else found.load()
+    return None if told is None else told[0]
 
 
 def _changed(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
@@ -547,7 +571,8 @@ class _Failing(LogWorkload):
         else:
             promise.refuse()
         found = list(log.scan())
-        promise.check(found, log.lowest_offset, log.next_offset)
+        promise.check(found, log.lowest_offset, log.visible_offset)
+        assert log.visible_offset == log.next_offset, "the log goes on, and does not show all of it"
         promise.take_over(found, log)
         assert log.verify(), str(log.verify())
         return log

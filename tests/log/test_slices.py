@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pickle
 import random
+from errno import EMFILE
 from typing import Any
 
 import pytest
 
-from sawlog import CorruptBatch, Log, LogConfig, OffsetOutOfRange
+from sawlog import CorruptBatch, DataLoss, Log, LogConfig, StorageError
 from sawlog.log import slices
 from sawlog.log.slices import Slice
+from sawlog.testing import Fault, FaultyDirectory
 
 from .places import FilePlace, Place
 
@@ -109,7 +111,7 @@ def test_records_that_were_dropped_since_are_an_error(place: Place) -> None:
     log = filled(place)
     pieces = slices.plan(log, 0, log.next_offset)
     log.trim(log.segments[1].next_offset)
-    with pytest.raises(OffsetOutOfRange):
+    with pytest.raises(DataLoss, match="retention or trim"):
         offsets(log, pieces)
 
 
@@ -121,7 +123,7 @@ def test_a_segment_that_goes_while_it_is_planned_is_found_missing_when_it_is_rea
         log.trim(second.next_offset)
         seen.refresh = lambda: False  # type: ignore[method-assign]
         pieces = slices.plan(reader, second.base_offset + 1, end, target_bytes=500)
-    with pytest.raises(OffsetOutOfRange):
+    with pytest.raises(DataLoss, match="retention or trim"):
         offsets(log, pieces)
     assert offsets(log, pieces[1:]) == list(range(second.next_offset, end))
 
@@ -132,3 +134,145 @@ def test_damage_is_reported_and_not_passed_over(file_place: FilePlace) -> None:
     file_place.flip(log.segments[1].path.rpartition("/")[2], 100)
     with pytest.raises(CorruptBatch):
         offsets(log, pieces)
+
+
+# --- a range is proven
+
+
+def in_small_segments(place: Place) -> Log:
+    """Segments that `merge_segments` makes one of."""
+    log = place.open(LogConfig(segment_bytes=40_000, index_interval_bytes=200))
+    for number in range(30):
+        log.append_many([b"value %d.%d" % (number, each) for each in range(5)])
+        if number % 6 == 5:
+            log.seal()
+    return log
+
+
+def regrown(log: Log, offset: int) -> None:
+    """Cut the log off, and let it grow beyond where it was."""
+    end = log.next_offset
+    log.truncate(offset)
+    while log.next_offset <= end:
+        log.append_many([(b"of a later history", b"key")] * 10)
+
+
+def test_a_slice_knows_the_leader_epoch_of_its_end(place: Place) -> None:
+    log = filled(place)
+    log.truncate(100)
+    log.append(b"later")
+    assert {piece.epoch for piece in slices.plan(log, 0, 101, target_bytes=500)} == {1}
+    assert {piece.epoch for piece in slices.plan(log, 0, 100, epoch=0)} == {0}
+
+
+@pytest.mark.parametrize("target", [None, 700])
+@pytest.mark.parametrize("rewrite", [None, "merge_segments"])
+def test_a_log_that_was_cut_off_and_has_grown_again_is_data_loss(
+    place: Place, target: int | None, rewrite: str | None
+) -> None:
+    log = in_small_segments(place)
+    pieces = slices.plan(log, 0, log.next_offset, target_bytes=target)
+    regrown(log, 105)
+    if rewrite is not None:
+        assert getattr(log, rewrite)()
+    with pytest.raises(DataLoss, match=rf"offsets \d+ to \d+ of .* are gone: .* from offset 105 on"):
+        offsets(log, pieces)
+    # What lies before the cut is still the same history.
+    assert offsets(log, [piece for piece in pieces if piece.end_offset <= 105]) == list(
+        range(max((piece.end_offset for piece in pieces if piece.end_offset <= 105), default=0))
+    )
+
+
+def test_a_log_that_was_cut_off_is_data_loss(place: Place) -> None:
+    log = filled(place)
+    pieces = slices.plan(log, 0, log.next_offset)
+    log.truncate(log.next_offset - 1)
+    with pytest.raises(DataLoss):
+        offsets(log, pieces)
+
+
+def test_a_range_that_the_log_does_not_hold_is_not_planned(place: Place) -> None:
+    log = filled(place)
+    end = log.next_offset
+    with pytest.raises(DataLoss, match=f"offsets {end} to {end + 4} "):
+        slices.plan(log, 0, end + 5)
+    regrown(log, 100)
+    with pytest.raises(DataLoss, match=f"offsets 100 to {end - 1} "):
+        slices.plan(log, 0, end, epoch=0)
+    log.trim(log.segments[1].base_offset)
+    with pytest.raises(DataLoss, match="offsets 0 to"):
+        slices.plan(log, 0, log.next_offset)
+
+
+def test_a_log_that_is_cut_off_while_it_is_read_is_data_loss(place: Place) -> None:
+    """Its segments were merged, so that it is read as it is now; and cut off after half of it."""
+    log = in_small_segments(place)
+    second = log.segments[1]
+    [piece] = slices.plan(log, second.base_offset, second.next_offset)
+    assert log.merge_segments()
+    found: list[int] = []
+    with pytest.raises(DataLoss):
+        for batch in slices.read(log._directory, piece, log.config, columns=COLUMNS, batch_rows=5):
+            found.extend(batch.column("offset").to_pylist())
+            if len(found) == 5:
+                regrown(log, second.base_offset + 20)
+    assert found[:5] == list(range(second.base_offset, second.base_offset + 5))
+
+
+def test_what_is_left_of_a_slice_is_read_if_the_reader_wants_that(place: Place) -> None:
+    log = in_small_segments(place)
+    pieces = slices.plan(log, 35, log.next_offset)
+    assert log.merge_segments()
+    log.trim(40)
+    regrown(log, 105)
+    said: list[str] = []
+    found = [
+        offset
+        for piece in pieces
+        for batch in slices.read(
+            log._directory,
+            piece,
+            log.config,
+            columns=COLUMNS,
+            batch_rows=50,
+            lost=lambda loss: said.append(str(loss)),
+        )
+        for offset in batch.column("offset").to_pylist()
+    ]
+    assert found == list(range(40, 105))
+    assert any("offsets 35 to 39 " in each for each in said)
+    assert any("offsets 105 to " in each for each in said)
+
+
+def test_holes_that_compaction_left_count_as_read(place: Place) -> None:
+    log = filled(place)
+    log.compact()
+    pieces = slices.plan(log, 0, log.next_offset, target_bytes=500)
+    found = offsets(log, pieces)
+    assert found == [record.offset for record in log.scan()]
+    assert len(found) < log.next_offset
+
+
+def test_errors_of_the_storage_are_not_data_loss(file_place: FilePlace) -> None:
+    """Nothing is known about the records then."""
+    log = filled(file_place)
+    pieces = slices.plan(log, 0, log.next_offset)
+    directory = FaultyDirectory(log._directory)
+    directory.arm(Fault(errno=EMFILE, operations={"open_sealed", "open_shared"}, forever=True))
+    with pytest.raises(StorageError) as caught:
+        list(slices.read(directory, pieces[0], log.config, columns=COLUMNS, batch_rows=50))
+    assert caught.value.errno == EMFILE
+
+
+def test_an_error_that_passes_is_not_seen(file_place: FilePlace) -> None:
+    log = filled(file_place)
+    pieces = slices.plan(log, 0, log.next_offset)
+    directory = FaultyDirectory(log._directory)
+    directory.arm(Fault(operations={"view"}))
+    found = [
+        offset
+        for piece in pieces
+        for batch in slices.read(directory, piece, log.config, columns=COLUMNS, batch_rows=50)
+        for offset in batch.column("offset").to_pylist()
+    ]
+    assert found == list(range(log.next_offset))

@@ -368,11 +368,11 @@ def test_a_symbolic_link_is_not_followed(directory: FileDirectory, tmp_path: Pat
     elsewhere.close()
 
 
-def test_a_directory_of_that_name_is_none(directory: FileDirectory) -> None:
+def test_a_directory_of_that_name_is_refused(directory: FileDirectory) -> None:
     Path(directory.path, NAME).mkdir()
-    assert directory.published(NAME) is None
-    with pytest.raises(StorageError):
-        directory.published(NAME, create=True)
+    for create in (False, True):
+        with pytest.raises(StorageError):
+            directory.published(NAME, create=create)
 
 
 # --- other processes

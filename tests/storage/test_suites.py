@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+import unittest
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from sawlog import Log
 from sawlog.storage import FileDirectory, MemoryDirectory, MemoryStorage
-from sawlog.storage.interface import Buffer, Storage
+from sawlog.storage.interface import Buffer, Published, Storage
+from sawlog.storage.memory import PublishedMemory
 from sawlog.testing import DirectorySuite, FaultyStorage, StorageSuite
 
 
@@ -149,6 +153,53 @@ class _MissesTheMissing(MemoryDirectory):
         return super().read(name) if self.exists(name) else b""
 
 
+class _TwoSteps(PublishedMemory):
+    def store(self, first: int, second: int) -> None:
+        before = self._numbers or (0, 0)
+        self._numbers = first, before[1]
+        time.sleep(0)
+        self._numbers = first, second
+
+
+class _PublishesOneAfterTheOther(MemoryDirectory):
+    def published(self, name: str, *, create: bool = False) -> Published | None:
+        made = super().published(name, create=create)
+        if create and not isinstance(made, _TwoSteps):
+            made = self._published[name] = _TwoSteps()
+        return made
+
+
+class _PublishesToItself(MemoryDirectory):
+    def published(self, name: str, *, create: bool = False) -> Published | None:
+        return PublishedMemory() if super().published(name, create=create) is not None else None
+
+
+class _PublishesUnasked(MemoryDirectory):
+    def published(self, name: str, *, create: bool = False) -> Published | None:
+        return super().published(name, create=True)
+
+
+class _ClaimsByWriting(MemoryStorage):
+    def claim(self, size_bytes: int) -> None:
+        self.append(bytes(size_bytes))
+
+
+class _WithoutPublished(MemoryDirectory):
+    """As somebody has written it before there was `published`."""
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "published":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+class _PublishesNothing(MemoryDirectory):
+    """There is no memory that its readers could share."""
+
+    def published(self, name: str, *, create: bool = False) -> Published | None:
+        return None
+
+
 def _promises(suite: type) -> list[Callable[..., None]]:
     return [getattr(suite, name) for name in dir(suite) if name.startswith("test_")]
 
@@ -177,6 +228,11 @@ def _broken_promises(suite: type, make: Callable[[], MemoryDirectory]) -> set[st
         (DirectorySuite, _ReplacesInPlace, "test_replace_leaves_those_who_have_the_old_one_open"),
         (DirectorySuite, _LocksNothing, "test_lock_has_one_holder"),
         (DirectorySuite, _MissesTheMissing, "test_what_is_missing_is_reported_as_missing"),
+        (DirectorySuite, _PublishesOneAfterTheOther, "test_both_published_numbers_change_at_one_moment"),
+        (DirectorySuite, _PublishesToItself, "test_the_numbers_published_last_are_the_ones_loaded"),
+        (DirectorySuite, _PublishesToItself, "test_published_numbers_survive_the_closing_of_the_handle"),
+        (DirectorySuite, _PublishesUnasked, "test_what_nobody_published_is_not_there"),
+        (StorageSuite, _with(_ClaimsByWriting), "test_room_that_is_claimed_is_no_content"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
 )
@@ -188,6 +244,32 @@ def test_suite_notices_a_broken_promise(suite: type, make: Callable[[], MemoryDi
 def test_suite_finds_nothing_wrong_with_a_sound_directory(suite: type) -> None:
     assert _broken_promises(suite, MemoryDirectory) == set()
     assert len(_promises(suite)) > 10
+
+
+@pytest.mark.parametrize("make", [_WithoutPublished, _PublishesNothing])
+def test_suite_skips_what_a_directory_need_not_have(make: Callable[[], MemoryDirectory]) -> None:
+    skipped = set()
+    for promise in _promises(DirectorySuite):
+        try:
+            promise(DirectorySuite(), make())
+        except unittest.SkipTest:
+            skipped.add(promise.__name__)
+    assert skipped == {promise.__name__ for promise in _promises(DirectorySuite) if "publish" in promise.__name__}
+    assert len(skipped) > 5
+
+
+def test_a_log_works_in_a_directory_without_published() -> None:
+    """Its readers learn the visible end from a file that is replaced."""
+    directory = _WithoutPublished()
+    with Log.open(directory) as log:
+        log.append(b"seen")
+        with Log.open(directory, mode="r") as reader, log.appending():
+            log.append(b"not yet")
+            assert [record.value for record in reader.scan()] == [b"seen"]
+        log.sync()
+        with Log.open(directory, mode="r") as reader:
+            assert [record.value for record in reader.scan()] == [b"seen", b"not yet"]
+    assert directory.exists("visible")
 
 
 def test_suites_do_not_need_pytest() -> None:

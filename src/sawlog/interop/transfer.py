@@ -194,13 +194,17 @@ def _topic_of(place: Place, places: tuple[Place, ...], topic: str | None) -> str
 def _import_one(place: Place, source: ForeignLog, log: Log, job: ImportJob, resume: bool) -> LogImport:
     _prepare(source, log, resume)
     start = log.next_offset
-    records = source.copy_to(log, job)
-    log.sync()
+    try:
+        records = source.copy_to(log, job)
+    finally:
+        log.sync()  # what was taken in before an error stays, and can be read
     return LogImport(place, log.path, start, log.next_offset, records, source.size_bytes, source.report)
 
 
 def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
     """See that what the log holds is a beginning of the source; an empty log begins where the source does."""
+    with log.hold():  # as its writer: an import that was killed may have left more than was visible then
+        pass
     lowest, following = log.lowest_offset, log.next_offset
     first = source.lowest_offset
     if lowest == following:

@@ -114,6 +114,7 @@ class Appender:
         moved = self._show_written if self._shows_written else self._show
         self.commit = GroupCommit(self._sync_active, segments.next_offset, moved)
         self.visible = VisibleEnd(directory, segments)
+        self._show_now = self.visible.show
         #: The leader epoch that batches get; `segments.epochs` has all of them.
         self.epoch = segments.epochs.current
         #: How many appends are under way that have not placed all of their parts. What `Log` does before anybody else
@@ -224,9 +225,11 @@ class Appender:
         """Give one finished batch the next offsets and write it."""
         data, count = batch.data, batch.count
         with self.lock:
-            self.check_open()
+            if self.closed or self.streaming or not self.held.held or self.commit.failure is not None:
+                self.check_open()
             offset = self._active.tail[0]
-            check_expected(expect_offset, offset)
+            if expect_offset is not None:
+                check_expected(expect_offset, offset)
             if producer.id >= 0:
                 known = self.producers.duplicate(producer.id, producer.epoch, producer.sequence, count)
                 if known is not None:
@@ -239,7 +242,10 @@ class Appender:
             segment.index.add(last, size, len(data), batch.max_timestamp)
             if producer.id >= 0:
                 self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, _now())
-            self.appended()
+            if not self._open_appends:
+                self._written = last + 1, segment.base_offset, size + len(data)
+                if self._shows_written:
+                    self._show_now(last + 1, self.epoch)
         return range(offset, last + 1)
 
     def place_rows(self, data: memoryview, rows: Rows, expect_offset: int | None = None) -> range:

@@ -294,12 +294,12 @@ class Segment:
     @property
     def storage(self) -> Storage:
         """The bytes."""
-        return self._data.storage
+        return (self._open or self._load()).storage
 
     @property
     def index(self) -> SegmentIndex:
         """The indexes in memory."""
-        return self._data.index
+        return (self._open or self._load()).index
 
     @property
     def is_loaded(self) -> bool:

@@ -4,28 +4,41 @@
 names a file, offsets and byte positions, so that a task opens one file and nothing else: it need not list the
 directory, nor walk through the segment that is still being written. `read` checks every batch, as all reading does.
 
-A slice is a promise about offsets; the file is a hint. If the segment was replaced or is gone since (compaction,
-merging, trimming), `read` goes through the log as it is now, from the offset that it had reached: the same records, or
-`OffsetOutOfRange` if they were dropped.
+**A slice is proven.** It carries the leader epoch in which it was planned (see epochs.py). Whoever reads it gets every
+record with an offset from its start to its end, or `DataLoss`:
+
+    what `read` finds                                       what it does
+    each offset in a batch of its epoch or an earlier one   gives the records; batches that compaction has emptied count
+    the file is gone, or is another one now                 goes through the log as it is now, from the offset reached
+    the log starts after it                                 `DataLoss`: retention or `trim` has dropped records
+    its epoch has ended before the end of the slice         `DataLoss`: the log was cut off there, whatever it holds now
+    a batch that is damaged                                 `CorruptBatch`
+    no permission, no file handles, no such directory       `StorageError`: nothing is known about the records
 """
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
-from ..batch.header import BASE, COUNT, LAST
+from ..batch.header import BASE, COUNT, LAST, LEADER_EPOCH
 from ..config import LogConfig
-from ..errors import CorruptBatch, StorageError
+from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, StorageError
 from ..storage import Directory
 from .log import Log
 from .segment import Chunk, Segment
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: How often an end that seems to be lost is looked at again, and after how long: a writer may be replacing files.
+_RETRIES, _DOUBT_S = 10, 0.002
+#: How often reading starts again because records were dropped under it.
+_RESTARTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +52,8 @@ class Slice:
     end_offset: int
     start_position: int
     end_position: int
+    #: The leader epoch that the end was read in: no batch of a later one belongs to the slice. -1: unknown.
+    epoch: int = -1
 
     @property
     def size_bytes(self) -> int:
@@ -47,38 +62,86 @@ class Slice:
 
 
 def plan(
-    log: Log, start: int, end: int, *, target_bytes: int | None = None, max_records: int | None = None
+    log: Log,
+    start: int,
+    end: int,
+    *,
+    epoch: int | None = None,
+    target_bytes: int | None = None,
+    max_records: int | None = None,
 ) -> list[Slice]:
-    """Slices for all offsets from `start` to `end`, in order; each at most about `target_bytes`, or so many records."""
+    """Slices for all offsets from `start` to `end`, in order; each at most about `target_bytes`, or so many records.
+
+    `epoch` is the leader epoch in which `end` was looked up; without it, the current one. `DataLoss` if the log does
+    not hold all of that range in this epoch.
+    """
+    epoch = log.leader_epoch if epoch is None else epoch
+    if start >= end:
+        return []
+    if (last := proven_end(log, epoch, end)) < end:
+        raise _cut_off(log.path, max(start, last), end, last)
+    segments = log.segment_set.all
+    if start < segments[0].base_offset:
+        raise _dropped(log.path, start, min(segments[0].base_offset, end))
     found: list[Slice] = []
-    for segment in log.segment_set.all:
-        first, last = max(start, segment.base_offset), min(end, segment.next_offset)
+    # A segment reaches to the next one, whatever could be read of it: reading will tell what is wrong.
+    limits = [*(segment.base_offset for segment in segments[1:]), segments[-1].next_offset]
+    for segment, limit in zip(segments, limits, strict=True):
+        first, last = max(start, segment.base_offset), min(end, limit)
         if first < last:
-            found.extend(_cut(segment, first, last, target_bytes, max_records))
+            found.extend(_cut(segment, first, last, epoch, target_bytes, max_records))
+    if limits[-1] < end:
+        raise _cut_off(log.path, max(start, limits[-1]), end, limits[-1])
     return found
 
 
-def _cut(segment: Segment, start: int, end: int, target_bytes: int | None, max_records: int | None) -> Iterator[Slice]:
+def proven_end(log: Log, epoch: int, end: int) -> int:
+    """How far the offsets below `end` are still those of a leader epoch: `end`, or where the epoch has ended before.
+
+    An earlier end is looked at again before it is believed, because a writer that is just replacing files may make a
+    log look shorter for a moment.
+    """
+    for _ in range(_RETRIES):
+        if log.epoch_end(epoch) >= end:
+            return end
+        time.sleep(_DOUBT_S)
+    return min(log.epoch_end(epoch), end)
+
+
+def _cut_off(path: str, first: int, end: int, at: int) -> DataLoss:
+    return DataLoss(
+        f"offsets {first} to {end - 1} of {path} are gone: the log has lost its records from offset {at} on since then "
+        "(a power cut, or truncate); newer records may have the same offsets"
+    )
+
+
+def _dropped(path: str, first: int, end: int) -> DataLoss:
+    return DataLoss(f"offsets {first} to {end - 1} of {path} are gone (retention or trim)")
+
+
+def _cut(
+    segment: Segment, start: int, end: int, epoch: int, target_bytes: int | None, max_records: int | None
+) -> Iterator[Slice]:
     whole = (start, end) == (segment.base_offset, segment.next_offset)
     fits = target_bytes is None or segment.size <= target_bytes
     if whole and fits and (max_records is None or end - start <= max_records):
-        yield _slice(segment, start, end, 0, segment.size)
+        yield _slice(segment, start, end, epoch, 0, segment.size)
         return
     try:
-        found = list(_cut_by_index(segment, start, end, target_bytes, max_records))
+        found = list(_cut_by_index(segment, start, end, epoch, target_bytes, max_records))
     except StorageError:  # dropped or replaced since the log was looked at: reading will find out what is left of it
-        found = [_slice(segment, start, end, 0, segment.size)]
+        found = [_slice(segment, start, end, epoch, 0, segment.size)]
     yield from found
 
 
 def _cut_by_index(
-    segment: Segment, start: int, end: int, target_bytes: int | None, max_records: int | None
+    segment: Segment, start: int, end: int, epoch: int, target_bytes: int | None, max_records: int | None
 ) -> Iterator[Slice]:
     loaded = segment.is_loaded
     bounds = _boundaries(segment, start, end, target_bytes, max_records)
     for first, last in pairwise(bounds):
         begin = segment.index.bounds(first, segment.size)[0]
-        yield _slice(segment, first, last, begin, segment.index.bounds(last - 1, segment.size)[1])
+        yield _slice(segment, first, last, epoch, begin, segment.index.bounds(last - 1, segment.size)[1])
     if not loaded and segment.sealed:
         segment.unload()
 
@@ -106,14 +169,26 @@ def _boundaries(segment: Segment, start: int, end: int, target_bytes: int | None
     return [*finer, end]
 
 
-def _slice(segment: Segment, start: int, end: int, begin: int, stop: int) -> Slice:
-    return Slice(segment.name, segment.base_offset, segment.sealed, start, end, begin, stop)
+def _slice(segment: Segment, start: int, end: int, epoch: int, begin: int, stop: int) -> Slice:
+    return Slice(segment.name, segment.base_offset, segment.sealed, start, end, begin, stop, epoch)
+
+
+def fail(loss: DataLoss) -> Never:
+    """What `read` does about records that are gone, if nobody says otherwise."""
+    raise loss
 
 
 def read(
-    directory: Directory, piece: Slice, config: LogConfig, *, columns: Sequence[str], batch_rows: int
+    directory: Directory,
+    piece: Slice,
+    config: LogConfig,
+    *,
+    columns: Sequence[str],
+    batch_rows: int,
+    lost: Callable[[DataLoss], None] = fail,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a slice as Arrow batches."""
+    """The records of a slice as Arrow batches: all of them, or `DataLoss`. If `lost` is given, it is called instead of
+    raising, and reading goes on with what is left of the slice."""
     reached = piece.start_offset
     try:
         for batch, following in _read_file(directory, piece, config, columns):
@@ -124,8 +199,53 @@ def read(
     except (StorageError, CorruptBatch):
         pass  # replaced since, or really damaged: the log as it is now will tell
     if reached < piece.end_offset:
-        log = Log.open(directory, config, mode="r")
-        yield from log.scan_arrow(reached, piece.end_offset, batch_rows, columns=columns)
+        rest = replace(piece, start_offset=reached)
+        yield from _read_log(directory, rest, config, columns, batch_rows, lost)
+
+
+def _read_log(
+    directory: Directory,
+    piece: Slice,
+    config: LogConfig,
+    columns: Sequence[str],
+    batch_rows: int,
+    lost: Callable[[DataLoss], None],
+) -> Iterator[pa.RecordBatch]:
+    """The records of a slice from the log as it is now.
+
+    An epoch's end only ever moves down. So if it is not below the slice's end after everything was read, nothing was
+    cut off before or meanwhile.
+    """
+    log = Log.open(directory, config, mode="r")
+    segments = log.segment_set
+    reached, last = piece.start_offset, piece.end_offset
+    try:
+        for _ in range(_RESTARTS):
+            reached, last = _left(log, piece, reached, lost)
+            if reached >= last:
+                return
+            try:
+                yield from log.scan_arrow(reached, last, batch_rows, columns=columns)
+                break
+            except OffsetOutOfRange as error:  # dropped or cut off while it was read
+                reached = max(error.requested, reached)
+        else:
+            raise _dropped(log.path, reached, last)
+        if (end := proven_end(log, piece.epoch, last)) < last:
+            lost(_cut_off(log.path, end, last, end))
+    finally:
+        segments.close()  # not the log, which would close the caller's directory
+
+
+def _left(log: Log, piece: Slice, reached: int, lost: Callable[[DataLoss], None]) -> tuple[int, int]:
+    """What the log still holds of a slice from `reached` on: (first, end)."""
+    last = proven_end(log, piece.epoch, piece.end_offset)
+    if last < piece.end_offset:
+        lost(_cut_off(log.path, max(reached, last), piece.end_offset, last))
+    first = max(reached, log.lowest_offset)
+    if reached < min(first, last):
+        lost(_dropped(log.path, reached, min(first, last)))
+    return first, last
 
 
 def _read_file(
@@ -146,7 +266,7 @@ def _read_file(
             wanted = _wanted(chunk, piece)
             if wanted is None:
                 continue
-            if int(wanted.rows[0, BASE]) > reached:
+            if int(wanted.rows[0, BASE]) > reached or _is_later(wanted, piece):
                 raise CorruptBatch(f"offset {reached} is not where it was", path=segment.path, position=chunk.origin)
             reached = int(wanted.rows[-1, LAST]) + 1
             if wanted.rows[:, COUNT].any():
@@ -176,3 +296,8 @@ def _wanted(chunk: Chunk, piece: Slice) -> Chunk | None:
     rows = chunk.rows
     rows = rows[(rows[:, LAST] >= piece.start_offset) & (rows[:, BASE] < piece.end_offset)]
     return Chunk(chunk.view, rows, chunk.origin) if len(rows) else None
+
+
+def _is_later(chunk: Chunk, piece: Slice) -> bool:
+    """Whether a batch was appended in a leader epoch after that of the slice."""
+    return piece.epoch >= 0 and bool(chunk.rows[:, LEADER_EPOCH].max() > piece.epoch)

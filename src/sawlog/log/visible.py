@@ -29,6 +29,7 @@ class VisibleEnd:
     def __init__(self, directory: Directory, segments: SegmentSet) -> None:
         self._segments = segments
         self._published: Published | None = open_published(directory, VISIBLE, create=True)
+        self._store = _nowhere if self._published is None else self._published.store
         #: What readers in other processes were told before this writer came; None: they see every whole batch.
         self.before = None if self._published is None else self._published.load()
 
@@ -36,12 +37,16 @@ class VisibleEnd:
         """Let everybody read up to `offset`, and know the epoch."""
         segments = self._segments
         segments.visible_offset = offset
-        if self._published is not None:
-            self._published.store(offset, epoch)
+        self._store(offset, epoch)
         if segments.waiting:
             segments.wake()
 
     def close(self) -> None:
         """Give up the handle; what is published stays."""
+        self._store = _nowhere
         if self._published is not None:
             self._published.close()
+
+
+def _nowhere(first: int, second: int) -> None:
+    """Where nothing can be published, readers in other processes believe every whole batch."""

@@ -1,32 +1,52 @@
-"""Which partitions a query reads, and from where to where: options against a store as it is now."""
+"""Which partitions a query reads, and from where to where: options against a store as it is now.
+
+Everything here and in the tasks opens the store through `open_store` and `open_for_task`, which a test may replace.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal
 
 from ..errors import InvalidConfig, TopicNotFound
+from ..storage import Directory
 from ..topics.store import Store
 from ..topics.topic import Topic
-from .options import EARLIEST, LATEST, Offsets, Point, ReadOptions
-
-Share = tuple[str, int]
+from .losses import Losses
+from .options import EARLIEST, LATEST, Point, ReadOptions
+from .positions import Position, Positions, Share
 
 _logger = logging.getLogger("sawlog.spark")
 
 
-def open_store(path: str) -> Store:
-    """The store, to read."""
+def open_store(path: str, mode: Literal["w", "r"] = "r") -> Store:
+    """The store, beside the driver: to read, or, for the progress of a group, to write without upkeep."""
+    return Store.open(path, mode, upkeep_interval_s=None)
+
+
+def open_for_task(path: str) -> Store:
+    """The store, in a task, which may run on another machine: to read."""
     return Store.open(path, "r")
 
 
+def partition_directory(topic: Topic, number: int) -> Directory:
+    """The directory of a partition, without opening its log, which takes longer than most tasks have.
+    `TopicNotFound` if the topic was deleted or recreated."""
+    return topic._catalog.partition(topic._entry, number)
+
+
 class Places:
-    """The partitions of a subscription. Topics are looked at anew each time; logs stay open."""
+    """The partitions of a subscription. Topics are looked up again each time; logs stay open."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._missed: set[str] = set()
         self.store = open_store(options.path)
+        #: What happens if records are gone.
+        self.losses = Losses(fail=options.fail_on_data_loss)
 
     def close(self) -> None:
         """Let go of the store."""
@@ -67,15 +87,14 @@ class Places:
                 self._miss(TopicNotFound(f"option assign: {said}"), lost_ok)
         return found
 
-    def ends(self, *, lost_ok: bool = False) -> Offsets:
-        """Where each partition ends now."""
-        made: Offsets = {}
-        for topic, number in self.shares(lost_ok=lost_ok):
-            made.setdefault(topic.name, {})[number] = topic.partition(number).next_offset
-        return made
+    def positions(self, shares: Iterable[tuple[Topic, int]]) -> Positions:
+        """Where these partitions end now."""
+        found = list(shares)
+        at = {(topic.name, number): Position(*topic.partition(number).position()) for topic, number in found}
+        return Positions(at, {topic.name: topic.id for topic, _ in found}, self.store.id)
 
-    def resolve(self, point: Point, *, ending: bool = False) -> Offsets:
-        """A point as an offset of every partition."""
+    def resolve(self, point: Point, *, ending: bool = False) -> Positions:
+        """A point as a position of every partition."""
         each = {(topic, number): value for topic, number, value in point.each}
         shares = self.shares()
         unknown = each.keys() - {(topic.name, number) for topic, number in shares}
@@ -84,14 +103,17 @@ class Places:
             raise InvalidConfig(
                 f"option {point.option}: partition {which} of {name!r} is not among those that are read"
             )
-        made: Offsets = {}
-        for topic, number in shares:
-            made.setdefault(topic.name, {})[number] = self._resolve(topic, number, point, each, ending)
-        return made
+        ends = self.positions(shares)  # first: an epoch that begins after this is a later history
+        at = {
+            (topic.name, number): self._resolve(topic, number, point, each, ends.at[topic.name, number], ending)
+            for topic, number in shares
+        }
+        return replace(ends, at=at)
 
-    def _resolve(self, topic: Topic, number: int, point: Point, each: dict[Share, int], ending: bool) -> int:
-        log = topic.partition(number)
-        end, lowest = log.next_offset, log.lowest_offset
+    def _resolve(
+        self, topic: Topic, number: int, point: Point, each: dict[Share, int], end: Position, ending: bool
+    ) -> Position:
+        lowest = Position(topic.partition(number).lowest_offset, end.epoch)
         given = each.get((topic.name, number))
         if point.kind in ("time", "times"):
             moment = point.time_ms if point.kind == "time" else given
@@ -101,18 +123,18 @@ class Places:
             return end
         if point.kind == "earliest" or given in (None, EARLIEST):
             return lowest
-        if given > end:
+        if given > end.offset:
             raise InvalidConfig(
                 f"option {point.option}: offset {given} of partition {number} of {topic.name!r} is not there yet; "
-                f"the next record will get {end}"
+                f"the next record will get {end.offset}"
             )
-        return given
+        return Position(given, end.epoch)
 
-    def _at(self, topic: Topic, number: int, moment: int, end: int, ending: bool) -> int:
+    def _at(self, topic: Topic, number: int, moment: int, end: Position, ending: bool) -> Position:
         found = topic.partition(number).offset_at(moment)
-        if found >= end and not ending and self._options.later_than_all == "error":
+        if found >= end.offset and not ending and self._options.later_than_all == "error":
             raise InvalidConfig(
                 f"partition {number} of {topic.name!r} has no record from time {moment} on; "
                 "startingOffsetsByTimestampStrategy=latest would start at its end"
             )
-        return min(found, end)
+        return Position(min(found, end.offset), end.epoch)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..batch.kernel import SLOTS_BYTES, Slots
@@ -43,6 +44,9 @@ _TRIES = 100
 class PublishedFile:
     """See the module's head. `handle` is open to write if `writable`; it is closed here."""
 
+    #: Replace both numbers: into the mapped page, or by a write.
+    store: Callable[[int, int], None]
+
     def __init__(self, handle: Handle, *, writable: bool) -> None:
         self._handle: Handle | None = None
         self._slots: Slots
@@ -57,19 +61,19 @@ class PublishedFile:
             view = memoryview(mmap.mmap(handle.fd, _SIZE, access=access, **_UNTRACKED))
             handle.close()
             self._slots = Slots(view[_SLOTS_AT:], _secret(), writable)
+            self.store = self._slots.store  # at every append: not through a call of ours
         else:
             self._handle = handle
             self._copy = bytearray(os.pread(handle.fd, SLOTS_BYTES, _SLOTS_AT).ljust(SLOTS_BYTES, b"\0"))
             self._slots = Slots(memoryview(self._copy), _secret(), True)
+            self.store = self._write
 
-    def store(self, first: int, second: int) -> None:
-        """Into the mapped page, or by a write that a full disk may refuse: then readers see the numbers before."""
-        if self._handle is None:
-            self._slots.store(first, second)
-            return
+    def _write(self, first: int, second: int) -> None:
+        """A write that a full disk may refuse: then readers see the numbers before."""
         try:
             self._refresh()
             self._slots.store(first, second)
+            assert self._handle is not None
             os.pwrite(self._handle.fd, self._copy, _SLOTS_AT)
         except OSError:
             pass
@@ -97,6 +101,7 @@ class PublishedFile:
         if self._handle is not None:
             self._handle.close()
         self._handle, self._slots = None, Slots(memoryview(bytearray(SLOTS_BYTES)), _secret(), True)
+        self.store = self._slots.store
 
 
 def is_published(fd: int) -> bool:
