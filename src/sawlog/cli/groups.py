@@ -166,8 +166,8 @@ def _moves(
             else:
                 if before is None:
                     continue  # by a number of records from nowhere: there is nothing to move
-                target = min(max(before + by, log.lowest_offset), log.next_offset)
-            lag = log.next_offset - target
+                target = min(max(before + by, log.lowest_offset), log.visible_offset)
+            lag = log.visible_offset - target
             moves.append({"topic": name, "partition": number, "committed": before, "to": target, "lag": lag})
     return moves
 

@@ -18,8 +18,10 @@ import typer
 from ..batch.header import HEADER_BYTES, BatchHeader
 from ..errors import CorruptFile
 from ..log.checkpoint import Checkpoint
-from ..log.names import CHECKPOINT, INDEX, LOG, PRODUCERS, TIME_INDEX
+from ..log.epochs import Epochs
+from ..log.names import CHECKPOINT, INDEX, LEADER_EPOCHS, LOG, PRODUCERS, TIME_INDEX, VISIBLE
 from ..log.producers import ProducerState
+from ..storage import FileDirectory
 from . import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of
 from .options import Output
@@ -35,6 +37,7 @@ _BATCH_COLUMNS = [
     Column("base_offset", "first"),
     Column("last_offset", "last"),
     Column("records"),
+    Column("leader_epoch", "epoch"),
     Column("codec"),
     Column("base_timestamp", "first time", shown_time),
     Column("max_timestamp", "newest", shown_time),
@@ -52,16 +55,20 @@ _MACHINE_COLUMNS = [
 
 def inspect(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A .log, .index, .timeindex, checkpoint or producers file.")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A .log, .index, .timeindex, checkpoint, leader-epoch-checkpoint, visible or producers file.",
+        ),
     ],
     records: Annotated[bool, typer.Option("--records", help="Show the records of each batch as well.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """Show what is in a file of a log: batch by batch, with the first bad byte marked.
 
-    Every batch gets a line: position, size, offsets, records, codec, times, producer, and whether its checksum is
-    right. At damage a hex dump shows the first bad byte, and reading goes on behind it. Exits with 4 if there was
-    damage.
+    Every batch gets a line: position, size, offsets, records, leader epoch, codec, times, producer, and whether its
+    checksum is right. At damage a hex dump shows the first bad byte, and reading goes on behind it. Exits with 4 if
+    there was damage.
 
     \b
     Examples:
@@ -69,6 +76,7 @@ def inspect(
       sawlog inspect 00000000000000000000.log --records
       sawlog inspect 00000000000000000000.index
       sawlog inspect checkpoint --output json
+      sawlog inspect leader-epoch-checkpoint
     """
     printer = Printer(output)
     if file.is_dir():
@@ -77,6 +85,10 @@ def inspect(
         good = _inspect_checkpoint(file, printer)
     elif file.name == PRODUCERS:
         good = _inspect_producers(file, printer)
+    elif file.name == LEADER_EPOCHS:
+        good = _inspect_epochs(file, printer)
+    elif file.name == VISIBLE:
+        good = _inspect_visible(file, printer)
     elif file.suffix in (INDEX, TIME_INDEX):
         good = _inspect_index(file, printer)
     else:
@@ -178,6 +190,7 @@ def _batch_row(batch: Batch) -> dict[str, Any]:
         "base_offset": header.base_offset,
         "last_offset": header.last_offset,
         "records": header.count,
+        "leader_epoch": header.leader_epoch,
         "codec": batch.codec,
         "base_timestamp": header.base_timestamp,
         "max_timestamp": header.max_timestamp,
@@ -307,8 +320,34 @@ def _inspect_checkpoint(file: Path, printer: Printer) -> bool:
             "segment": found.segment,
             "position": found.position,
             "log_start": found.log_start,
+            "leader_epoch": found.leader_epoch,
         }
     )
+    return True
+
+
+def _inspect_epochs(file: Path, printer: Printer) -> bool:
+    try:
+        found = Epochs.decode(file.read_bytes(), str(file))
+    except CorruptFile as error:
+        note(f"{error}; opening the log for writing rebuilds it from the batches")
+        return False
+    rows = [{"leader_epoch": epoch, "start_offset": start} for epoch, start in found.entries]
+    printer.rows(rows, [Column("leader_epoch", "epoch"), Column("start_offset", "first offset")])
+    return True
+
+
+def _inspect_visible(file: Path, printer: Printer) -> bool:
+    directory = FileDirectory(file.parent, create=False)
+    try:
+        found = directory.published(file.name)
+        numbers = None if found is None else found.load()
+    finally:
+        directory.close()
+    if numbers is None:
+        note(f"{file}: written before this machine was started, or elsewhere; readers believe every whole batch")
+        return True
+    printer.item({"visible_offset": numbers[0], "leader_epoch": numbers[1]})
     return True
 
 

@@ -199,25 +199,29 @@ def _records(
 ) -> Iterator[Found]:
     """The records of a span, place after place; then, if there is an `idle` to call before waiting, the ones that
     come."""
-    positions = []
+    positions: list[tuple[int, int]] = []  # how far each place was read, and in which leader epoch
     for place in places:
+        epoch = place.log.leader_epoch
         start, end = resolve(span, place.log)
         yield from _scan(place, start, end, damage)
-        positions.append(end)
+        positions.append((end, epoch))
     if idle is None or span.end is not None:
         return
     wait = _POLL_S
     while True:
         came = False
         for number, place in enumerate(places):
-            end = place.log.next_offset
-            if end < positions[number]:
-                note(f"{place.name}: offsets from {end} on were taken back; going on there")
-                positions[number] = end
-            if end > positions[number]:
+            now = place.log.position()
+            reached = positions[number][0]
+            kept = place.log.epoch_end(positions[number][1])
+            if kept < reached:
+                note(f"{place.name}: offsets from {kept} on were taken back; going on there")
+                reached = kept
+            if now[0] > reached:
                 came = True
-                yield from _scan(place, positions[number], end, damage)
-                positions[number] = end
+                yield from _scan(place, reached, now[0], damage)
+            if now[0] != reached or kept < positions[number][0]:
+                positions[number] = now
         if came:
             wait = _POLL_S
             continue

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from ..batch.compression import CODECS, check_level
 from ..batch.text import parse_json
 from ..errors import InvalidConfig
+from .positions import RESERVED
 
 #: The columns in their order; `headers` only with includeHeaders.
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -67,9 +68,6 @@ EARLIEST, LATEST = -2, -1
 #: Tasks are bound by their CPU. Against Kafka's default, 3, this takes half the time (random text) to two thirds (JSON)
 #: for 0 to 4 % more bytes; upkeep can pack old segments tighter (`recompress.after.ms`).
 ZSTD_LEVEL = 1
-
-#: Offsets of partitions: {topic: {partition: offset}}.
-Offsets = dict[str, dict[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +226,7 @@ class _Given:
         made: list[tuple[str, int, int]] = []
         if not isinstance(found, dict):
             raise self.wrong(name)
+        found.pop(RESERVED, None)  # it was copied from a checkpoint
         for topic, numbers in found.items():
             if not isinstance(numbers, dict):
                 raise self.wrong(name)

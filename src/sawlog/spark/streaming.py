@@ -8,6 +8,9 @@ first micro-batch is done. Without a `groupId` a restart in that moment is notic
 Progress is shown as the group's offsets, so that lag can be seen, and is no acknowledgement: nothing is ever deleted
 because of it. Spark's `commit` comes one micro-batch late, so it is shown when Spark asks for more from there.
 
+What Spark keeps has a form of its own (positions.py), and is checked before it is used (ranges.py): records that are gone,
+or that others have replaced, are noticed.
+
 This object lives in a process beside the driver for as long as the query runs; copies of it read in the tasks.
 """
 
@@ -15,27 +18,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ..errors import SawlogError, TopicNotFound
+from ..errors import DataLoss, SawlogError, TopicNotFound
 from ..topics import documents
 from ..topics.members import group_directory
 from ..topics.store import Store
-from .options import Offsets, Point, ReadOptions
+from ..topics.topic import Topic
+from . import places as _places
+from .options import Point, ReadOptions
 from .places import Places
-from .reading import DataLoss, plan, read
+from .planning import plan
+from .positions import Json, Position, Positions, Share
+from .ranges import starts, still_there
+from .reading import read
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _logger = logging.getLogger("sawlog.spark")
-
-#: As Spark keeps them: {"orders": {"0": 1200}}.
-Json = dict[str, dict[str, int]]
 
 _START = "start"
 
@@ -48,7 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = tuple(columns)
         self._places: Places | None = None
         self._initial: Json | None = None
-        self._target: Offsets | None = None
+        self._target: Positions | None = None
         self._store: Store | None = None
         self._shown: Json | None = None
         self._triggered_s = 0.0
@@ -75,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if moves and self._options.group is not None:
                 self._initial = self._kept_start(self._options.group, start)
             else:
-                self._initial = _as_json(self.places.resolve(start))
+                self._initial = self.places.resolve(start).to_json()
         return self._initial
 
     def _kept_start(self, group: str, start: Point) -> Json:
@@ -87,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if directory.exists(_START):
                     kept: Json = documents.load(directory, _START)
                     return kept
-                found = _as_json(self.places.resolve(start))
+                found = self.places.resolve(start).to_json()
                 documents.store(directory, _START, found)
                 return found
             finally:
@@ -109,7 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _writable(self) -> Store:
         if self._store is None:
-            self._store = Store.open(self._options.path, upkeep_interval_s=None)
+            self._store = _places.open_store(self._options.path, "w")
         return self._store
 
     # --- how much at a time
@@ -121,39 +126,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is all that this run reads."""
-        self._target = self._ends()
+        self._target = self.places.positions(self._shares())
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """Up to where the next micro-batch goes."""
+        """Up to where the next micro-batch goes; `start` itself if there is nothing to read."""
         if start != self._initial:  # Spark asks for more from there when everything before it is done
             self._show(start)
-        began = _from_json(start)
-        ends = self._target if self._target is not None else self._ends()
-        ends = {topic: dict(each) for topic, each in ends.items()}
-        for topic, each in began.items():
-            for number, offset in each.items():
-                end = ends.setdefault(topic, {}).setdefault(number, offset)  # what was read is not forgotten
-                if end < offset:
-                    each[number] = self._start_again(topic, number, offset, end)
-        behind = _behind(began, ends)
-        if self._waits(sum(behind.values())):
+        before, shares = Positions.from_json(start), self._shares()
+        if self._target is None:
+            ends = self.places.positions(shares)
+        else:
+            ends = still_there(self.places, self._target, shares)
+        began, begun = starts(self.places, before, shares, ends)
+        ahead = {share: max(end.offset - began[share], 0) for share, end in ends.at.items()}
+        if self._waits(sum(ahead.values())):
             return start
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        if most is not None and sum(behind.values()) > most:
-            shares = _shared_out(behind, most)
-            ends = _added(began, ends, behind, shares)
-        return _as_json(ends)
-
-    def _start_again(self, topic: str, number: int, offset: int, end: int) -> int:
-        """Where to go on in a partition that is shorter than what was read of it."""
-        said = (
-            f"partition {number} of {topic!r} was read up to {offset} and ends at {end} now: it was cut off, or the "
-            "topic was deleted and made anew"
-        )
-        if self._options.fail_on_data_loss:
-            raise DataLoss(f"{said}; failOnDataLoss=false would go on at its beginning")
-        _logger.warning("%s; going on at its beginning", said)
-        return self.places.store.topic(topic).partition(number).lowest_offset
+        if isinstance(limit, ReadMaxRows) and sum(ahead.values()) > limit.max_rows:
+            ahead = _shared_out(ahead, limit.max_rows)
+        moved = {share: Position(began[share] + n, ends.at[share].epoch) for share, n in ahead.items() if n}
+        return before.after(moved, ends, begun).to_json() if moved else start
 
     def _waits(self, available: int) -> bool:
         """Whether there is too little for now, by minOffsetsPerTrigger and maxTriggerDelay."""
@@ -168,43 +159,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._triggered_s = now
         return False
 
-    def _ends(self) -> Offsets:
-        """Where everything ends now; a topic that is gone is an error, or left out."""
+    def _shares(self) -> list[tuple[Topic, int]]:
+        """All partitions that there are now; a topic that is gone is an error, or left out."""
         try:
-            return self.places.ends(lost_ok=not self._options.fail_on_data_loss)
+            return self.places.shares(lost_ok=not self._options.fail_on_data_loss)
         except TopicNotFound as error:
-            raise DataLoss(f"{error}; failOnDataLoss=false would go on without it") from error
+            raise DataLoss(f"{error}. failOnDataLoss=false would warn instead: going on without it") from error
 
     def reportLatestOffset(self) -> Json:
-        """For the query's progress, where lag is seen."""
-        return _as_json(self._ends())
+        """For the query's progress, where lag is seen: offsets only."""
+        return self.places.positions(self._shares()).offsets()
+
+    @property
+    def positions_lost(self) -> int:
+        """How often records were gone, or replaced by others, since this run began."""
+        return self.places.losses.count
 
     # --- a micro-batch
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """The tasks of one micro-batch."""
-        began, ends = _from_json(start), _from_json(end)
-        for topic, each in ends.items():
-            for number, last in each.items():
-                if began.get(topic, {}).get(number, 0) > last:
-                    self._pass_over(began, topic, number, last, moved=start == self._initial)
-        try:
-            return plan(self.places, self._options, began, ends)
-        except TopicNotFound as error:
-            raise DataLoss(f"{error}; failOnDataLoss=false would go on without it") from error
-
-    def _pass_over(self, began: Offsets, topic: str, number: int, last: int, *, moved: bool) -> None:
-        """This micro-batch ends before it starts: either the query's start has moved, or the partition began anew."""
-        said = f"this micro-batch should go from {began[topic][number]} to {last} in partition {number} of {topic!r}"
-        if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"{said}: where the query starts is not what it was. A query that starts at latest or at a time needs "
-                f'a name for itself, .option("groupId", ...), to survive a restart in its first micro-batch. Remove '
-                f"its checkpoint to start anew"
-            )
-        _logger.warning("%s", said)
-        if not moved:
-            del began[topic][number]  # from its beginning
+        """The tasks of one micro-batch: for all of it, because Spark takes its end as read whatever they do."""
+        before, planned = Positions.from_json(start), Positions.from_json(end)
+        return plan(self.places, self._options, before, planned, moved=start == self._initial)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
@@ -221,14 +197,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         try:
             store = self._writable()
-            there = {name: store.topic(name).partitions for name in done if name in store}
-            offsets = {
-                (topic, number): at
-                for topic, each in _from_json(done).items()
-                for number, at in each.items()
-                if number < there.get(topic, 0)
-            }
-            store.groups.commit(group, offsets, metadata="spark")
+            offsets = _of_topics_in(store, Positions.from_json(done))
+            epochs = {share: position.epoch for share, position in offsets.items()}
+            store.groups.commit(
+                group,
+                {share: position.offset for share, position in offsets.items()},
+                metadata="spark",
+                epochs=epochs,
+            )
             self._forget_start(group)
             self._shown = done
         except SawlogError as error:
@@ -244,40 +220,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             store.close()
 
 
-def _as_json(offsets: Offsets) -> Json:
-    return {topic: {str(number): at for number, at in sorted(each.items())} for topic, each in sorted(offsets.items())}
-
-
-def _from_json(offsets: Json) -> Offsets:
-    return {topic: {int(number): at for number, at in each.items()} for topic, each in (offsets or {}).items()}
-
-
-def _behind(began: Offsets, ends: Offsets) -> dict[tuple[str, int], int]:
-    """How many offsets each partition has ahead of it."""
+def _of_topics_in(store: Store, positions: Positions) -> Mapping[Share, Position]:
+    """Those of partitions that are there now."""
+    there = {name: store.topic(name) for name in {topic for topic, _ in positions.at} if name in store}
     return {
-        (topic, number): max(last - began.get(topic, {}).get(number, 0), 0)
-        for topic, each in ends.items()
-        for number, last in each.items()
+        (name, number): position
+        for (name, number), position in positions.at.items()
+        if (topic := there.get(name)) is not None
+        and number < topic.partitions
+        and not positions.is_recreated(name, topic.id, store.id)
     }
 
 
-def _shared_out(behind: dict[tuple[str, int], int], most: int) -> dict[tuple[str, int], int]:
+def _shared_out(ahead: dict[Share, int], most: int) -> dict[Share, int]:
     """So many offsets in all, each partition in proportion to what it has, the largest remainders rounded up."""
-    total = sum(behind.values())
-    shares = {each: lag * most // total for each, lag in behind.items()}
+    total = sum(ahead.values())
+    shares = {each: lag * most // total for each, lag in ahead.items()}
     left = most - sum(shares.values())
-    for each in sorted(behind, key=lambda one: (-(behind[one] * most % total), one))[:left]:
+    for each in sorted(ahead, key=lambda one: (-(ahead[one] * most % total), one))[:left]:
         shares[each] += 1
     return shares
-
-
-def _added(
-    began: Offsets, ends: Offsets, behind: dict[tuple[str, int], int], shares: dict[tuple[str, int], int]
-) -> Offsets:
-    return {
-        topic: {
-            number: last - behind[topic, number] + min(shares[topic, number], behind[topic, number])
-            for number, last in each.items()
-        }
-        for topic, each in ends.items()
-    }

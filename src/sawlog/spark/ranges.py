@@ -1,0 +1,177 @@
+"""Ranges: what can still be read between positions that were looked up earlier.
+
+Spark plans a micro-batch, writes it down, reads it, perhaps again after a restart, and then takes its end as read,
+whatever came of it. So each position is checked against the store as it is now before it is used:
+
+    what is found                         failOnDataLoss=true   failOnDataLoss=false: a warning, and
+    a start beyond the end of its epoch   `DataLoss`            reading goes on at that end
+    a start without an epoch (version     `DataLoss`            reading goes on at the first record, because nobody knows
+      0.2) beyond the end of the log                            from where on the records are others
+    a planned end beyond that of its      `DataLoss`            what is there is read; the next micro-batch starts at the
+      epoch                                                     end of the epoch, because its start is beyond it
+    a start below the first record        `DataLoss`            reading goes on at the first record
+    another topic of that name, or        `DataLoss`            the new one is read from its first record; what was
+      another store                                             planned for the old one is gone
+
+So with failOnDataLoss=false, too, no record is skipped that is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import TopicNotFound
+from ..log import slices
+from ..log.log import Log
+from ..topics.topic import Topic
+from .places import Places
+from .positions import UNKNOWN, Position, Positions, Share
+
+_MOVED = (
+    "where the query starts is not what it was. A query that starts at latest or at a time needs a name for itself, "
+    '.option("groupId", ...), to survive a restart in its first micro-batch. Remove its checkpoint to start again'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets of one partition from `first` to `last`."""
+
+    topic: Topic
+    number: int
+    log: Log
+    first: int
+    last: Position
+
+
+def starts(
+    places: Places, before: Positions, shares: Sequence[tuple[Topic, int]], ends: Positions
+) -> tuple[dict[Share, int], dict[Share, Position]]:
+    """Where to go on in each partition that has an end; and the starts of those whose topic was recreated."""
+    began: dict[Share, int] = {}
+    begun: dict[Share, Position] = {}
+    read = {topic for topic, _ in before.at}
+    for topic, number in shares:
+        share = topic.name, number
+        if share not in ends.at:
+            continue
+        log, position, end = topic.partition(number), before.at.get(share), ends.at[share]
+        if topic.name in read and before.is_recreated(topic.name, topic.id, places.store.id):
+            _report_recreated(places, topic.name)
+            begun[share] = Position(log.lowest_offset, end.epoch)
+            began[share] = begun[share].offset
+        elif position is None:
+            began[share] = log.lowest_offset
+        elif position.epoch == end.epoch and position.offset <= end.offset:
+            began[share] = position.offset
+        else:
+            began[share] = _start(places, share, log, position)
+    return began, begun
+
+
+def still_there(places: Places, target: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
+    """Ends that were looked up earlier, as far as the store still has them."""
+    at: dict[Share, Position] = {}
+    for topic, number in shares:
+        share = topic.name, number
+        if share not in target.at:
+            continue  # new since then
+        if target.is_recreated(topic.name, topic.id, places.store.id):
+            _report_recreated(places, topic.name)
+            continue
+        at[share] = _end(places, share, topic.partition(number), target.at[share])
+    return Positions(at, {topic: target.topics[topic] for topic, _ in at}, target.store)
+
+
+class Ranges:
+    """What a batch or a micro-batch from `start` to `end` is to read.
+
+    A batch may start after its end: then there is nothing to read. A micro-batch may not: either its start has `moved`,
+    because it was looked up again after a restart, or the partition was shorter than what was read when it was planned.
+    """
+
+    def __init__(self, places: Places, start: Positions, end: Positions, *, moved: bool | None = None) -> None:
+        self._places = places
+        self._start = start
+        self._end = end
+        self._moved = moved
+
+    def of(self, share: Share) -> Range | None:
+        """What there is to read of a partition; None if nothing."""
+        name, number = share
+        start, end = self._start.at.get(share), self._end.at[share]
+        if start == end and not self._begins_again(name):
+            return None
+        try:
+            topic = self._places.store.topic(name)
+            if self._end.is_recreated(name, topic.id, self._places.store.id):
+                _report_recreated(self._places, name)
+                return None
+            log = topic.partition(number)
+        except TopicNotFound as error:
+            gone = f"records up to {end.offset - 1} of partition {number} of {name!r} are gone: {error}"
+            self._places.losses.report(gone, cause=error)
+            return None
+        if start is not None and self._start.is_recreated(name, topic.id, self._places.store.id):
+            _report_recreated(self._places, name)
+            start = None
+        first, last = self._checked(share, log, start, end)
+        return Range(topic, number, log, first, Position(last, end.epoch)) if first < last else None
+
+    def _begins_again(self, name: str) -> bool:
+        """Whether the end is in another topic, or another store, than the start."""
+        start, end = self._start, self._end
+        return start.is_recreated(name, end.topics.get(name, ""), end.store or "")
+
+    def _checked(self, share: Share, log: Log, start: Position | None, end: Position) -> tuple[int, int]:
+        last = _end(self._places, share, log, end).offset
+        lowest = log.lowest_offset
+        if start is None:
+            return lowest, last
+        first = _start(self._places, share, log, start)
+        if first > last and start.offset > end.offset and self._moved is not None:
+            said = f"this micro-batch should go from {start.offset} to {end.offset} in partition {share[1]} of"
+            then = "leaving it out" if self._moved else "going on at its first record"
+            self._places.losses.report(f"{said} {share[0]!r}: {_MOVED}", then)
+            return (last, last) if self._moved else (lowest, last)
+        if first < min(lowest, last):
+            said = f"records {first} to {min(lowest, last) - 1} of partition {share[1]} of {share[0]!r} are gone"
+            self._places.losses.report(f"{said} (retention or trim)")
+        return max(first, lowest), last
+
+
+def _start(places: Places, share: Share, log: Log, position: Position) -> int:
+    """Where to go on: the position, unless what was read before it is not there any more."""
+    end = slices.proven_end(log, position.epoch, position.offset)
+    if end >= position.offset:
+        return position.offset
+    said = f"partition {share[1]} of {share[0]!r} was read up to offset {position.offset}, and"
+    if position.epoch == UNKNOWN:
+        places.losses.report(f"{said} ends at {end} now: it was cut off, or recreated", "going on at its first record")
+        return log.lowest_offset
+    places.losses.report(
+        f"{said} has lost its records from offset {end} on since then (a power cut, or truncate); newer records may have "
+        "the same offsets",
+        f"going on at offset {end}",
+    )
+    return end
+
+
+def _end(places: Places, share: Share, log: Log, position: Position) -> Position:
+    """Up to where to read: a planned end, or what is there of it."""
+    end = slices.proven_end(log, position.epoch, position.offset)
+    if end < position.offset:
+        places.losses.report(
+            f"records {end} to {position.offset - 1} of partition {share[1]} of {share[0]!r} are gone: they were planned "
+            f"to be read, and the log has lost its records from offset {end} on since then (a power cut, or truncate)"
+        )
+    return Position(end, position.epoch)
+
+
+def _report_recreated(places: Places, topic: str) -> None:
+    places.losses.report(
+        f"the topic {topic!r} in {places.store.path} was deleted and recreated, or the store was; what was to be read of "
+        "the old one is gone",
+        "going on with the new one at its first record",
+    )
