@@ -133,7 +133,7 @@ class RecordRemoved(OffsetOutOfRange):
 
 
 class DataLoss(SawlogError):
-    """Records that were to be read are not there any more: dropped, cut off, or replaced by others with the same offsets.
+    """Records that were to be read are gone: dropped, cut off, or replaced by others with the same offsets.
 
     Raised by those who read a range that was planned before. They have read all of it, or they raise this.
     """

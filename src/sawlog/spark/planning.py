@@ -70,9 +70,7 @@ def _step(ranges: list[Range], options: ReadOptions) -> int:
     """How finely partitions are cut before pieces are put together."""
     step = min(LEAST_TASK_BYTES, options.max_partition_bytes or LEAST_TASK_BYTES)
     if options.min_partitions:
-        total = sum(
-            each.log.size_bytes * (each.last.offset - each.first) // max(len(each.log), 1) for each in ranges
-        )
+        total = sum(each.log.size_bytes * (each.last.offset - each.first) // max(len(each.log), 1) for each in ranges)
         step = min(step, total // options.min_partitions)
     return max(step, 1)
 

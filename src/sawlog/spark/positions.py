@@ -1,7 +1,7 @@
 """Positions: how far a query is in every partition, and in which history of it.
 
-Spark keeps them in its checkpoint, as JSON. The offsets are where Spark's Kafka source has them, so that tools that know
-those find them. Everything else is under one reserved key, which no topic can have as its name:
+Spark keeps them in its checkpoint, as JSON. The offsets are where Spark's Kafka source has them, so that tools that
+know those find them. Everything else is under one reserved key, which no topic can have as its name:
 
 ```
 {"orders": {"0": 1200, "1": 1180},

@@ -3,17 +3,17 @@
 Spark plans a micro-batch, writes it down, reads it, perhaps again after a restart, and then takes its end as read,
 whatever came of it. So each position is checked against the store as it is now before it is used:
 
-    what is found                         failOnDataLoss=true   failOnDataLoss=false: a warning, and
-    a start beyond the end of its epoch   `DataLoss`            reading goes on at that end
-    a start without an epoch (version     `DataLoss`            reading goes on at the first record, because nobody knows
-      0.2) beyond the end of the log                            from where on the records are others
-    a planned end beyond that of its      `DataLoss`            what is there is read; the next micro-batch starts at the
-      epoch                                                     end of the epoch, because its start is beyond it
-    a start below the first record        `DataLoss`            reading goes on at the first record
-    another topic of that name, or        `DataLoss`            the new one is read from its first record; what was
-      another store                                             planned for the old one is gone
+    what is found                         with failOnDataLoss=false, after a warning (with true: `DataLoss`)
+    a start beyond the end of its epoch   reading goes on at that end
+    a start without an epoch (version     reading goes on at the first record: nobody knows from where on the records are
+      0.2) beyond the end of the log        others
+    a planned end beyond that of its      what is there is read; the next micro-batch goes on at the end of the epoch,
+      epoch                                 because its start is beyond it
+    a start below the first record        reading goes on at the first record
+    another topic of that name, or        the new one is read from its first record; what was planned for the old one is
+      another store                         left out
 
-So with failOnDataLoss=false, too, no record is skipped that is in the log.
+So no record is skipped that is in the log and was to be read.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def _start(places: Places, share: Share, log: Log, position: Position) -> int:
         places.losses.report(f"{said} ends at {end} now: it was cut off, or recreated", "going on at its first record")
         return log.lowest_offset
     places.losses.report(
-        f"{said} has lost its records from offset {end} on since then (a power cut, or truncate); newer records may have "
-        "the same offsets",
+        f"{said} has lost its records from offset {end} on since then (a power cut, or truncate); newer records may "
+        "have the same offsets",
         f"going on at offset {end}",
     )
     return end
@@ -163,15 +163,16 @@ def _end(places: Places, share: Share, log: Log, position: Position) -> Position
     end = slices.proven_end(log, position.epoch, position.offset)
     if end < position.offset:
         places.losses.report(
-            f"records {end} to {position.offset - 1} of partition {share[1]} of {share[0]!r} are gone: they were planned "
-            f"to be read, and the log has lost its records from offset {end} on since then (a power cut, or truncate)"
+            f"records {end} to {position.offset - 1} of partition {share[1]} of {share[0]!r} are gone: they were "
+            f"planned to be read, and the log has lost its records from offset {end} on since then (a power cut, or "
+            "truncate)"
         )
     return Position(end, position.epoch)
 
 
 def _report_recreated(places: Places, topic: str) -> None:
     places.losses.report(
-        f"the topic {topic!r} in {places.store.path} was deleted and recreated, or the store was; what was to be read of "
-        "the old one is gone",
+        f"the topic {topic!r} in {places.store.path} was deleted and recreated, or the store was; what was to be read "
+        "of the old one is gone",
         "going on with the new one at its first record",
     )

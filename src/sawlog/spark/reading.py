@@ -1,9 +1,10 @@
 """Reading: each task yields Arrow batches of a few megabytes, for all records that were planned for it.
 
-A task opens the store and makes sure that it is the one that the driver planned with, and each topic, too. Then it reads
-its slices: all of what they say, or `DataLoss` (see `sawlog.log.slices`). With failOnDataLoss=false records that are gone
-are left out, with a warning; everything else of the slice is read. Errors of the storage are raised in any case, because
-they say nothing about the records; so is another store at the same path, because the records are in the right one.
+A task opens the store and makes sure that it is the one that the driver planned with, and each topic, too. Then it
+reads its slices: all of what they say, or `DataLoss` (see `sawlog.log.slices`). With failOnDataLoss=false records that
+are gone are left out, with a warning; everything else of the slice is read. Errors of the storage are raised in any
+case, because they say nothing about the records; so is another store at the same path, because the records are in the
+right one.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class _Reading:
             found = self._store.id
             self._store.close()
             raise DataLoss(
-                f"{task.path} is not the store that this job was planned with, here: its id is {found}, not {task.store}. "
-                "Is another one mounted there on this machine?"
+                f"{task.path} is another store here than where this job was planned: its id is {found}, not "
+                f"{task.store}. Mount the same store at this path on all machines"
             )
 
     def __enter__(self) -> _Reading:

@@ -8,8 +8,8 @@ first micro-batch is done. Without a `groupId` a restart in that moment is notic
 Progress is shown as the group's offsets, so that lag can be seen, and is no acknowledgement: nothing is ever deleted
 because of it. Spark's `commit` comes one micro-batch late, so it is shown when Spark asks for more from there.
 
-What Spark keeps has a form of its own (positions.py), and is checked before it is used (ranges.py): records that are gone,
-or that others have replaced, are noticed.
+What Spark keeps has a form of its own (positions.py), and is checked before it is used (ranges.py): records that are
+gone, or that others have replaced, are noticed.
 
 This object lives in a process beside the driver for as long as the query runs; copies of it read in the tasks.
 """
