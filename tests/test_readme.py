@@ -25,6 +25,16 @@ def test_every_python_block_runs_after_the_ones_before_it(tmp_path: Path) -> Non
         assert done.stdout or "print" not in block
 
 
+@pytest.mark.parametrize("name", ["docs/visibility.md"])
+def test_python_blocks_of_a_page_run(name: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        command = [sys.executable, "-W", "error", "-c", block]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+
+
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"\bmake ([a-z-]+)", README))))
 def test_every_make_target_that_is_named_exists(command: str) -> None:
     assert re.search(rf"^{command}:", (ROOT / "Makefile").read_text(), re.MULTILINE)

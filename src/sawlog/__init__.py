@@ -83,7 +83,7 @@ from .topics.writer import TopicWriter
 #: `sawlog.open(path)`: a store of topics; see `Store.open`.
 open = Store.open
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "BaseMismatch",
