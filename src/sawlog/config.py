@@ -12,6 +12,8 @@ from typing import Any, Literal
 from .batch.compression import check_level, codec_id
 from .errors import InvalidConfig
 
+#: No log begins, or is let go on, after this offset: the kernel believes none from 2**62 on, and a batch spans some.
+MAX_OFFSET = 2**62 - 2**32
 #: Positions in Kafka's index files are signed 32-bit numbers, so a segment must end below this.
 MAX_SEGMENT_BYTES = 2**31 - 1
 
@@ -84,7 +86,7 @@ class LogConfig:
         _optional_at_least("segment_overflow_bytes", self.segment_overflow_bytes, 0)
         _optional_at_least("segment_age_ms", self.segment_age_ms, 1)
         _at_least("max_index_bytes", self.max_index_bytes, 16)
-        _between("initial_offset", self.initial_offset, 0, 2**63 - 2**32)
+        _between("initial_offset", self.initial_offset, 0, MAX_OFFSET)
         if self.durability not in ("always", "os") and not isinstance(self.durability, Interval):
             raise InvalidConfig(f'durability must be "always", "os" or an Interval, not {self.durability!r}')
         if not isinstance(self.compression, str):

@@ -86,7 +86,7 @@ _WRITING = (
     _mutant(
         "taken back, but not durably",
         "an append that failed is cut off, and a power cut brings it back (ours, once)",
-        (f"{_APPEND}.undo", "if isinstance(error, StorageError):", "if False:"),
+        (f"{_APPEND}.undo", "self.sync_held()", "pass"),
         by="errors",
     ),
     _mutant(
@@ -305,7 +305,7 @@ _REWRITING = (
     _mutant(
         "truncation keeps the watermark",
         "the log is cut, and the checkpoint still says that more was durable",
-        ("sawlog.log.truncation:truncate", "log.retreat((offset, target.base_offset, position))", "pass"),
+        (f"{_APPEND}.retreating", "if tail < self._durable_tail:", "if False:"),
     ),
     _mutant(
         "truncation not synced",
@@ -354,8 +354,8 @@ _STORING = (
         "the intent is removed before its batches are placed",
         (
             f"{_INTENTS}._place_all",
-            "for part, log in zip(intent.parts, logs, strict=True):",
-            "self._complete(intent)\n        for part, log in zip(intent.parts, logs, strict=True):",
+            "written = True",
+            "written = True\n        self._complete(intent)",
         ),
     ),
     _mutant(
@@ -385,4 +385,110 @@ _STORING = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*_WRITING, *_FILES, *_RECOVERING, *_READING, *_REWRITING, *_STORING)
+#: What is shown to readers, and which history a position belongs to.
+_SHOWING = (
+    _mutant(
+        "publish before sync",
+        "under `always` a record can be read when it is written, before it is durable (ours, once)",
+        (f"{_APPEND}.__init__", 'self._shows_written = config.durability != "always"', "self._shows_written = True"),
+        by="readers",
+    ),
+    _mutant(
+        "publish half an intent",
+        "each part of a transaction is shown when it is placed, while all of it may still be taken back",
+        ("sawlog.topics.intents:_enter", "held.enter_context(log.appending())", "held.enter_context(log.hold())"),
+        by="readers",
+    ),
+    _mutant(
+        "half an append visible",
+        "of an append that goes to several segments, each part counts when it is placed",
+        (
+            f"{_APPEND}._place_run",
+            "segment.index.add_rows(run, size - begin)",
+            "segment.index.add_rows(run, size - begin)\n"
+            "    held, self._open_appends = self._open_appends, 0\n"
+            "    self.appended()\n"
+            "    self._open_appends = held",
+        ),
+        by="readers",
+    ),
+    _mutant(
+        "epoch not durable before its first append",
+        "a new leader epoch is kept in memory until a checkpoint happens to be written",
+        (f"{_APPEND}.begin_epoch", "store_epochs(self.directory, epochs)", "pass"),
+        (f"{_APPEND}.begin_epoch", "self.save(clean=False)", "pass"),
+        by="readers",
+    ),
+    _mutant(
+        "position without epoch",
+        "a consumer commits an offset and not the leader epoch in which it has read (ours, once)",
+        (
+            "sawlog.topics.consumer:Consumer._committed",
+            'return Committed(offset, topic_id, "", now_ms(), member, epoch)',
+            'return Committed(offset, topic_id, "", now_ms(), member, -1)',
+        ),
+        by="readers",
+    ),
+    _mutant(
+        "Spark's position without epoch",
+        "the streaming source keeps offsets and not the leader epochs in which they were looked up (ours, once)",
+        (
+            "sawlog.spark.places:Places.positions",
+            "Position(*topic.partition(number).position())",
+            "Position(topic.partition(number).position()[0])",
+        ),
+        by="readers",
+    ),
+    _mutant(
+        "rewrite joins epochs",
+        "compaction and merging make one batch of batches of several leader epochs",
+        ("sawlog.log.rewrite:_Rebatch._enter_epoch", "if epoch != self._epoch:", "if self._epoch < 0:"),
+        ("sawlog.log.rewrite:_Rebatch._kinds", "rows[:, LEADER_EPOCH]]", "0 * rows[:, LEADER_EPOCH]]"),
+        by="readers",
+    ),
+    _mutant(
+        "truncation begins no epoch",
+        "records are cut off that somebody has read, and their offsets are given again in the same epoch",
+        ("sawlog.log.truncation:_begin_epoch", "if was_visible:", "if False:"),
+        by="readers",
+    ),
+    _mutant(
+        "unclean open begins no epoch",
+        "a log that has lost its end in a power cut goes on in the same epoch (ours, once)",
+        (
+            "sawlog.log.log:Log._lock",
+            "if not found.report.clean or not found.epochs_in_order:",
+            "if not found.epochs_in_order:",
+        ),
+        by="readers",
+    ),
+    _mutant(
+        "late leader announces an old end",
+        "whoever was syncing while the log was cut announces the end before the cut",
+        (
+            "sawlog.log.commit:GroupCommit._pass_on",
+            "if reached > self.durable_offset and self._led_at == self._retreats:",
+            "if reached > self.durable_offset:",
+        ),
+        by="threads",
+    ),
+    _mutant(
+        "visible end not lowered before a truncation",
+        "readers go on to be told the old end while the records before it are being cut off",
+        ("sawlog.log.commit:GroupCommit.retreat", "self._move(offset)", "self.durable_offset = offset"),
+        (f"{_APPEND}.retreating", "if self.segments.visible_offset > offset:", "if False:"),
+        by="readers",
+    ),
+    _mutant(
+        "range read short",
+        "a task that finds less than it was to read gives what it finds, and no error (ours, once)",
+        (
+            "sawlog.log.slices:_read_file",
+            "if reached < piece.end_offset:\n            raise",
+            "if False:\n            raise",
+        ),
+        by="readers",
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = (*_WRITING, *_FILES, *_RECOVERING, *_READING, *_REWRITING, *_STORING, *_SHOWING)

@@ -12,12 +12,13 @@ import fnmatch
 from sawlog.testing import enumerate_crashes
 from sawlog.testing.crashes import ENDINGS, Scenario
 
+from .readers import READERS
 from .report import Tally, say
 from .stores import STORES
 from .workloads import LOGS
 
 #: By the name that `--workload` takes.
-WORKLOADS = {**LOGS, **STORES}
+WORKLOADS = {**LOGS, **STORES, **READERS}
 #: After so many violations there is nothing new to be learnt.
 _ENOUGH = 25
 

@@ -4,9 +4,10 @@ A `Mutant` is a bug that somebody has really had: fragments of some functions' s
 compiled anew. If a fragment is not there any more, planting fails, so that a mutant cannot rot: it has to be brought up
 to date with the code, or given up on purpose.
 
-A *finder* is one of the laboratory's methods: crashes, errors, bits, threads, and the tests of the storages. Each
-mutant is given to each finder, in a process of its own, for some time. What finds what, how soon, is printed, and put
-into `docs/internals/testing.md` with `--write`. A mutant that nothing finds is a hole in the laboratory: an error.
+A *finder* is one of the laboratory's methods: crashes, errors, bits, threads, crashes with readers, and the tests of
+the storages. Each mutant is given to each finder, in a process of its own, for some time. What finds what, how soon, is
+printed, and put into `docs/internals/testing.md` with `--write`. A mutant that nothing finds is a hole in the
+laboratory: an error.
 
 `python -m tests.faults mutants` tries all of them; `--mutant` and `--with` choose. The list is in `bugs.py`.
 """
@@ -32,9 +33,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .report import Tally, say
+
+if TYPE_CHECKING:
+    from sawlog.testing import Workload
 
 TABLE = Path(__file__).resolve().parents[2] / "docs/internals/testing.md"
 _BEGIN, _END = "<!-- mutants: written by `make mutants` -->", "<!-- end of mutants -->"
@@ -145,10 +149,27 @@ Finder = Callable[[Counter, int], None]
 
 
 def crashes(count: Counter, seed: int) -> None:
-    """All workloads, few crashes of each at first, then more; one seed after the other."""
-    from sawlog.testing import Scenario, enumerate_crashes
-
+    """All workloads but those with readers, few crashes of each at first, then more; one seed after the other."""
     from .crashes import WORKLOADS
+    from .readers import READERS
+
+    # In some, much is decided by the seed: which call fails, who commits when.
+    seeds = {name: 6 if name.startswith(("failing", "store_commits")) else 2 for name in WORKLOADS}
+    kinds = [(kind, more) for name, kind in WORKLOADS.items() if name not in READERS for more in range(seeds[name])]
+    _enumerate(count, seed, kinds, (0.02, 0.1))
+
+
+def readers(count: Counter, seed: int) -> None:
+    """The workloads with readers, in the same way; where one crash takes as long as ten of the others."""
+    from .readers import READERS
+
+    _enumerate(count, seed, [(kind, more) for kind in READERS.values() for more in range(2)], (0.002, 0.01, 0.1))
+
+
+def _enumerate(
+    count: Counter, seed: int, kinds: Sequence[tuple[type[Workload], int]], shares: Sequence[float]
+) -> None:
+    from sawlog.testing import Scenario, enumerate_crashes
 
     chance = random.Random(seed)
     tried: list[Scenario] = []
@@ -157,10 +178,7 @@ def crashes(count: Counter, seed: int) -> None:
         tried.append(scenario)
         count.tries = len(tried)
 
-    # In some, much is decided by the seed: which call fails, who commits when.
-    seeds = {name: 6 if name.startswith(("failing", "store_commits")) else 2 for name in WORKLOADS}
-    kinds = [(kind, more) for name, kind in WORKLOADS.items() for more in range(seeds[name])]
-    for share in itertools.chain((0.02, 0.1), itertools.repeat(1.0)):
+    for share in itertools.chain(shares, itertools.repeat(1.0)):
         for kind, more in chance.sample(kinds, len(kinds)):
             outcome = enumerate_crashes(
                 kind, seed + more, wanted=lambda _, share=share: chance.random() < share, on_scenario=noted
@@ -233,6 +251,7 @@ FINDERS: dict[str, Finder] = {
     "errors": by_command("errors", ["--share", "0.003"]),
     "bits": bits,
     "threads": by_command("threads", ["--rounds", "10"]),
+    "readers": readers,
     "storage": storage,
 }
 

@@ -113,7 +113,8 @@ class LogWorkload(Workload):
         promise.check(found, lowest, end)
         if seen is not None:
             told, *seen_ends = seen[0], seen[1], seen[2]
-            # What was placed and not shown is there for the writer, and was not for the reader: it saw what it was told.
+            # What was placed and not shown is there for the writer, and was not for the reader: it saw what it was
+            # told.
             reached = end if told is None else told
             assert reached <= end, f"readers were told that the log ends at {told}, and it ends at {end}"
             assert seen_ends == [lowest, reached], f"a reader saw {seen_ends}, and was told {told} of {lowest} to {end}"

@@ -81,7 +81,7 @@ def test_level_that_the_codec_does_not_take_is_refused(compression: str, level: 
         ("segment_age_ms", None),
         ("segment_age_ms", 1),
         ("max_index_bytes", 16),
-        ("initial_offset", 2**62),
+        ("initial_offset", 2**62 - 2**32),
         ("durability", Interval(1, 1)),
         ("durability", "os"),
         ("compression", "zstd"),

@@ -717,9 +717,11 @@ class BatchBuilder:
     max_total: cython.Py_ssize_t
     on_full: object
     refuse: object
+    taken = cython.declare(object, visibility="public")
 
     def __init__(self, refuse, limit=0, on_full=None, max_record=0, max_total=2147483647, capacity=4096):
         self.refuse = refuse
+        self.taken = None
         self.closed = False
         self.limit = limit
         self.on_full = on_full
@@ -736,8 +738,9 @@ class BatchBuilder:
 
     def take(self, buffer, close=False):
         """Go on with an empty batch in another buffer. Gives what was there: (buffer, where the records in it end,
-        how many, first timestamp, largest timestamp). Atomic: no other thread's record falls between. With `close`
-        no record is taken from then on."""
+        how many, first timestamp, largest timestamp). Atomic: no other thread's record falls between, and an interrupt
+        that comes before the caller has its answer finds that in `taken`. With `close` no record is taken from then on.
+        """
         if len(buffer) < 61:
             raise ValueError("a batch needs a buffer of 61 bytes or more")
         view: cython.uchar[::1] = buffer
@@ -752,7 +755,8 @@ class BatchBuilder:
         self.capacity = view.shape[0] if cython.compiled else len(buffer)
         self.reset_fields()
         self.closed = self.closed or ending
-        return old, position, count, base, top
+        self.taken = (old, position, count, base, top)
+        return self.taken
 
     @cython.cfunc
     def reset_fields(self) -> cython.void:

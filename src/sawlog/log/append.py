@@ -10,6 +10,10 @@ outside the lock, the durability policy decides whether the caller waits. What i
 Within `appending` several placements are one append: none of them counts before all do, and if one fails all are taken
 back. So nothing that may be taken back is ever durable, visible or written.
 
+An interrupt (a signal handler that raises, Ctrl-C) may come between any two lines. An append notes what it is about to
+do before it writes (`_unfinished`); if it does not get to its end, it is finished if it counts already, else taken
+back, at once or by whoever holds the lock next.
+
 If the write fails, what it left behind is cut off again, durably, and the log goes on. If that fails too, or an fsync
 fails, the log has *failed*: appends raise, reads go on, and reopening recovers.
 
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -55,11 +59,25 @@ from .segments import SegmentSet
 from .visible import VisibleEnd
 
 if TYPE_CHECKING:
+    from .recovery import Recovered
     from .streaming import Spool
     from .writer import Writer
 
 #: Offsets in an index are relative and 32-bit; Kafka reads them as signed.
 _MAX_SPAN = 2**31 - 1
+
+
+class Answer:
+    """Where a batch was placed, for somebody whom an interrupt may keep from being told."""
+
+    __slots__ = ("placed",)
+
+    def __init__(self) -> None:
+        self.placed: range | None = None
+
+
+#: Whose batch, its first and last offset, and who may ask for it again.
+_Batch = tuple[Producer, int, int, Answer | None]
 
 
 def _now() -> int:
@@ -120,6 +138,11 @@ class Appender:
         #: How many appends are under way that have not placed all of their parts. What `Log` does before anybody else
         #: may write (`on_lock`) is the first of them: `begin` ends it.
         self._open_appends = 1
+        self._began = False
+        #: What `place` is doing: the segment, its tail before, and what there is to be noted of the batch.
+        self._unfinished: tuple[Segment, tuple[int, int], _Batch] | None = None
+        #: Whether bytes were cut off that a power cut may bring back.
+        self._cut_unsynced = False
         self.closed = False
         #: One piece of upkeep at a time; taken before `lock`, never while it is held.
         self.upkeep_lock = forkable(threading.Lock())
@@ -178,6 +201,15 @@ class Appender:
         self._check_alive()
         if self.streaming:
             self.refuse_in_stream()
+        if self._unfinished is not None:
+            self._mend()
+        if self._open_appends and self._began and not self._is_nested():
+            self._open_appends = 0  # an interrupt came just when the last one ended
+
+    def _is_nested(self) -> bool:
+        """Whether the thread that holds the lock had it before: in one that does not tell, it may have."""
+        count: Callable[[], int] | None = getattr(self.lock, "_recursion_count", None)
+        return count is None or count() > 1
 
     def check_upkeep(self) -> None:
         """Raise if upkeep should not go on: the log is closed, closing or has failed."""
@@ -221,12 +253,28 @@ class Appender:
         if self.streaming and self.held.held:  # not in a forked child, where that stream never ends
             raise InvalidRecord("a stream that is being appended must not change or close the log that it goes to")
 
-    def place(self, batch: Encoded, expect_offset: int | None = None, producer: Producer = NOBODY) -> range:
-        """Give one finished batch the next offsets and write it."""
+    def place(
+        self,
+        batch: Encoded,
+        expect_offset: int | None = None,
+        producer: Producer = NOBODY,
+        answer: Answer | None = None,
+    ) -> range:
+        """Give one finished batch the next offsets and write it. Who would ask again after an interrupt gives an
+        `answer`, which has the offsets from the moment on at which the batch counts."""
         data, count = batch.data, batch.count
         with self.lock:
-            if self.closed or self.streaming or not self.held.held or self.commit.failure is not None:
+            if (
+                self.closed
+                or self.streaming
+                or self._unfinished is not None
+                or self._open_appends
+                or not self.held.held
+                or self.commit.failure is not None
+            ):
                 self.check_open()
+            if answer is not None and answer.placed is not None:
+                return answer.placed
             offset = self._active.tail[0]
             if expect_offset is not None:
                 check_expected(expect_offset, offset)
@@ -238,15 +286,47 @@ class Appender:
             size = segment.tail[1]
             kernel.patch_place(data, 0, offset, self.epoch)
             last = offset + count - 1
-            self.put(segment, data, last + 1)
-            segment.index.add(last, size, len(data), batch.max_timestamp)
-            if producer.id >= 0:
-                self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, _now())
-            if not self._open_appends:
-                self._written = last + 1, segment.base_offset, size + len(data)
-                if self._shows_written:
-                    self._show_now(last + 1, self.epoch)
+            self._unfinished = segment, segment.tail, (producer, offset, last, answer)
+            try:
+                self.put(segment, data, last + 1)
+                segment.index.add(last, size, len(data), batch.max_timestamp)
+                if not self._open_appends:
+                    self._written = last + 1, segment.base_offset, size + len(data)
+                    if self._shows_written:
+                        self._show_now(last + 1, self.epoch)
+                if producer.id >= 0:
+                    self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, _now())
+                if answer is not None:
+                    answer.placed = range(offset, last + 1)
+                self._unfinished = None
+            except BaseException:
+                self._mend()
+                raise
         return range(offset, last + 1)
+
+    def _mend(self) -> None:
+        """An append did not get to its end: finish it if it counts, else take it back. Can be interrupted and called
+        again. The caller holds the lock."""
+        from .recovery import replayed
+
+        if self._unfinished is None:
+            return
+        segment, before, (producer, offset, last, answer) = self._unfinished
+        if self.commit.failure is None:
+            if self._written[0] > last:
+                if producer.id >= 0 and not self.producers.remembers(producer.id, last):
+                    self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, _now())
+                if answer is not None:
+                    answer.placed = range(offset, last + 1)
+                if self._shows_written:
+                    self._show(self._written[0])
+            elif segment.tail is not before or segment.storage.size != before[1]:
+                segment.tail = before
+                self.undo(segment, before[1])
+                segment.use_index(segment.rebuild_index(segment.storage))
+                if self.producers.remembers(producer.id, last):
+                    self.producers = replayed(list(self.segments.all), self.config.producer_expiry_ms)
+        self._unfinished = None
 
     def place_rows(self, data: memoryview, rows: Rows, expect_offset: int | None = None) -> range:
         """Place finished batches that stand back to back in a buffer of ours; all of them or none."""
@@ -264,15 +344,16 @@ class Appender:
         placed is taken back. Gives the next offset; holds the lock."""
         with self.lock:
             self.check_open()
-            first = self._active.tail[0]
-            self._open_appends += 1
+            first, depth = self._active.tail[0], self._open_appends
             try:
+                self._open_appends = depth + 1
                 yield first
             except BaseException:
+                self._open_appends = depth + 1
                 self.take_back(first)
                 raise
             finally:
-                self._open_appends -= 1
+                self._open_appends = depth
             self.appended()
 
     def appended(self) -> None:
@@ -291,7 +372,7 @@ class Appender:
     def begin(self) -> None:
         """Everything that had to be done before others may write is done: what is there counts."""
         with self.lock:
-            self._open_appends -= 1
+            self._open_appends, self._began = 0, True
             self.appended()
             self._show(self._written[0] if self._shows_written else self.commit.durable_offset)
 
@@ -363,19 +444,19 @@ class Appender:
             if isinstance(error, StorageError) and error.torn:
                 self.commit.fail(error)
             elif segment.tail is before:  # also after an interrupt: the bytes may be there already
-                self.undo(segment, before[1], error)
+                self.undo(segment, before[1])
             raise
         self._written_bytes += len(data)
 
-    def undo(self, segment: Segment, size: int, error: BaseException) -> None:
-        """After a write that failed: take back what it left. If the disk was at fault, durably: no power cut may bring
+    def undo(self, segment: Segment, size: int) -> None:
+        """After an append that failed, whatever the reason: take back what it left, durably. No power cut may bring
         back what somebody is about to be told is not stored."""
+        self._cut_unsynced = True
         self.cut_back(segment, size)
-        if isinstance(error, StorageError):
-            try:
-                self.sync_held()
-            except (SawlogError, OSError):
-                pass  # writing has ended; what is raised is what came first
+        try:
+            self.sync_held()
+        except (SawlogError, OSError):
+            pass  # writing has ended; what is raised is what came first
 
     def cut_back(self, segment: Segment, size: int) -> None:
         """Take back bytes that were written behind the segment's end; if that fails, writing ends."""
@@ -453,6 +534,7 @@ class Appender:
             whole, tail, written = self._written, self._tail(), self._written_bytes
             self._sync(self._active)
             self._durable_tail, self._synced, self._synced_bytes = whole, tail, written
+            self._cut_unsynced = False
         return whole[0]
 
     def sync_held(self) -> None:
@@ -463,7 +545,7 @@ class Appender:
         """fsync, once: if it fails, everyone knows before the next one can try. The caller holds the sync lock."""
         try:
             segment.storage.sync()
-        except Exception as error:
+        except (SawlogError, OSError) as error:
             self.commit.fail(error)
             raise
 
@@ -487,6 +569,7 @@ class Appender:
             self._sync(old)
             self._synced_bytes = self._written_bytes
             self._synced, self._durable_tail = self._tail(), self._written
+            self._cut_unsynced = False
             self.commit.reached(self._written[0])
             with self.ending_on_failed_sync():
                 made = self._switch(old, offset)
@@ -544,24 +627,33 @@ class Appender:
             self.check_open()
             yield
 
-    def retreat(self, tail: tuple[int, int, int]) -> None:
-        """Before the log is cut: let nobody read beyond (offset, segment, position), and write down that nothing after
-        it counts as durable. The caller is `exclusive`."""
-        before = self._written, self._synced, self._durable_tail
-        self.commit.retreat(tail[0])
-        self._written, self._synced = min(self._written, tail), min(self._synced, tail)
-        if self.segments.visible_offset > tail[0]:
-            self.visible.show(tail[0], self.epoch)
-        if tail < self._durable_tail:
-            self._durable_tail = tail
-            try:
+    @contextmanager
+    def retreating(self, offset: int, tail: tuple[int, int, int]) -> Iterator[None]:
+        """Before the log is cut at `offset`: let nobody read beyond that, and write down that no batch after (offset,
+        segment, position) counts as durable; if a batch is cut through, it is one of these. If that, or the block,
+        raises, everything is as it was, except that the watermark on disk is lower. The caller is `exclusive`."""
+        before = (
+            self._written,
+            self._synced,
+            self._durable_tail,
+            self.commit.durable_offset,
+            self.segments.visible_offset,
+        )
+        try:
+            self.commit.retreat(offset)
+            cut = (offset, *tail[1:])
+            self._written, self._synced = min(self._written, cut), min(self._synced, cut)
+            if self.segments.visible_offset > offset:
+                self.visible.show(offset, self.epoch)
+            if tail < self._durable_tail:
+                self._durable_tail = tail
                 self.save(clean=False)
-            except BaseException:
-                self._written, self._synced, self._durable_tail = before
-                self.commit.reached(self._durable_tail[0])
-                if self._shows_written:
-                    self._show(self._written[0])
-                raise
+            yield
+        except BaseException:
+            self._written, self._synced, self._durable_tail, durable, visible = before
+            self.commit.reached(durable)
+            self.visible.show(visible, self.epoch)
+            raise
 
     def adopt(self, segments: Iterable[Segment]) -> None:
         """Go on with another list of segments, all of it durable; the caller is `exclusive`."""
@@ -591,20 +683,29 @@ class Appender:
             raise
         self.epoch = epochs.current
 
-    def begin_epoch_after_crash(self, *, in_order: bool) -> None:
-        """The log was not closed cleanly, so somebody may have read what it has lost: begin a new epoch at its end. Not
-        if the current one began there, and nobody was shown more of it since the machine was started."""
+    def take_over(self, found: Recovered, *, clean: bool) -> None:
+        """Go on after whoever wrote before. If the log was not closed cleanly, somebody may have read what it has lost:
+        begin a new epoch at its end. Not if the current one began there, and nobody was shown more of it since the
+        machine was started."""
         epochs, end = self.segments.epochs.trimmed(self.segments.lowest_offset), self._active.tail[0]
-        if in_order and epochs.entries[-1][1] == end and self.visible.before == (end, epochs.current):
-            return
-        following = epochs.current + 1
-        self.begin_epoch(epochs.begun(following, end) if in_order else Epochs(((following, end),)))
+        unseen = epochs.entries[-1][1] == end and self.visible.before == (end, epochs.current)
+        if not found.epochs_in_order:
+            self.begin_epoch(Epochs(((epochs.current + 1, end),)))
+        elif not clean and not unseen:
+            self.begin_epoch(epochs.begun(epochs.current + 1, end))
+        elif not found.epochs_stored:
+            self.begin_epoch(self.segments.epochs)
+        else:
+            self.save(clean=False)
         if self.visible.before is None:
-            self._show(end)
+            self._show(self._written[0])
 
     def claim(self, size_bytes: int) -> None:
-        """Make sure that there is room on the disk for so much, or raise `StorageFull`."""
-        self._active.storage.claim(size_bytes)
+        """Make sure that there is room on the disk for so much, or raise `StorageFull`. A storage of somebody else's
+        kind that cannot tell is believed to have it."""
+        claim: Callable[[int], None] | None = getattr(self._active.storage, "claim", None)
+        if claim is not None:
+            claim(size_bytes)
 
     def unclaim(self) -> None:
         """What was claimed is not needed."""
@@ -672,7 +773,10 @@ class Appender:
                 for spool in list(self.spools):
                     spool.discard()
                 if self.held.held and self.commit.failure is None:
+                    self._mend()
                     self._active.storage.release()
+                    if self._cut_unsynced:
+                        self.sync_held()
                     self.commit.ensure(self._active.tail[0])
                     self._resume_at_end()  # also what an interrupted append left, whole, at the end
                     self._durable_tail = self._tail()

@@ -73,8 +73,8 @@ class Checkpoint:
 
 
 def _as(kind: type[T], value: object) -> T:
-    if type(value) is not kind:
-        raise ValueError(f"{value!r} is not {kind.__name__}")
+    if type(value) is not kind or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is not {kind.__name__}, or out of range")
     return value
 
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from threading import get_ident
 
-from ..errors import LogFailed
+from ..errors import LogFailed, SawlogError
 from ..storage.forking import forkable
 
 #: How often an interrupted farewell is tried again.
@@ -97,7 +97,7 @@ class GroupCommit:
         self._led_at = self._retreats
         try:
             reached = self._sync()
-        except Exception as error:
+        except (SawlogError, OSError) as error:  # not an exception of a signal handler: then nothing has failed
             self.fail(error)
             raise
         self._pass_on(reached, gate)
@@ -132,8 +132,10 @@ class GroupCommit:
                 self._move(offset)
 
     def _move(self, offset: int) -> None:
-        self.durable_offset = offset
+        """In an order in which an interrupt between the lines costs another sync, and hides nothing that is durable."""
+        self.durable_offset = min(self.durable_offset, offset)
         self._moved(offset)
+        self.durable_offset = offset
 
     def fail(self, error: BaseException) -> None:
         """End writing, now and for everyone."""

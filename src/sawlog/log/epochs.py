@@ -180,3 +180,13 @@ def epoch_at(segments: Sequence[Segment], offset: int) -> int | None:
                 if not loaded:
                     segment.unload()
     return None
+
+
+def reconciled(epochs: Epochs, segments: Sequence[Segment]) -> Epochs:
+    """The same, unless the last one was to begin with a truncation which never came about: the batches there are of an
+    earlier epoch. Then as the batches say; but its number stays used."""
+    end, (last, start) = segments[-1].next_offset, epochs.entries[-1]
+    there = epoch_at(segments, start) if start < end else None
+    if there is None or there >= last:
+        return epochs
+    return epochs_of(segments)[0].begun(last, end)

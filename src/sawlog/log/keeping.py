@@ -94,7 +94,8 @@ def _rename(log: Appender, base: int) -> None:
     """Let the only segment, which is empty, begin here."""
     directory, old = log.directory, log.segments.active
     with log.exclusive():
-        log.retreat((base, base, 0))  # a watermark that speaks of a later file would make its absence a loss
+        with log.retreating(base, (base, base, 0)):
+            pass  # a watermark that speaks of a later file would make its absence a loss
         try:
             old.remove_index()
             directory.rename(old.name, file_name(base))

@@ -35,7 +35,7 @@ from ..batch.header import (
     Rows,
 )
 from ..batch.kernel import Record
-from ..config import DAY_MS, LogConfig, UpkeepConfig
+from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig
 from ..errors import (
     CorruptFile,
     InvalidConfig,
@@ -172,9 +172,7 @@ class Log:
             segments.epochs = found.epochs
             appender = Appender(directory, config, segments, found.producers, held)
             undo.callback(appender.visible.close)
-            if not found.report.clean or not found.epochs_in_order:
-                appender.begin_epoch_after_crash(in_order=found.epochs_in_order)
-            appender.save(clean=False)
+            appender.take_over(found, clean=found.report.clean)
             undo.pop_all()
         return appender, found.report
 
@@ -415,10 +413,11 @@ class Log:
 
     @property
     def leader_epoch(self) -> int:
-        """The current leader epoch: appends belong to it. See docs/visibility.md."""
+        """The current leader epoch: appends belong to it. -1 for a reader of a log of version 0.2, which has none. See
+        docs/visibility.md."""
         if self._appender is None:
             self._segments.refresh()
-        return self._segments.epochs.current
+        return self._segments.current_epoch
 
     @property
     def leader_epochs(self) -> tuple[tuple[int, int], ...]:
@@ -588,6 +587,8 @@ class Log:
     def advance(self, offset: int, *, leader_epoch: int = 0, wait: bool = True) -> int:
         """Let the next record have this offset, `next_offset` or a later one; how many offsets are passed over, which
         never get a record. An empty log begins there then. With `wait=False` it does not wait for the disk."""
+        if _checked_offset(offset) > MAX_OFFSET:
+            raise InvalidConfig(f"a log goes on at offset {MAX_OFFSET} at the latest, not at {offset}")
         appender = self._writable()
         passed = keeping.advance(appender, offset, leader_epoch)
         if wait:
@@ -766,11 +767,11 @@ class Log:
 
     def truncate(self, offset: int) -> int:
         """Drop the records from `offset` on; how many. The next record gets that offset."""
-        return truncation.truncate(self._writable(), offset)
+        return truncation.truncate(self._writable(), _checked_offset(offset))
 
     def trim(self, offset: int) -> int:
         """Drop the records below `offset`; how many. Files go when a whole segment is below."""
-        return truncation.trim(self._writable(), offset)
+        return truncation.trim(self._writable(), _checked_offset(offset))
 
     def remove_expired(self, max_age: timedelta | float) -> int:
         """Drop leading segments whose newest record is at least so old (timedelta, or ms); how many records."""
@@ -825,6 +826,12 @@ def _directory(path: str | PathLike[str] | Directory, undo: ExitStack, *, create
     made = FileDirectory(path, create=create)
     undo.callback(made.close)
     return made
+
+
+def _checked_offset(offset: object) -> int:
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise InvalidConfig(f"an offset is a whole number, not {offset!r}")
+    return offset
 
 
 def _stamp(timestamp: Any) -> Any:

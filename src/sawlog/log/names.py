@@ -33,11 +33,11 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
 TMP, SWAP, DELETED, TORN, QUARANTINED = ".tmp", ".swap", ".deleted", ".torn", ".quarantined"
 
-_SEGMENT = re.compile(r"(\d{20})\.log")
-_SWAP = re.compile(r"(\d{20})-(\d{20})\.log\.swap")
+_SEGMENT = re.compile(r"([0-9]{20})\.log")
+_SWAP = re.compile(r"([0-9]{20})-([0-9]{20})\.log\.swap")
 _OURS = re.compile(
-    r"\d{20}\.(log|index|timeindex)(\.tmp|\.swap|\.deleted|\.torn(\.\d+)?|\.quarantined(\.\d+)?)?"
-    r"|\d{20}-\d{20}\.log\.(tmp|swap|quarantined)"
+    r"[0-9]{20}\.(log|index|timeindex)(\.tmp|\.swap|\.deleted|\.torn(\.[0-9]+)?|\.quarantined(\.[0-9]+)?)?"
+    r"|[0-9]{20}-[0-9]{20}\.log\.(tmp|swap|quarantined)"
 )
 _SMALL = frozenset(
     each + suffix for each in (LOCK, CHECKPOINT, PRODUCERS, UPKEEP, VISIBLE, LEADER_EPOCHS) for suffix in ("", TMP)
@@ -50,9 +50,10 @@ def file_name(base_offset: int, suffix: str = LOG) -> str:
 
 
 def segment_base(name: str) -> int | None:
-    """The base offset if this is a segment's log file."""
+    """The base offset if this is a segment's log file. No log has offsets from 2**62 on: a file that says so is not
+    ours."""
     found = _SEGMENT.fullmatch(name)
-    return int(found[1]) if found else None
+    return int(found[1]) if found and int(found[1]) < 2**62 else None
 
 
 def run_name(base_offset: int, end_offset: int, suffix: str) -> str:
@@ -63,7 +64,7 @@ def run_name(base_offset: int, end_offset: int, suffix: str) -> str:
 def swap_range(name: str) -> tuple[int, int] | None:
     """The offsets that a file stands for if it is about to replace segments."""
     found = _SWAP.fullmatch(name)
-    return (int(found[1]), int(found[2])) if found else None
+    return (int(found[1]), int(found[2])) if found and int(found[1]) <= int(found[2]) < 2**62 else None
 
 
 def is_ours(name: str) -> bool:

@@ -367,7 +367,7 @@ class Reader:
     def follow(self, start: int | None, timeout: float | None) -> Iterator[Record]:
         """Records from `start` on, and new ones as they become visible; ends after `timeout` seconds without any."""
         self.segments.refresh()
-        epoch = self.segments.epochs.current  # first: what is read in a later one belongs to no earlier
+        epoch = self.segments.current_epoch  # first: what is read in a later one belongs to no earlier
         offset, _ = self.span(start, None)
         return chain.from_iterable(self._follow(offset, epoch, timeout))
 

@@ -30,7 +30,7 @@ from ..errors import CorruptBatch, CorruptFile, InvalidConfig
 from ..storage import Directory, Storage
 from . import checkpoint
 from .checkpoint import Checkpoint
-from .epochs import Epochs, epoch_at, epochs_of, load_epochs
+from .epochs import Epochs, epochs_of, load_epochs, reconciled
 from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from .names import (
     CHECKPOINT,
@@ -170,6 +170,8 @@ class Recovered:
     #: The leader epochs so far; and whether those of the batches go up, which version 0.2 did not see to.
     epochs: Epochs
     epochs_in_order: bool
+    #: Whether their file says the same.
+    epochs_stored: bool
 
 
 def recover(directory: Directory, config: LogConfig) -> Recovered:
@@ -197,9 +199,9 @@ class _Recovery:
         segments = self._segments(bases)
         lowest = self._trim(segments)
         producers = self._producers(segments)
-        epochs, in_order = self._epochs(segments)
+        epochs, in_order, stored = self._epochs(segments)
         self.report.duration_ms = (time.perf_counter() - began) * 1000
-        return Recovered(segments, lowest, producers, self.report, epochs, in_order)
+        return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored)
 
     def _find(self, where: Where, detail: str) -> Action:
         action = DECISIONS[where, self.clean]
@@ -500,8 +502,9 @@ class _Recovery:
             segments.append(Segment.create(self.directory, lowest, self.config.index_interval_bytes))
         return lowest
 
-    def _epochs(self, segments: list[Segment]) -> tuple[Epochs, bool]:
-        """The leader epochs from their file, if that is what the checkpoint speaks of; else from the batches."""
+    def _epochs(self, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
+        """The leader epochs from their file, if that is what the checkpoint speaks of; else from the batches. Whether
+        those of the batches are in order, and whether the list is on disk as it is."""
         saved = self.saved
         try:
             found = load_epochs(self.directory)
@@ -511,7 +514,8 @@ class _Recovery:
         if saved is not None and saved.leader_epoch is not None:
             known = Epochs() if found is None and saved.leader_epoch == 0 else found
             if known is not None and known.crc == saved.epochs_crc:
-                return self._begun(known, segments), True
+                made = reconciled(known, segments)
+                return made, True, made == known
             if found is None:
                 self._find(Where.EPOCHS, f"{LEADER_EPOCHS} is missing, and the log is in epoch {saved.leader_epoch}")
         rebuilt, in_order = epochs_of(segments)
@@ -519,19 +523,7 @@ class _Recovery:
         last = max(0 if saved is None else saved.leader_epoch or 0, 0 if found is None else found.current)
         if last > rebuilt.current:
             rebuilt = rebuilt.begun(last, segments[-1].next_offset)
-        return rebuilt, in_order
-
-    @staticmethod
-    def _begun(epochs: Epochs, segments: list[Segment]) -> Epochs:
-        """Without those that were to begin with a truncation which never came about: the batches there are of an
-        earlier epoch. Their numbers stay used."""
-        kept, end = list(epochs.entries), segments[-1].next_offset
-        while len(kept) > 1 and kept[-1][1] < end:
-            there = epoch_at(segments, kept[-1][1])
-            if there is None or there >= kept[-1][0]:
-                break
-            kept.pop()
-        return epochs if len(kept) == len(epochs.entries) else Epochs(tuple(kept)).begun(epochs.current, end)
+        return rebuilt, in_order, rebuilt == (Epochs() if found is None else found)
 
     def _producers(self, segments: list[Segment]) -> ProducerState:
         state, known = ProducerState(self.config.producer_expiry_ms), segments[0].base_offset

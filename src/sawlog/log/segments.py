@@ -22,7 +22,7 @@ from ..storage import Directory, Published, open_published
 from ..storage.forking import forkable
 from . import checkpoint
 from .checkpoint import Checkpoint
-from .epochs import Epochs, epochs_of, load_epochs
+from .epochs import Epochs, epochs_of, load_epochs, reconciled
 from .index import SegmentIndex
 from .names import INDEX, VISIBLE, file_name, segment_base, swap_range
 from .segment import Segment
@@ -38,8 +38,9 @@ class SegmentSet:
         self.lowest_offset = 0
         #: The first offset that nobody may read yet.
         self.visible_offset = 0
-        #: The leader epochs up to the current one.
+        #: The leader epochs up to the current one; and whether they are known: not those of a log of version 0.2.
         self.epochs = Epochs()
+        self.epochs_known = True
         self._list: tuple[tuple[Segment, ...], list[int]] = ((), [])
         #: Counts the swaps: a reader who meets something odd looks whether the list changed under it.
         self.version = 0
@@ -104,12 +105,19 @@ class SegmentSet:
     def epoch_end(self, epoch: int) -> int:
         """Where a leader epoch ends: no position that was read in it is beyond that. An epoch that nobody knows of (a
         position without one, -1) ends where the log does."""
-        return self.visible_offset if epoch < 0 else self.epochs.end_of(epoch, self.visible_offset)
+        if epoch < 0 or not self.epochs_known:
+            return self.visible_offset
+        return self.epochs.end_of(epoch, self.visible_offset)
 
     def position(self) -> tuple[int, int]:
         """The visible end, and the epoch that it was read in: an older one, if another has begun meanwhile."""
-        epoch = self.epochs.current
+        epoch = self.current_epoch
         return self.visible_offset, epoch
+
+    @property
+    def current_epoch(self) -> int:
+        """The epoch that appends belong to; -1 if it is not known."""
+        return self.epochs.current if self.epochs_known else -1
 
     def refresh(self) -> bool:
         """Look for what other processes did; the writer knows already."""
@@ -172,6 +180,7 @@ class FollowedSet(SegmentSet):
         #: file.
         self._seen: tuple[object, object] = (None, None)
         self._published: Published | None = None
+        self._published_as: object = None
         #: The visible end and the epoch that the writer has published; None: every whole batch may be read.
         self._told: tuple[int, int] | None = None
         #: Whether the epochs were rebuilt from the batches, because their file is of no use.
@@ -213,37 +222,56 @@ class FollowedSet(SegmentSet):
     def _look(self) -> None:
         stamp = self.directory.stamp()
         # Before the files: they hold at least what was published before they are looked at.
-        if self._published is None:
-            self._published = open_published(self.directory, VISIBLE)
+        identity = self.directory.identity(VISIBLE)
+        if self._published is None or identity != self._published_as:
+            self._published, self._published_as = open_published(self.directory, VISIBLE), identity
         self._told = None if self._published is None else self._published.load()
         self._look_through()
         self._look_at_epochs()
         active = self._list[0][-1] if self._list[0] else None
-        if self._told is not None:
+        if self._told is not None and self.visible_offset >= self._told[0]:
             self._seen = stamp, self._told
-        elif active is not None and not active.sealed and active.storage.size == active.size:
+        elif self._told is None and active is not None and not active.sealed and active.storage.size == active.size:
             self._seen = stamp, active.size
         else:
             self._seen = None, None
 
     def _look_at_epochs(self) -> None:
         """The epochs from their file, if the writer has begun one since."""
-        if self._told is not None:
-            current: int | None = self._told[1]
-        else:
-            saved = self._saved()
-            current = None if saved is None else saved.leader_epoch
-        if current is None or (current == self.epochs.current and not self._rebuilt):
-            return  # known, or of version 0.2: then positions are checked against the end only
+        current = self._last_epoch()
+        if current is None:
+            self.epochs_known = False  # of version 0.2: positions are checked against the end only
+            return
+        if current == self.epochs.current and self.epochs_known and not self._rebuilt:
+            return
+        self.epochs_known = True
         try:
             found = load_epochs(self.directory)
         except CorruptFile:
             found = None
-        self._rebuilt = found is None or found.current < current
-        if self._rebuilt or found is None:
+        found = None if found is None else found.up_to(current)
+        if found is None and current == 0:
+            found = Epochs()  # a log that was never in another one has no list
+        self._rebuilt = found is None or found.current != current
+        if found is None or found.current != current:
             found, _ = epochs_of(self._list[0])
             found = found if found.current >= current else found.begun(current, self.next_offset)
-        self.epochs = found.up_to(current)
+        elif self._told is None and self._list[0]:
+            found = reconciled(found, self._list[0])
+        self.epochs = found
+
+    def _last_epoch(self) -> int | None:
+        """The current epoch, by what the writer has published, or its checkpoint, or the list itself."""
+        if self._told is not None:
+            return self._told[1]
+        saved = self._saved()
+        if saved is not None:
+            return saved.leader_epoch
+        try:
+            found = load_epochs(self.directory)
+        except CorruptFile:
+            return 0  # which will be rebuilt from the batches
+        return None if found is None else found.current
 
     def _look_through(self) -> None:
         files = _files(self.directory.names())

@@ -205,10 +205,7 @@ class SharedLog:
         segments.lowest_offset = found.lowest_offset
         segments.epochs = found.epochs
         appender = Appender(self._directory, self._config, segments, found.producers, held)
-        clean = note is not None or found.report.clean
-        if not clean or not found.epochs_in_order:
-            appender.begin_epoch_after_crash(in_order=found.epochs_in_order)
-        appender.save(clean=False)
+        appender.take_over(found, clean=note is not None or found.report.clean)
         appender.begin()
         self._saved_s = time.monotonic()
         active = segments.active
@@ -240,7 +237,7 @@ class SharedLog:
 
     # --- the end of a turn
 
-    def _end(self, appender: Appender, held: Lock, before: tuple[int, int]) -> None:
+    def _end(self, appender: Appender, held: Lock, before: object) -> None:
         """Leave the note, if the log is in order and all of it is durable."""
         if _has_ended(appender):
             self._let_go()
@@ -269,9 +266,9 @@ class SharedLog:
             appender.abandon()
 
 
-def _state(appender: Appender) -> tuple[int, int]:
-    """Changes when the list of segments does, or where the log starts."""
-    return appender.segments.version, appender.segments.lowest_offset
+def _state(appender: Appender) -> object:
+    """Changes when the list of segments does, or where the log starts, or the leader epoch."""
+    return appender.segments.version, appender.segments.lowest_offset, appender.segments.epochs
 
 
 def _has_ended(appender: Appender) -> bool:

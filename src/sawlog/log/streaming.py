@@ -156,9 +156,9 @@ def append_stream(
             storage.append(batch.suffix)
             storage.write_at(size, batch.prefix(offset, log.epoch))
             segment.tail = offset + 1, storage.size
-        except BaseException as error:
+        except BaseException:
             if segment.tail[1] == size:
-                log.undo(segment, size, error)
+                log.undo(segment, size)
             raise
         finally:
             log.streaming = False
@@ -250,9 +250,9 @@ class Spool:
                     storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
                 storage.append(batch.suffix)
                 segment.tail = offset + 1, storage.size
-            except BaseException as error:
+            except BaseException:
                 if segment.tail[1] == size:
-                    log.undo(segment, size, error)
+                    log.undo(segment, size)
                 raise
             _enter(log, segment, batch, offset, size)
         log.settle(offset + 1)

@@ -58,12 +58,12 @@ def truncate(log: Appender, offset: int) -> int:
             return 0
         kept = list(segments.all)
         target = segments.find(offset)
-        position, rest, visible = _cut_point(log, target, offset)
+        position, rest, visible, whole = _cut_point(log, target, offset)
         log.cuts += 1
         _retreat_upkeep(log, offset)
         was_visible = segments.visible_offset > offset
-        log.retreat((offset, target.base_offset, position))
-        _begin_epoch(log, offset, was_visible=was_visible)
+        with log.retreating(offset, (whole, target.base_offset, position)):
+            _begin_epoch(log, offset, was_visible=was_visible)
         kept = kept[: kept.index(target) + 1]
         try:
             # From here on there is no way back, only forward at the next open. Hide first what is going to go.
@@ -115,15 +115,16 @@ def _delete_above(log: Appender, base_offset: int) -> None:
             log.directory.sync()
 
 
-def _cut_point(log: Appender, segment: Segment, offset: int) -> tuple[int, bytes, int]:
-    """Where the file is cut, a batch with the kept records of the one that is cut through, and where that one ends."""
+def _cut_point(log: Appender, segment: Segment, offset: int) -> tuple[int, bytes, int, int]:
+    """Where the file is cut, a batch with the kept records of the one that is cut through, where that one ends, and the
+    first offset after the whole batches before the cut: what lies at that position, if a crash comes before the cut."""
     for chunk in segment.chunks(offset, offset + 1):
         row = chunk.rows[0]
         position = chunk.origin + int(row[POSITION])
         if row[BASE] >= offset:
-            return position, b"", position
-        return position, _head_of(log, chunk, offset), position + int(row[SIZE])
-    return segment.size, b"", segment.size
+            return position, b"", position, offset
+        return position, _head_of(log, chunk, offset), position + int(row[SIZE]), int(row[BASE])
+    return segment.size, b"", segment.size, offset
 
 
 def _head_of(log: Appender, chunk: Chunk, offset: int) -> bytes:

@@ -24,7 +24,7 @@ from ..config import KIB
 from ..errors import InvalidConfig, LogClosed, SawlogError
 from ..storage.forking import forkable
 from . import background
-from .append import Appender
+from .append import Answer, Appender
 
 #: About a thousand records of a hundred bytes: large enough to be fast, small enough to find a record in quickly.
 BATCH_BYTES = 128 * KIB
@@ -56,7 +56,8 @@ class Writer:
             capacity=limit + 4096,
         )
         self._spare: bytearray | None = bytearray(limit + 4096)
-        self._pending: tuple[Encoded, bytearray] | None = None
+        #: A finished batch that is not known to be placed, its buffer, and the answer of the log.
+        self._pending: tuple[Encoded, bytearray, Answer] | None = None
         self._closed = False
         self._linger_s = None if linger_ms is None else linger_ms / 1000
         self._oldest = 0.0
@@ -96,18 +97,24 @@ class Writer:
         self._log.settle(self.last.stop)
 
     def _place(self, *, close: bool = False) -> None:
-        """Place one batch, if there is one; if that fails it stays for the next time."""
+        """Place one batch, if there is one; if that fails it stays for the next time. So it does if an interrupt comes,
+        between whatever two lines: what was taken is noted by the builder until it is placed, and that it is placed by
+        the log."""
+        builder = self._builder
         with self._lock:
-            if self._pending is None and (self._builder.count or close):
+            if self._pending is None and builder.taken is None and (builder.count or close):
                 spare, self._spare = self._spare, None
-                taken: tuple[bytearray, int, int, int, int] = self._builder.take(
-                    spare or bytearray(len(self._builder.buffer)), close
-                )
+                builder.take(spare or bytearray(len(builder.buffer)), close)
+            if self._pending is None and builder.taken is not None:
+                taken: tuple[bytearray, int, int, int, int] = builder.taken
                 if taken[2]:
-                    self._pending = seal(*taken, self._log.recipe), taken[0]
+                    self._pending = seal(*taken, self._log.recipe), taken[0], Answer()
+                else:
+                    builder.taken = None
             if self._pending is not None:
-                encoded, buffer = self._pending
-                self.last = self._log.place(encoded)
+                encoded, buffer, answer = self._pending
+                self.last = self._log.place(encoded, answer=answer)
+                builder.taken = None
                 self._pending, self._spare = None, buffer
 
     def flush(self) -> range:
@@ -118,7 +125,7 @@ class Writer:
         with self._lock:
             if self._closed:
                 raise LogClosed("this writer is closed")
-            while self._pending is not None or self._builder.count:
+            while self._pending is not None or self._builder.count or self._builder.taken is not None:
                 self._place()
             last = self.last
         self._log.commit.check()

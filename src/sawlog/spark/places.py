@@ -35,7 +35,7 @@ def open_for_task(path: str) -> Store:
 def partition_directory(topic: Topic, number: int) -> Directory:
     """The directory of a partition, without opening its log, which takes longer than most tasks have.
     `TopicNotFound` if the topic was deleted or recreated."""
-    return topic._catalog.partition(topic._entry, number)
+    return topic.directory(number)
 
 
 class Places:

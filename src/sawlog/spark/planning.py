@@ -94,7 +94,7 @@ def _cut(ranges: Ranges, found: Range | None, step: int, options: ReadOptions) -
             return [Piece(topic.name, topic.id, number, each) for each in made]
         except DataLoss as error:
             lost = error
-            found = ranges.of((topic.name, number))  # raises, unless data loss is no failure
+            found = ranges.again((topic.name, number))  # raises, unless data loss is no failure
     raise lost or AssertionError("nothing was tried")
 
 

@@ -5,8 +5,8 @@ whatever came of it. So each position is checked against the store as it is now 
 
     what is found                         with failOnDataLoss=false, after a warning (with true: `DataLoss`)
     a start beyond the end of its epoch   reading goes on at that end
-    a start without an epoch (version     reading goes on at the first record: nobody knows from where on the records are
-      0.2) beyond the end of the log        others
+    a start without an epoch (version     reading goes on at the first record: nobody knows which records are others
+      0.2) beyond the end of the log        by now
     a planned end beyond that of its      what is there is read; the next micro-batch goes on at the end of the epoch,
       epoch                                 because its start is beyond it
     a start below the first record        reading goes on at the first record
@@ -58,7 +58,7 @@ def starts(
             continue
         log, position, end = topic.partition(number), before.at.get(share), ends.at[share]
         if topic.name in read and before.is_recreated(topic.name, topic.id, places.store.id):
-            _report_recreated(places, topic.name)
+            _report_recreated(places, before, topic.name)
             begun[share] = Position(log.lowest_offset, end.epoch)
             began[share] = begun[share].offset
         elif position is None:
@@ -78,7 +78,7 @@ def still_there(places: Places, target: Positions, shares: Sequence[tuple[Topic,
         if share not in target.at:
             continue  # new since then
         if target.is_recreated(topic.name, topic.id, places.store.id):
-            _report_recreated(places, topic.name)
+            _report_recreated(places, target, topic.name)
             continue
         at[share] = _end(places, share, topic.partition(number), target.at[share])
     return Positions(at, {topic: target.topics[topic] for topic, _ in at}, target.store)
@@ -96,6 +96,12 @@ class Ranges:
         self._start = start
         self._end = end
         self._moved = moved
+        self._topics: dict[str, Topic] = {}
+
+    def again(self, share: Share) -> Range | None:
+        """As `of`, for a partition that has changed since."""
+        self._topics.clear()
+        return self.of(share)
 
     def of(self, share: Share) -> Range | None:
         """What there is to read of a partition; None if nothing."""
@@ -104,9 +110,9 @@ class Ranges:
         if start == end and not self._begins_again(name):
             return None
         try:
-            topic = self._places.store.topic(name)
+            topic = self._topic(name)
             if self._end.is_recreated(name, topic.id, self._places.store.id):
-                _report_recreated(self._places, name)
+                _report_recreated(self._places, self._end, name)
                 return None
             log = topic.partition(number)
         except TopicNotFound as error:
@@ -114,10 +120,17 @@ class Ranges:
             self._places.losses.report(gone, cause=error)
             return None
         if start is not None and self._start.is_recreated(name, topic.id, self._places.store.id):
-            _report_recreated(self._places, name)
+            _report_recreated(self._places, self._start, name)
             start = None
         first, last = self._checked(share, log, start, end)
         return Range(topic, number, log, first, Position(last, end.epoch)) if first < last else None
+
+    def _topic(self, name: str) -> Topic:
+        """Looked up once for all its partitions."""
+        found = self._topics.get(name)
+        if found is None:
+            found = self._topics[name] = self._places.store.topic(name)
+        return found
 
     def _begins_again(self, name: str) -> bool:
         """Whether the end is in another topic, or another store, than the start."""
@@ -129,7 +142,8 @@ class Ranges:
         lowest = log.lowest_offset
         if start is None:
             return lowest, last
-        first = _start(self._places, share, log, start)
+        fits = start.epoch == end.epoch and start.offset <= last
+        first = start.offset if fits else _start(self._places, share, log, start)
         if first > last and start.offset > end.offset and self._moved is not None:
             said = f"this micro-batch should go from {start.offset} to {end.offset} in partition {share[1]} of"
             then = "leaving it out" if self._moved else "going on at its first record"
@@ -170,9 +184,11 @@ def _end(places: Places, share: Share, log: Log, position: Position) -> Position
     return Position(end, position.epoch)
 
 
-def _report_recreated(places: Places, topic: str) -> None:
-    places.losses.report(
-        f"the topic {topic!r} in {places.store.path} was deleted and recreated, or the store was; what was to be read "
-        "of the old one is gone",
-        "going on with the new one at its first record",
-    )
+def _report_recreated(places: Places, read: Positions, topic: str) -> None:
+    if read.store not in (None, places.store.id):
+        what = f"{places.store.path} is another store than the one that was read: its id is {places.store.id}, not "
+        what += str(read.store)
+    else:
+        what = f"the topic {topic!r} in {places.store.path} was deleted and recreated"
+    then = f"going on with the topic {topic!r} that is there now, at its first record"
+    places.losses.report(f"{what}; what was to be read of the old topic {topic!r} is gone", then)

@@ -51,6 +51,7 @@ class _Reading:
         self._columns = columns
         self._shape = arrow_schema(columns)
         self._losses = losses
+        self._topics: dict[str, Topic] = {}
         self._share: tuple[str, int] | None = None
         self._directory: Directory | None = None
         self._store: Store = places.open_for_task(task.path)
@@ -93,7 +94,8 @@ class _Reading:
         share = piece.topic, piece.partition
         if self._directory is None or self._share != share:
             self._leave()
-            self._directory = places.partition_directory(self._check_topic(piece), piece.partition)
+            topic = self._topics.get(piece.topic) or self._check_topic(piece)
+            self._directory = places.partition_directory(topic, piece.partition)
             self._share = share
         return self._directory
 
@@ -101,6 +103,7 @@ class _Reading:
         topic = self._store.topic(piece.topic)
         if topic.id != piece.topic_id:
             raise TopicNotFound(f"the topic {piece.topic!r} was deleted and recreated since this job was planned")
+        self._topics[piece.topic] = topic
         return topic
 
     def _batches(self, directory: Directory, piece: Piece) -> Iterator[pa.RecordBatch]:

@@ -17,6 +17,8 @@ import shutil
 import socket
 import stat
 import time
+import weakref
+from collections.abc import Sequence
 
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError, SyncFailed
 from .interface import Buffer, Directory, Lock, Published, Storage
@@ -29,6 +31,8 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 _REMAP_BYTES = 1 << 20
 #: File times move in steps of a few milliseconds; well above that.
 _CLOCK_STEP_NS = 50_000_000
+#: The file that both a log and a store lock first.
+_LOCK = "LOCK"
 #: A note in a lock's file is no longer than this.
 _NOTE_BYTES = 1 << 16
 #: How much is reserved beyond the end of a file at once.
@@ -209,19 +213,28 @@ class FileLock:
 
     Both the file and its directory are locked. The file says who holds it; but a file can be deleted, and then locks
     nothing, while the directory cannot, as long as it holds a log.
+
+    A child that was forked, or that is being started by another thread, has copies of the descriptors, which hold the
+    lock as well. So it is not given up by closing them, but by an unlock, which counts for all copies; and a child, in
+    its turn, only closes its own. Whoever forgets to give it up gives it up by going.
     """
+
+    #: Also of one that could not be made.
+    _fds: Sequence[int] = ()
 
     def __init__(self, directory: FileDirectory, name: str, *, alone: bool = True) -> None:
         if fcntl is None:
             raise StorageError(errno.ENOTSUP, "sawlog needs flock to write safely; this system has none")
-        self._fds: list[int] = []
+        fds: list[int] = []
+        self._fds = fds
+        self._pid = os.getpid()
         self._directory, self._name = directory, name
         path = f"{directory.path}/{name}"
         try:
             with reporting("locking", path):
-                self._fds.append(os.open(name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666, dir_fd=directory.fd))
+                fds.append(os.open(name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666, dir_fd=directory.fd))
                 if alone:
-                    self._fds.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory.fd))
+                    fds.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory.fd))
                 try:
                     for fd in self._fds:
                         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -259,10 +272,19 @@ class FileLock:
 
     def release(self) -> None:
         """Let the next one in."""
-        _held.discard(self)
-        fds, self._fds = self._fds, []
+        fds, self._fds = self._fds, ()
+        mine = self._pid == os.getpid()
         for fd in fds:
-            os.close(fd)
+            try:
+                if mine:
+                    fcntl.flock(fd, fcntl.LOCK_UN)
+            finally:
+                os.close(fd)
+
+    def __del__(self) -> None:
+        """Forgotten without `release`."""
+        if self._fds:
+            self.release()
 
 
 class SharedHold:
@@ -288,7 +310,7 @@ class SharedHold:
 
 
 #: Locks of this process. A forked child closes its copies, so that it cannot keep its parent's locks alive.
-_held: set[FileLock] = set()
+_held: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 def _forget_parents_locks() -> None:
@@ -302,6 +324,30 @@ if hasattr(os, "register_at_fork"):
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
+
+
+def _sync_names(path: str) -> None:
+    """Sync the name of a directory, and those of the directories above it, up to where its file system is mounted.
+    Those that may not be opened are left to whoever made them."""
+    while True:
+        parent = os.path.dirname(path)
+        with reporting("looking at", parent):
+            if parent == path or os.stat(parent).st_dev != os.stat(path).st_dev:
+                return
+        try:
+            fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except PermissionError:
+            return
+        except OSError as error:
+            raise storage_error(error, "opening", parent) from error
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EROFS):
+                raise SyncFailed(error.errno, f"{error.strerror} while syncing the directory {parent}") from error
+        finally:
+            os.close(fd)
+        path = parent
 
 
 class FileDirectory:
@@ -323,9 +369,16 @@ class FileDirectory:
         made.path, made.fd = path, fd
         return made
 
+    @classmethod
+    def _make(cls, path: str) -> None:
+        """mkdir -p whose every name is durable: also of directories that were there before, unless somebody has locked
+        something in here, who has seen to it then."""
+        if not os.path.exists(f"{path}/{_LOCK}"):
+            cls._make_missing(path)
+            _sync_names(path)
+
     @staticmethod
-    def _make(path: str) -> None:
-        """mkdir -p whose every new name is durable."""
+    def _make_missing(path: str) -> None:
         missing: list[str] = []
         while not os.path.isdir(path):
             missing.append(path)
@@ -337,11 +390,6 @@ class FileDirectory:
                 except FileExistsError:
                     if not os.path.isdir(each):
                         raise
-                parent = os.open(os.path.dirname(each), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
-                    os.fsync(parent)
-                finally:
-                    os.close(parent)
 
     def names(self) -> list[str]:
         """All names of anything but directories, sorted."""

@@ -69,19 +69,22 @@ class PublishedFile:
             self.store = self._write
 
     def _write(self, first: int, second: int) -> None:
-        """A write that a full disk may refuse: then readers see the numbers before."""
+        """A write that a full disk may refuse. Readers then see less than they could; but not more than they may: if
+        the first number was to go back, the file is cut, so that nobody believes it."""
+        assert self._handle is not None
+        fd, before = self._handle.fd, self.load()
         try:
-            self._refresh()
             self._slots.store(first, second)
-            assert self._handle is not None
-            os.pwrite(self._handle.fd, self._copy, _SLOTS_AT)
+            os.pwrite(fd, self._copy, _SLOTS_AT)
+            if not is_published(fd):
+                os.pwrite(fd, _head(), 0)
         except OSError:
-            pass
+            if before is not None and first < before[0]:
+                os.ftruncate(fd, 0)
 
     def _refresh(self) -> None:
         assert self._handle is not None
-        found = os.pread(self._handle.fd, SLOTS_BYTES, _SLOTS_AT)
-        self._copy[: len(found)] = found
+        self._copy[:] = os.pread(self._handle.fd, SLOTS_BYTES, _SLOTS_AT).ljust(SLOTS_BYTES, b"\0")
 
     def load(self) -> tuple[int, int] | None:
         """What was stored since the machine was started."""
@@ -115,6 +118,8 @@ def open_published(directory: Directory, name: str, *, create: bool = False) -> 
     """`Directory.published`, or the same through calls that every directory has."""
     if hasattr(directory, "published"):
         return directory.published(name, create=create)
+    if not boot_id():
+        return None
     return PublishedByReplacing(directory, name) if create or directory.exists(name) else None
 
 

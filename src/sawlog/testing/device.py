@@ -276,6 +276,7 @@ class Folder:
             if isinstance(self.entries.get(name), File):
                 self._change("remove", name, (self, name, None))
                 self.locked.discard(name)
+                self.numbers.pop(name, None)
 
     def dispose(self) -> None:
         """rmdir, if it is empty; the root stays."""

@@ -366,9 +366,9 @@ class Consumer:
             owned.log.position()
             if owned.position >= owned.log.lowest_offset and not owned.is_beyond:
                 return
-        if owned.is_beyond:
+        if owned.is_beyond and owned.epoch >= 0:
             self._go_back(owned)
-        else:
+        else:  # without an epoch nobody can say from where on records are others now
             self._lose(owned)
 
     def _go_back(self, owned: _Owned) -> None:

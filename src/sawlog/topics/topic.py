@@ -39,6 +39,7 @@ from ..log.log import Log
 from ..log.reading import ARROW_ROWS
 from ..log.upkeep import UpkeepReport
 from ..log.writer import BATCH_BYTES
+from ..storage import Directory
 from ..storage.forking import forkable
 from . import settings
 from .catalog import Catalog, Entry
@@ -171,6 +172,12 @@ class Topic:
             if number not in self._logs:
                 self._logs[number] = self._open(number)
             return self._logs[number]
+
+    def directory(self, number: int) -> Directory:
+        """The directory of one partition, for who reads its files directly; `TopicNotFound` if the topic was deleted or
+        recreated. The caller closes it."""
+        self._check_number(number)
+        return self._catalog.partition(self._entry, number)
 
     def _check_number(self, number: object) -> None:
         if isinstance(number, bool) or not isinstance(number, int):

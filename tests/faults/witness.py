@@ -1,0 +1,291 @@
+"""What everybody who reads a topic has seen, and what must be true of it whatever happens: the promise of `readers`.
+
+Values are unique, so that a record is known by its value. The witness is told what is about to be appended, dropped and
+taken back, and what each reader, group and planner sees. It holds them to these rules:
+
+    I1  Every record that is in the log at the end was delivered to each group and each planner at some time.
+    I2  A record that anybody saw stays, at its offset, until the work drops it (truncate, trim, compaction). Under
+        "always" also in a power cut; under the other policies what was durable does then, and everything in a kill.
+    I3  Nobody sees a record that is taken back, one that nobody sent, or a part of an append.
+    I4  durable <= visible <= written <= next, at every look.
+    I5  Leader epochs never go down, and each batch has the epoch that the list says.
+
+After a power cut nothing is published, and readers see every whole batch until there is a writer again: then, and of an
+append that was under way when it all ended, parts may be seen (they stay, as the rest of I2 says).
+
+Readers look in the middle of operations, where an error would be taken for one of the disk. So what is wrong is written
+down (`trouble`), and raised by `check` when the operation is over, or when what a crash has left is recovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+PARTITIONS = 2
+#: (visible end, leader epoch) as it is published.
+Told = tuple[int, int]
+
+
+def named(value: bytes | None) -> str:
+    """What a value calls itself, without what only makes it long."""
+    return "nothing" if value is None else value.partition(b":")[0].decode()
+
+
+@dataclass(frozen=True)
+class Append:
+    """What counts together: values by partition."""
+
+    parts: Mapping[int, tuple[bytes, ...]]
+    #: It has neither returned nor failed.
+    under_way: bool = True
+    #: It was interrupted, and parts of it may be there.
+    broken: bool = False
+
+
+@dataclass(frozen=True)
+class View:
+    """One partition as a reader sees it at one moment."""
+
+    who: str
+    lowest: int
+    end: int
+    #: offset -> (value, epoch of its batch)
+    rows: Mapping[int, tuple[bytes, int]]
+    epochs: Sequence[tuple[int, int]]
+
+
+@dataclass
+class Witness:
+    """Of one topic; see the module's head."""
+
+    always: bool
+    appends: list[Append] = field(default_factory=list)
+    #: value -> the number of its append
+    sent: dict[bytes, int] = field(default_factory=dict)
+    #: Values that nobody may see: taken back, or truncated for good.
+    banned: set[bytes] = field(default_factory=set)
+    #: Values that may go: a truncation, trim or compaction that concerns them has been asked for.
+    going: set[bytes] = field(default_factory=set)
+    #: Of these, those that were trimmed: if the checkpoint is lost they may be there again.
+    trimmed: set[bytes] = field(default_factory=set)
+    #: By partition: offset -> value, as somebody saw it.
+    seen: list[dict[int, bytes]] = field(default_factory=lambda: [{} for _ in range(PARTITIONS)])
+    #: By partition: below this, power cuts take nothing.
+    durable: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
+    #: By partition: the highest leader epoch that anybody saw.
+    epoch: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
+    #: The partitions whose epochs are lost, and which nobody has opened for writing since.
+    unknown: set[int] = field(default_factory=set)
+    #: By partition: what was published since the machine was started.
+    told: list[list[Told]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
+    #: By partition: an older one that somebody has put back.
+    restored: list[Told | None] = field(default_factory=lambda: [None] * PARTITIONS)
+    #: Whether what is published is of this start of the machine, and there was a writer since.
+    is_published: bool = True
+    #: By group or planner: the values that were delivered to it.
+    got: dict[str, set[bytes]] = field(default_factory=dict)
+    #: By planner: its checkpoint, which survives everything.
+    plans: dict[str, object] = field(default_factory=dict)
+    #: Whether the group "old" has committed without an epoch.
+    old: bool = False
+    trouble: list[str] = field(default_factory=list)
+
+    def copy(self) -> Witness:
+        """As it is now."""
+        return replace(
+            self,
+            appends=list(self.appends),
+            sent=dict(self.sent),
+            banned=set(self.banned),
+            going=set(self.going),
+            trimmed=set(self.trimmed),
+            seen=[dict(each) for each in self.seen],
+            durable=list(self.durable),
+            epoch=list(self.epoch),
+            unknown=set(self.unknown),
+            told=[list(each) for each in self.told],
+            restored=list(self.restored),
+            got={name: set(each) for name, each in self.got.items()},
+            plans=dict(self.plans),  # a planner replaces its own as a whole
+            trouble=list(self.trouble),
+        )
+
+    def complain(self, rule: str, what: str) -> None:
+        """Something is wrong; the first things are enough."""
+        if len(self.trouble) < 5:
+            self.trouble.append(f"{rule}: {what}")
+
+    def check(self) -> None:
+        """Raise what was found."""
+        assert not self.trouble, "; ".join(self.trouble)
+
+    # --- what is done
+
+    def send(self, parts: Mapping[int, Sequence[bytes]]) -> int:
+        """These are about to be appended, together; the number of the append."""
+        number = len(self.appends)
+        self.appends.append(Append({partition: tuple(values) for partition, values in parts.items()}))
+        for values in parts.values():
+            self.sent.update(dict.fromkeys(values, number))
+        return number
+
+    def stored(self, number: int) -> None:
+        """It has returned."""
+        self.appends[number] = replace(self.appends[number], under_way=False)
+
+    def doubt(self, number: int) -> None:
+        """It has failed, and so has the log: what there is of it, whoever opens it next finds out."""
+        self.appends[number] = replace(self.appends[number], under_way=False, broken=True)
+
+    def refuse(self, number: int, only: Iterable[bytes] | None = None) -> None:
+        """It has failed, or these of its values were taken back, and the log goes on: nobody saw them or will."""
+        values = {value for part in self.appends[number].parts.values() for value in part}
+        values = values if only is None else set(only)
+        for partition, there in enumerate(self.seen):
+            for offset in [offset for offset, value in there.items() if value in values]:
+                shown = named(there.pop(offset))
+                self.complain("I3", f"offset {offset} of {partition} was shown, and is taken back: {shown}")
+        self.banned |= values
+        if only is None:
+            self.stored(number)
+
+    def begin_truncation(self, partition: int, offset: int) -> None:
+        """What lies from `offset` on is about to go."""
+        self.going.update(value for at, value in self.seen[partition].items() if at >= offset)
+        self.durable[partition] = min(self.durable[partition], offset)
+
+    def end_truncation(self, partition: int, offset: int) -> None:
+        """It is gone for good."""
+        there = self.seen[partition]
+        self.banned.update(value for at, value in there.items() if at >= offset)
+        self.seen[partition] = {at: value for at, value in there.items() if at < offset}
+
+    def begin_trim(self, partition: int, offset: int) -> None:
+        """What lies below `offset` is about to go."""
+        below = {value for at, value in self.seen[partition].items() if at < offset}
+        self.going |= below
+        self.trimmed |= below
+
+    def end_trim(self, partition: int, offset: int) -> None:
+        """It is gone."""
+        self.seen[partition] = {at: value for at, value in self.seen[partition].items() if at >= offset}
+
+    # --- what happens
+
+    def crash(self, *, power_cut: bool) -> None:
+        """Everything has ended; what was under way is broken."""
+        self.appends = [replace(each, under_way=False, broken=True) if each.under_way else each for each in
+        self.appends] if not power_cut:
+            return
+        self.is_published = False
+        self.told = [[] for _ in range(PARTITIONS)]
+        self.restored = [None] * PARTITIONS
+        if not self.always:
+            for partition in range(PARTITIONS):
+                kept = {at: value for at, value in self.seen[partition].items() if at < self.durable[partition]}
+                lost = set(self.seen[partition].values()) - set(kept.values())
+                self.appends = [
+                    replace(each, broken=True) if lost.intersection(each.parts.get(partition, ())) else each
+                    for each in self.appends
+                ]
+                self.seen[partition] = kept
+
+    def take_over(self, partition: int, there: set[bytes]) -> None:
+        """There is a writer again, and it has found these: what was to go and has not, stays."""
+        known = self.seen[partition]
+        self.unknown.discard(partition)
+        self.seen[partition] = {at: value for at, value in known.items() if value not in self.going or value in there}
+        self.going -= there
+
+    def lose_epochs(self, partition: int) -> None:
+        """Nothing is left that says which epoch it was but the batches; until there is a writer, readers take the log
+        for one of version 0.2, whose positions are checked against the end only."""
+        self.epoch[partition] = 0
+        self.unknown.add(partition)
+
+    # --- what is seen
+
+    def tell(self, partition: int, told: Told | None) -> None:
+        """What is published now."""
+        if told is not None and told != self.restored[partition]:
+            self.restored[partition] = None
+            if not self.told[partition] or self.told[partition][-1] != told:
+                self.told[partition].append(told)
+
+    def look(self, partition: int, view: View) -> None:
+        """Somebody reads all of a partition."""
+        rows = {offset: value for offset, (value, _) in view.rows.items()}
+        self._check_staying(partition, view, rows)
+        self._check_sent(partition, view.who, rows)
+        if self.is_published:
+            self._check_whole(partition, view, set(rows.values()))
+        self._check_epochs(partition, view)
+        self.seen[partition].update(rows)
+
+    def _check_staying(self, partition: int, view: View, rows: Mapping[int, bytes]) -> None:
+        short = self.restored[partition] is not None
+        for offset, value in self.seen[partition].items():
+            if value in self.going or (short and offset >= view.end):
+                continue
+            if rows.get(offset) != value:
+                what = "is gone" if offset not in rows else f"is {named(rows[offset])} now"
+                self.complain(
+                    "I2",
+                    f"offset {offset} of {partition} was seen as {named(value)}, and {what} for {view.who}, which sees "
+                    f"{view.lowest} to {view.end}",
+                )
+
+    def _check_sent(self, partition: int, who: str, rows: Mapping[int, bytes]) -> None:
+        for offset, value in rows.items():
+            if value in self.banned:
+                self.complain("I3", f"{who} sees at offset {offset} of {partition} what was taken back: {named(value)}")
+            elif value not in self.sent:
+                self.complain("I3", f"{who} sees at offset {offset} of {partition} what nobody sent: {named(value)}")
+
+    def _check_whole(self, partition: int, view: View, values: set[bytes]) -> None:
+        for each in self.appends:
+            part = each.parts.get(partition, ())
+            if len(part) > 1 and not each.broken:
+                there = values.intersection(part)
+                missing = set(part) - there - self.going - self.banned
+                if there and missing and (self.restored[partition] is None):
+                    self.complain("I3", f"{view.who} sees {len(there)} of the {len(part)} records of one append")
+
+    def _check_epochs(self, partition: int, view: View) -> None:
+        entries = list(view.epochs)
+        if entries != sorted(entries) or len({start for _, start in entries}) < len(entries):
+            self.complain("I5", f"{view.who} sees epochs that do not go up in {partition}: {entries}")
+        current = entries[-1][0]
+        if self.restored[partition] is None and partition not in self.unknown:
+            if current < self.epoch[partition]:
+                self.complain("I5", f"{partition} was in epoch {self.epoch[partition]}, {view.who} sees {current}")
+            if self.told[partition]:  # what is published is durable; a file's name that was just changed may not be
+                self.epoch[partition] = max(self.epoch[partition], current)
+            for offset, (value, epoch) in view.rows.items():
+                said = max((each for each, start in entries if start <= offset), default=entries[0][0])
+                # Where a truncation was interrupted, the epoch that it was to begin may be there before what goes has
+                # gone.
+                if epoch != said and value not in self.going:
+                    self.complain(
+                        "I5", f"offset {offset} of {partition} is of epoch {epoch}; {view.who} sees the list {entries}"
+                    )
+                    break
+
+    def deliver(self, name: str, partition: int, offset: int, value: bytes) -> None:
+        """A group or a planner was given a record."""
+        self.got.setdefault(name, set()).add(value)
+        self._check_sent(partition, name, {offset: value})
+        known = self.seen[partition].setdefault(offset, value)
+        if known != value and known not in self.going:
+            self.complain("I2", f"offset {offset} of {partition} was seen as {named(known)}, and is {named(value)} for
+            {name}")
+        self.seen[partition][offset] = value
+
+    def check_delivered(self, partition: int, values: Iterable[bytes]) -> None:
+        """Everybody has drained a partition that holds these."""
+        for name, got in self.got.items():
+            skipped = [value for value in values if value not in got]
+            if skipped:
+                self.complain("I1", f"{name} never got {len(skipped)} records of {partition}, the first
+                {named(skipped[0])}")
