@@ -456,9 +456,9 @@ _SHOWING = (
         "unclean open begins no epoch",
         "a log that has lost its end in a power cut goes on in the same epoch (ours, once)",
         (
-            "sawlog.log.log:Log._lock",
-            "if not found.report.clean or not found.epochs_in_order:",
-            "if not found.epochs_in_order:",
+            f"{_APPEND}.take_over",
+            "elif not clean and not unseen:",
+            "elif False:",
         ),
         by="readers",
     ),

@@ -166,9 +166,7 @@ def readers(count: Counter, seed: int) -> None:
     _enumerate(count, seed, [(kind, more) for kind in READERS.values() for more in range(2)], (0.002, 0.01, 0.1))
 
 
-def _enumerate(
-    count: Counter, seed: int, kinds: Sequence[tuple[type[Workload], int]], shares: Sequence[float]
-) -> None:
+def _enumerate(count: Counter, seed: int, kinds: Sequence[tuple[type[Workload], int]], shares: Sequence[float]) -> None:
     from sawlog.testing import Scenario, enumerate_crashes
 
     chance = random.Random(seed)

@@ -109,7 +109,7 @@ class Plain(Planner):
             yield store
 
     def _plan(self, opened: Store, start: Any, most: int | None) -> tuple[Any, Any]:
-        at = start or {number: (0, -1) for number in range(PARTITIONS)}
+        at = start or dict.fromkeys(range(PARTITIONS), (0, -1))
         planned = {}
         for number, (offset, epoch) in at.items():
             log = opened[TOPIC].partition(number)

@@ -175,8 +175,10 @@ class Witness:
 
     def crash(self, *, power_cut: bool) -> None:
         """Everything has ended; what was under way is broken."""
-        self.appends = [replace(each, under_way=False, broken=True) if each.under_way else each for each in
-        self.appends] if not power_cut:
+        for number, each in enumerate(self.appends):
+            if each.under_way:
+                self.doubt(number)
+        if not power_cut:
             return
         self.is_published = False
         self.told = [[] for _ in range(PARTITIONS)]
@@ -278,8 +280,8 @@ class Witness:
         self._check_sent(partition, name, {offset: value})
         known = self.seen[partition].setdefault(offset, value)
         if known != value and known not in self.going:
-            self.complain("I2", f"offset {offset} of {partition} was seen as {named(known)}, and is {named(value)} for
-            {name}")
+            both = f"was seen as {named(known)}, and is {named(value)} for {name}"
+            self.complain("I2", f"offset {offset} of {partition} {both}")
         self.seen[partition][offset] = value
 
     def check_delivered(self, partition: int, values: Iterable[bytes]) -> None:
@@ -287,5 +289,5 @@ class Witness:
         for name, got in self.got.items():
             skipped = [value for value in values if value not in got]
             if skipped:
-                self.complain("I1", f"{name} never got {len(skipped)} records of {partition}, the first
-                {named(skipped[0])}")
+                which = f"{len(skipped)} records of {partition}, the first {named(skipped[0])}"
+                self.complain("I1", f"{name} never got {which}")

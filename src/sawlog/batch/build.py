@@ -158,6 +158,7 @@ class Encoder:
         builder = self._builder
         if len(builder.buffer) > KEEP_BYTES:
             builder.take(bytearray(64 << 10))
+            builder.taken = None  # it was large
         builder.reset()
         return builder
 

@@ -257,8 +257,8 @@ def _replace_some(
     log: Appender, segments: Sequence[Segment], wanted: Wanted, damaged: dict[Segment, CorruptBatch]
 ) -> tuple[Rewritten | None, int]:
     """The replacement of the first of these segments, and as many more as fit; None for one that is damaged."""
-    most = 1
-    while most < len(segments) and segments[most] not in damaged and segments[most - 1] not in damaged:
+    most, limit = 1, min(len(segments), rewrite.MOST_SEGMENTS)
+    while most < limit and segments[most] not in damaged and segments[most - 1] not in damaged:
         most += 1
     if segments[0] in damaged:
         return None, 1

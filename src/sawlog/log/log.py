@@ -46,7 +46,7 @@ from ..errors import (
     ReadOnlyLog,
 )
 from ..storage import Directory, FileDirectory, MemoryDirectory
-from ..storage.forking import forkable
+from ..storage.forking import forkable, in_children
 from . import checkpoint, compaction, incoming, keeping, retention, streaming, truncation, upkeep
 from .append import Appender
 from .checkpoint import Checkpoint
@@ -115,6 +115,20 @@ class Log:
         self._locking = forkable(threading.RLock())
         #: What opening found and did.
         self.recovery = report
+        #: Whether a parent process has written through this: then it only reads.
+        self._inherited = False
+        if appender is not None:
+            in_children(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent goes on writing, and this reads beside it, as another process does. What the
+        parent knew of its files is not true for long."""
+        if self._appender is None or self._closed:
+            return
+        self._inherited, self._appender = True, None
+        self._loops, self._appends = {}, None
+        self._segments = FollowedSet(self._directory, self._config, late=True)
+        self._reader = self._reader_of(self._segments)
 
     def _reader_of(self, segments: SegmentSet) -> Reader:
         return Reader(segments, self._config, lambda: not self._closed, self._place)
@@ -284,6 +298,7 @@ class Log:
                 self._segments = appender.segments
                 self._reader = self._reader_of(self._segments)
                 self._appender = appender
+                in_children(self)
                 try:
                     if self._on_lock is not None:
                         self._on_lock(self)
@@ -362,7 +377,13 @@ class Log:
     @property
     def lowest_offset(self) -> int:
         """The first offset that is there (or would be, in an empty log)."""
-        return self._segments.lowest_offset
+        return self._known_segments().lowest_offset
+
+    def _known_segments(self) -> SegmentSet:
+        """The segments as they were when they were last looked at; in a forked child, that may be never."""
+        if not self._segments.all:
+            self._segments.refresh()
+        return self._segments
 
     @property
     def next_offset(self) -> int:
@@ -449,14 +470,14 @@ class Log:
     @property
     def size_bytes(self) -> int:
         """Bytes of all batches."""
-        return self._segments.size_bytes
+        return self._known_segments().size_bytes
 
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
         """The segments, oldest first; the last one is active."""
         return tuple(
             SegmentInfo(each.base_offset, each.next_offset, each.size, each.sealed, each.is_loaded, each.path)
-            for each in self._segments.all
+            for each in self._known_segments().all
         )
 
     @property
@@ -472,6 +493,10 @@ class Log:
             raise LogClosed(f"the log {self.path} is closed")
         if self._appender is not None:
             return self._appender
+        if self._inherited:
+            raise LogClosed(
+                f"the log {self.path} was opened by the process that this one was forked from; open it again here"
+            )
         if not self._locks_late:
             raise ReadOnlyLog(f'the log {self.path} was opened with mode="r"')
         return self._become_writer()
@@ -488,7 +513,7 @@ class Log:
         appender = self._appender or self._writable()
         encoder = appender.encoder()
         try:
-            batch = encoder.one(value, key, headers, _stamp(timestamp))
+            batch = encoder.one(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
             offset = appender.place(batch, expect_offset).start
         finally:
             appender.keep(encoder)

@@ -70,6 +70,8 @@ from .swapping import finish_swap
 BATCH_BYTES = 128 << 10
 #: Finished batches are written in pieces of about this size.
 _WRITE_BYTES = 1 << 20
+#: So many segments are replaced by one at most: each is open while that happens, and a process has so many descriptors.
+MOST_SEGMENTS = 128
 #: A batch's offsets are relative and 32-bit; so are those of an index.
 _MAX_SPAN = 2**31 - 1
 #: How long upkeep waits for the log's lock before it asks whether it should go on.

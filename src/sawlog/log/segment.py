@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..batch import kernel
-from ..batch.checksum import crc32c
+from ..batch.checksum import PartialSums, crc32c
 from ..batch.compression import decompress
 from ..batch.header import (
     ATTRIBUTES,
@@ -681,31 +681,37 @@ class Segment:
         because a record may itself contain what looks like a batch.
         """
         view = storage.view(position, limit - position)
+        sums = PartialSums(view)
         if len(view) >= HEADER_BYTES:
             end = self._batch_size(view)
             for at, before in ((0, -1), (end, _PLACE.unpack_from(view)[0] + _span(view, 0))):
-                base = self._good_batch(view, at, least, before)
+                base = self._good_batch(sums, view, at, least, before)
                 if base is not None:
                     return position + at, base
         at = kernel.find_header(view, 1, len(view), least)
         while at >= 0:
-            base = self._good_batch(view, at, least, -1)
+            base = self._good_batch(sums, view, at, least, -1)
             if base is not None:
                 return position + at, base
             at = kernel.find_header(view, at + 1, len(view), least)
         return limit, None
 
-    def _good_batch(self, view: memoryview, at: int, least: int, before: int) -> int | None:
+    def _good_batch(self, sums: PartialSums, view: memoryview, at: int, least: int, before: int) -> int | None:
         """The base offset of the batch that starts there, if one does, is whole, and is confirmed. `before` is where
-        the batch in front of it ended according to its own header."""
+        the batch in front of it ended according to its own header. The checksum is computed last, and each byte is
+        summed once, however many places look like a batch: a value may be made of them."""
         most = self.next_offset if self.sealed else self.base_offset + _MAX_SPAN
-        base = _whole_batch(view, at, least, most)
-        if base is None or base == before:
-            return base
+        base = _batch_at(view, at, least, most)
+        if base is None:
+            return None
         following, end = base + _span(view, at), at + self._batch_size(view[at:])
+        if base == before:
+            return base if _is_good(sums, view, at) else None
         if end == len(view):
-            return base if following == self.known_end else None
-        return base if _whole_batch(view, end, following, most) == following else None
+            return base if following == self.known_end and _is_good(sums, view, at) else None
+        if _batch_at(view, end, following, most) != following:
+            return None
+        return base if _is_good(sums, view, at) and _is_good(sums, view, end) else None
 
     @property
     def known_end(self) -> int | None:
@@ -720,16 +726,17 @@ def _span(view: memoryview, at: int) -> int:
     return 1 + int(struct.unpack_from(">i", view, at + 23)[0])
 
 
-def _whole_batch(view: memoryview, at: int, least: int, most: int) -> int | None:
-    """The base offset of the batch that starts there, if one does that is whole and belongs between these offsets."""
+def _batch_at(view: memoryview, at: int, least: int, most: int) -> int | None:
+    """The base offset of the batch whose header stands there, if one does that fits and belongs between these
+    offsets."""
     if not 0 <= at <= len(view) - HEADER_BYTES or kernel.find_header(view, at, len(view), least) != at:
         return None
     base: int = _PLACE.unpack_from(view, at)[0]
-    return base if base < most and _is_good(view, at) else None
+    return base if base < most else None
 
 
-def _is_good(view: memoryview, position: int) -> bool:
+def _is_good(sums: PartialSums, view: memoryview, position: int) -> bool:
     """Whether the batch whose header stands there, and fits, has the right CRC."""
     size = Segment._batch_size(view[position:])
     crc: int = struct.unpack_from(">I", view, position + 17)[0]
-    return bool(crc32c(view[position + 21 : position + size]) == crc)
+    return sums.of(position + 21, position + size) == crc

@@ -173,7 +173,8 @@ def _files(names: Iterable[str]) -> dict[int, str]:
 class FollowedSet(SegmentSet):
     """A reader's view of a log that another process may be writing, trimming and replacing."""
 
-    def __init__(self, directory: Directory, config: LogConfig) -> None:
+    def __init__(self, directory: Directory, config: LogConfig, *, late: bool = False) -> None:
+        """Looks at the directory at once, or, if `late`, when it is first asked for anything."""
         super().__init__(directory, config)
         self._refreshing = forkable(threading.Lock())
         #: The directory's stamp when it was last listed, and what was published then, or else the size of the active
@@ -185,7 +186,8 @@ class FollowedSet(SegmentSet):
         self._told: tuple[int, int] | None = None
         #: Whether the epochs were rebuilt from the batches, because their file is of no use.
         self._rebuilt = False
-        self.refresh()
+        if not late:
+            self.refresh()
 
     def refresh(self) -> bool:
         """Look at the directory again; whether anything is different."""

@@ -169,21 +169,32 @@ def merge_segments(log: Appender, below_bytes: int | None = None, *, least: int 
     report = MergeReport()
     below = log.config.segment_bytes if below_bytes is None else below_bytes
     with log.upkeeping():
-        runs = _small_runs(log.segments, below, least)
-        while runs:
-            run = runs.pop(0)
-            try:
-                made = rewrite.merge_run(log, run)
-            except CorruptBatch as error:  # what is damaged stays as it is
-                runs[:0] = [part for part in _around(run, error.path) if len(part) >= least]
-                continue
-            except (Gone, TooLarge):
-                continue
-            if rewrite.swap(log, made):
-                report.segments_before += len(run)
-                report.segments_after += 1
-                report.bytes_copied += made.size
+        before = len(log.segments.all)
+        while _merge_runs(log, below, least, report):
+            pass  # what came of runs that were as long as they may be can be merged again
+        if report:
+            report.segments_after = max(report.segments_before - (before - len(log.segments.all)), 1)
     return report
+
+
+def _merge_runs(log: Appender, below: int, least: int, report: MergeReport) -> bool:
+    """One pass over the segments; whether runs were cut short, so that another one finds more."""
+    runs, again = _small_runs(log.segments, below, least), False
+    while runs:
+        run = runs.pop(0)
+        try:
+            made = rewrite.merge_run(log, run)
+        except CorruptBatch as error:  # what is damaged stays as it is
+            runs[:0] = [part for part in _around(run, error.path) if len(part) >= least]
+            continue
+        except (Gone, TooLarge):
+            continue
+        if rewrite.swap(log, made):
+            report.segments_before += len(run)
+            report.segments_after += 1
+            report.bytes_copied += made.size
+            again = again or len(run) == rewrite.MOST_SEGMENTS
+    return again
 
 
 def _around(run: Sequence[Segment], path: str | None) -> list[list[Segment]]:
@@ -198,7 +209,7 @@ def _small_runs(segments: SegmentSet, below: int, least: int = _LEAST_RUN) -> li
     for segment in segments.all[:-1]:
         if segment.size >= below:
             runs.append([])
-        elif runs[-1] and not _fits(segments, runs[-1], segment):
+        elif runs[-1] and (len(runs[-1]) == rewrite.MOST_SEGMENTS or not _fits(segments, runs[-1], segment)):
             runs.append([segment])
         else:
             runs[-1].append(segment)

@@ -84,7 +84,9 @@ class FileStorage:
         """Write at the end; a short write goes on, a failed one is taken back."""
         position = self._size
         try:
-            self._write(position, data)
+            written = os.pwrite(self._handle.fd, data, position)
+            if written < len(data):
+                self._write(position + written, memoryview(data)[written:])
             self._size = position + len(data)
         except OSError as error:
             raise self._undo(error, position) from error

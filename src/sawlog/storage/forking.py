@@ -7,14 +7,14 @@ lives longer than a call is made by `forkable`, and is free again in a child. Th
 stay as they are: it is going to let go of them.
 
 What the locks guarded may be half-changed in the child. It does not matter: a child may not write through what it
-inherited, and readers look at lists that are replaced as a whole.
+inherited, and it reads the log as any other process would, not by what its parent knew (`in_children`).
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -27,7 +27,24 @@ def forkable(lock: T) -> T:
     return lock
 
 
+_told: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class Inherited(Protocol):
+    """Something that a forked child finds changed."""
+
+    def after_fork(self) -> None:
+        """In the child, before anything else. It must not raise, and take no time: there may be thousands."""
+
+
+def in_children(what: Inherited) -> None:
+    """Tell this object, for as long as it lives, when it finds itself in a forked child."""
+    _told.add(what)
+
+
 def _free() -> None:
+    for each in list(_told):
+        each.after_fork()
     for lock in list(_locks):
         owned = getattr(lock, "_is_owned", None)
         # CPython's own way, by which its modules do the same; where there is none, the lock stays as it is.

@@ -337,12 +337,21 @@ class Topic:
 
     def _upkeep(self, number: int) -> UpkeepReport | None:
         config = settings.upkeep_config(self._entry.settings)
-        log = self.partition(number)
-        if log.locked:
-            return log.upkeep(config)
-        if not log.upkeep_due(config):
-            return UpkeepReport(log.path)
+        used = self._logs.get(number)
+        if self._ended is not None:
+            raise self._ended
+        if used is not None and used.locked:
+            return used.upkeep(config)
+        # Not one that stays open: a store may have more partitions than a process has descriptors.
         log = self._open(number)
+        try:
+            due = log.upkeep_due(config)
+        except BaseException:
+            log.close()
+            raise
+        if not due:
+            log.close()
+            return UpkeepReport(log.path)
         log.lend_to_upkeep()
         with self._lock:
             self._tended.add(log)
