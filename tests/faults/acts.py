@@ -137,9 +137,7 @@ def truncate(shift: Shift) -> None:
     number, log = shift.some()
     with log.hold():
         lowest, following = log.lowest_offset, log.next_offset
-    few = (
-        shift.random.random() < 0.7
-    )  # so that what is appended next is sure to take the offsets that somebody has read
+    few = shift.random.random() < 0.7  # so that what is appended next takes all offsets that were read
     offset = shift.random.randrange(max(lowest, following - 4 if few else 0), following + 1)
     before, dropped = log.leader_epoch, offset < following
     shift.witness.begin_truncation(number, offset)

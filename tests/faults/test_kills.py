@@ -68,6 +68,8 @@ LIES = {
     "transactions": ["done", "1000000"],
     "staging": ["done", "0"],
     "group commits": ["done", "1000000"],
+    "watched always": ["saw", "0", "1.0.0"],
+    "watched os": ["got", "0", "1.0.0"],
     "catalogue": ["done", "create", "t1-0", "2"],
 }
 

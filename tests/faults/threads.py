@@ -4,6 +4,11 @@ Group commit lets one thread sync for all who have written by then. Who has writ
 must wait for the next one. So here a sync takes its time *after* it has done its work: whoever is woken too soon finds
 its record lost. After every append its thread crashes the simulated disk and looks.
 
+In a second kind of round (`play_cutting`) one thread truncates beside those that append, and whoever has synced takes
+its time before it tells the others, so that the log is cut in between. A reader in another process cuts the power
+whenever it sees a new record: that must be durable. A follower goes on where the log was cut: it has seen every record
+that is there at the end.
+
 `python -m tests.faults threads --rounds N`: a round is some threads on a new log. When threads run is decided by the
 machine, so the seed decides only what is appended.
 """
@@ -17,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sawlog import Log, LogConfig
+from sawlog import Log, LogConfig, OffsetOutOfRange
 from sawlog.testing import FaultyStorage
 
 from .report import Tally
@@ -76,6 +81,131 @@ def play(seed: int, on_append: Callable[[], None] = lambda: None) -> list[str]:
     return lost
 
 
+class Cutting:
+    """One round with a thread that truncates."""
+
+    def __init__(self, seed: int, on_append: Callable[[], None]) -> None:
+        self.seed = seed
+        self.disk = SlowToReturn(seed)
+        self.log = Log.open(self.disk, _CONFIG)
+        self._slow_to_tell()
+        self._on_append = on_append
+        self.lost: list[str] = []
+        #: Where the log was cut, or is about to be, one after the other; and how many of these are done.
+        self.cuts: list[int] = []
+        self.cuts_done = 0
+        #: What was acknowledged: how many cuts were begun before it was sent, its offset and value.
+        self.told: list[tuple[int, int, bytes]] = []
+        self.followed: set[bytes | None] = set()
+        self.ended = threading.Event()
+
+    def _slow_to_tell(self) -> None:
+        """Between the end of an fsync and the news of it, anything may happen."""
+        assert self.log._appender is not None
+        commit = self.log._appender.commit
+        sync = commit._sync
+
+        def slow() -> int:
+            reached = sync()
+            time.sleep(0.002)
+            return reached
+
+        commit._sync = slow
+
+    def play(self) -> list[str]:
+        writers = [lambda number=number: self._append(number) for number in range(3)]
+        watchers = [threading.Thread(target=self._guarded, args=(each,)) for each in (self._look, self._follow)]
+        threads = [threading.Thread(target=self._guarded, args=(each,)) for each in (*writers, self._cut)]
+        for thread in (*watchers, *threads):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.ended.set()
+        for thread in watchers:
+            thread.join()
+        self._check_all()
+        return self.lost
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self.lost.append(f"{getattr(work, '__name__', 'a thread')}: {type(error).__name__}: {error}")
+
+    def _append(self, number: int) -> None:
+        chance = random.Random(f"{self.seed} {number}")
+        for i in range(APPENDS):
+            value = b"%d-%d " % (number, i) + chance.randbytes(chance.choice((0, 50, 600)))
+            cuts = len(self.cuts)
+            offset = self.log.append(value)
+            self.told.append((cuts, offset, value))
+            found = found_after_a_power_cut(self.disk, offset)
+            if found != value and not self._was_cut(cuts, offset):
+                self.lost.append(f"thread {number} was told that offset {offset} is durable, and it is lost")
+            self._on_append()
+
+    def _was_cut(self, cuts: int, offset: int) -> bool:
+        """Whether it may have been cut off since there were so many cuts."""
+        return any(cut <= offset for cut in self.cuts[cuts:])
+
+    def _cut(self) -> None:
+        chance = random.Random(f"{self.seed} cuts")
+        while len(self.told) < 2 * APPENDS:
+            time.sleep(0.001 * chance.randrange(1, 6))
+            with self.log.hold():
+                offset = max(self.log.lowest_offset, self.log.next_offset - chance.randrange(1, 4))
+                self.cuts.append(offset)
+                self.log.truncate(offset)
+                self.cuts_done += 1
+
+    def _look(self) -> None:
+        """In another process: what it sees survives a power cut at that moment."""
+        with Log.open(self.disk.plain, _CONFIG, mode="r") as log:
+            known = 0
+            while not self.ended.is_set():
+                cuts = self.cuts_done
+                end = log.visible_offset
+                if end in (known, log.lowest_offset) or len(self.cuts) != cuts:
+                    time.sleep(0.0005)
+                    continue
+                known = end
+                try:
+                    value = log.read(end - 1).value
+                except OffsetOutOfRange:
+                    continue
+                found = found_after_a_power_cut(self.disk, end - 1)
+                if found != value and len(self.cuts) == cuts:
+                    self.lost.append(f"a reader saw offset {end - 1}, and a power cut takes it")
+
+    def _follow(self) -> None:
+        at = self.log.lowest_offset
+        while True:
+            ended = self.ended.is_set()
+            try:
+                for record in self.log.follow(at, timeout=0 if ended else 0.01):
+                    self.followed.add(record.value)
+                    at = record.offset + 1
+                if ended:
+                    return
+            except OffsetOutOfRange as error:
+                at = min(at, error.next)
+
+    def _check_all(self) -> None:
+        there = {record.offset: record.value for record in self.log.scan()}
+        for cuts, offset, value in self.told:
+            if there.get(offset) != value and not self._was_cut(cuts, offset):
+                self.lost.append(f"offset {offset} was acknowledged, and is not there")
+        skipped = sorted(offset for offset, value in there.items() if value not in self.followed)
+        if skipped:
+            self.lost.append(f"a follower was never given the offsets {skipped}")
+        self.log.close()
+
+
+def play_cutting(seed: int, on_append: Callable[[], None] = lambda: None) -> list[str]:
+    """One round in which the log is truncated meanwhile; what was lost."""
+    return Cutting(seed, on_append).play()
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """For `python -m tests.faults threads`."""
     parser.add_argument("--rounds", type=int, default=200, help="so many new logs (default: 200)")
@@ -83,7 +213,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Round after round."""
-    with Tally("threads", options.rounds * THREADS * APPENDS, "appends") as tally:
+    with Tally("threads", options.rounds * (THREADS + 3) * APPENDS, "appends") as tally:
         for seed in range(options.seed, options.seed + options.rounds):
             counting: Any = threading.Lock()
 
@@ -91,6 +221,6 @@ def run(options: argparse.Namespace) -> int:
                 with counting:
                     tally.advance()
 
-            for each in play(seed, count):
+            for each in (*play(seed, count), *play_cutting(seed, count)):
                 tally.violation(f"{each}\n  python -m tests.faults threads --rounds 10 --seed {seed}")
     return tally.finish()

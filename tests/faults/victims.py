@@ -16,11 +16,13 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import time
+import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from sawlog import Log, LogConfig, LogNotFound
 from sawlog.batch.build import Producer, encode
@@ -93,6 +95,15 @@ def before_recovery(place: str, config: LogConfig) -> dict[int, str]:
         return {}
 
 
+def check_seen(seen: dict[int, str], there: dict[int, str], acknowledged: int) -> None:
+    """What a reader saw before there was a writer again is the beginning of what that found: what the one before had
+    placed and not shown is not seen. All that was acknowledged is."""
+    end = max(seen, default=-1) + 1
+    assert seen == {offset: name for offset, name in there.items() if offset < end}, "a reader saw another log"
+    missed = [offset for offset in there if end <= offset < acknowledged]
+    assert not missed, f"a reader that came before the writer did not see offsets {missed}, which were acknowledged"
+
+
 def leave(log: Log, chance: random.Random) -> None:
     """Half of those who look afterwards close in order; the others die, too."""
     if chance.random() < 0.5:
@@ -145,7 +156,8 @@ class Appends(Work):
         there = names(log.scan())
         assert log.lowest_offset == 0
         assert log.next_offset == len(there)
-        assert seen == dict(enumerate(there)), "a reader saw another log than the writer that recovered it"
+        told = [int(line[0]) + 1 for round_ in rounds for line in round_.lines if line[0].isdecimal()]
+        check_seen(seen, dict(enumerate(there)), max([len(kept), *told]))
         assert there[: len(kept)] == kept, "a record from before has changed"
         for round_ in rounds:
             for line in round_.lines:
@@ -240,7 +252,7 @@ class Cutting(Work):
         seen = before_recovery(place, self.config)
         log = recovered(Log.open(place, self.config), found)
         there = {record.offset: content.name_of(record.value) for record in log.scan()}
-        assert seen == there, "a reader saw another log than the writer that recovered it"
+        check_seen(seen, there, min(told.end, pending.get("cutting", told.end)))
         lowest, end = log.lowest_offset, log.next_offset
         assert sorted(there) == list(range(lowest, end)), "a gap"
         trimmed = pending.get("trimming", told.lowest)
@@ -513,8 +525,105 @@ class Committing(Work):
             if "orders" in store:
                 with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
                     assert len(consumer.assignment) == 2, "somebody dead still owns a partition"
-                    assert there is None or consumer.position("orders", 0) == there
+                    # A commit that was placed and not shown is there for who takes the next turn, and not before.
+                    position = consumer.position("orders", 0)
+                    assert there is None or position in (there, *trying[-1:]), f"{there} was seen, {position} is found"
+                    there = there if there is None else position
         return there
+
+
+class Watched(Work):
+    """Appends, while a reader and a member of a group, in processes of their own, say what they see. Whoever has seen a
+    record finds it again, and the group is given every record, however its writer ended."""
+
+    TOPIC = "watched"
+
+    def __init__(self, durability: str) -> None:
+        self.name = f"watched {durability}"
+        self.durability = durability
+
+    def _topic(self, store: Store) -> Log:
+        settings = {"segment_bytes": 4000, "durability": self.durability}
+        return store.create_topic(self.TOPIC, exist_ok=True, **settings).partition(0)
+
+    def work(self, place: str, round_: int, state: Any) -> None:
+        with opened(place) as store:
+            self._topic(store)
+        me = os.getpid()
+        for watch in (self._read, self._consume):
+            if os.fork() == 0:
+                self._until_alone(place, watch, me)
+        log = self._topic(opened(place))
+        say("ready")
+        for number in itertools.count():
+            made = [content.make(f"{round_}.{number}.{at}", 40 * (number % 5)) for at in range(number % 4 + 1)]
+            if number % 5 == 4:
+                with log.appending():
+                    for value in made:
+                        log.append(value)
+                    log.sync()
+            else:
+                log.append_many(made)
+
+    @staticmethod
+    def _until_alone(place: str, watch: Callable[[str, Callable[[], bool]], None], parent: int) -> NoReturn:
+        """In a process of its own: for a moment longer than the one lives that it was forked from."""
+        try:
+            watch(place, lambda: os.getppid() == parent)
+            os._exit(0)
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+            tell("failed")
+            os._exit(1)
+
+    def _read(self, place: str, goes_on: Callable[[], bool]) -> None:
+        with Store.open(place, "r") as store:
+            log = store[self.TOPIC].partition(0)
+            at = log.visible_offset
+            while True:
+                last = not goes_on()
+                for record in log.scan(at):
+                    tell(f"saw {record.offset} {content.name_of(record.value)}")
+                    at = record.offset + 1
+                if last:
+                    return
+                time.sleep(0.0003)
+
+    def _consume(self, place: str, goes_on: Callable[[], bool]) -> None:
+        consumer = opened(place).consumer("watching", [self.TOPIC], auto_commit_ms=None)
+        while True:
+            last = not goes_on()
+            for record in consumer.poll(timeout_s=0, max_records=20):
+                tell(f"got {record.offset} {content.name_of(record.value)}")
+            consumer.commit()
+            if last:
+                return
+
+    def check(self, place: str, state: Any, rounds: list[Round], found: Counter[str]) -> dict[str, Any]:
+        [round_] = rounds
+        before: dict[str, Any] = state or {"there": [], "got": set()}
+        assert not round_.said("failed"), "somebody who watched could not"
+        with opened(place) as store:
+            log = self._topic(store)
+            there = sound(log, found)
+            assert there[: len(before["there"])] == before["there"], "a record from before has changed"
+            got = set(before["got"])
+            for word in ("saw", "got"):
+                for offset, name in round_.said(word):
+                    known = there[int(offset)] if int(offset) < len(there) else "gone"
+                    assert known == name, f"somebody {word} {name} at offset {offset}, which is {known}"
+                    found["seen by others"] += 1
+            got.update(name for _, name in round_.said("got"))
+            with store.consumer("watching", [self.TOPIC]) as consumer:
+                got.update(content.name_of(record.value) for record in consumer.drain())
+            skipped = [name for name in there if name not in got]
+            assert not skipped, f"the group was never given {skipped}"
+        return {"there": there, "got": got}
+
+
+def tell(line: str) -> None:
+    """As `say`, for one of several processes that share a pipe: in one piece."""
+    os.write(1, f"{line}\n".encode())
 
 
 class Catalogue(Work):
@@ -618,6 +727,8 @@ WORKS: dict[str, Work] = {
         Transactions(),
         Staging(),
         Committing(),
+        Watched("always"),
+        Watched("os"),
         Catalogue(),
     )
 }

@@ -9,7 +9,7 @@ what is in the logs already; and sees to it that there is room for all of it, so
 3. writes the *intent*: which bytes of which staged file go to which partition at which offset. It is renamed into
    place: this is the commit point. Before it nothing has happened; after it everything has, sooner or later;
 4. appends the batches, and syncs the logs;
-5. removes the intent (or, if the transaction has a name, renames it to the note that this number is done), then lets
+5. removes the intent (if the transaction has a name, after the note that this number is done is written), then lets
    everybody see the records, in all partitions (`Log.appending`): what may still be taken back is never visible. Then
    the staged files go.
 
@@ -21,7 +21,7 @@ staging/
   <id>.intent            committed, not completed
   <id>.applied.<n>       the n-th part of the intent is in its log, durably
   =<name>.name           locked while a transaction of that name commits
-  =<name>.committed      the last intent of that name
+  =<name>.committed      the last intent of that name, without its batches
 ```
 
 **Rolling forward.** A process that dies between 3 and 5 leaves the intent. Whoever gets the lock of one of its
@@ -76,7 +76,7 @@ from ..storage import Directory, Lock, Storage
 from ..storage.forking import forkable
 from ..storage.interface import Buffer
 from . import documents
-from .names import STAGING, quoted
+from .names import STAGING, TMP, quoted
 
 #: How much is read from a staged file and appended at once.
 _PLACE_BYTES = 2 << 20
@@ -85,6 +85,8 @@ _POLL_S = 0.005
 _LEASE_S = 24 * 3600.0
 #: What a partition needs beside the batches: indexes, a checkpoint, the head of a new segment.
 _MARGIN_BYTES = 64 << 10
+#: How often a document is written again because somebody has swept it.
+_SWEPT_TIMES = 20
 #: So much goes into an intent itself: a file of its own would cost more fsyncs.
 INLINE_BYTES = 64 << 10
 #: A quoted name has to leave room for a suffix in a file name.
@@ -143,6 +145,8 @@ class Intent:
     sequence: int | None = None
     #: Batches that are in no file.
     data: bytes = b""
+    #: Of a note: when it was written; 0 if that is not known.
+    time_ms: int = 0
 
     @property
     def file(self) -> str:
@@ -167,6 +171,7 @@ class Intent:
                 for part in self.parts
             ],
             "data": b64encode(self.data).decode(),
+            "time_ms": self.time_ms,
         }
 
     @classmethod
@@ -187,7 +192,14 @@ class Intent:
                 for each in fields["parts"]
             )
             check_name(fields["name"], fields["sequence"])
-            return cls(_file(fields["id"]), parts, fields["name"], fields["sequence"], b64decode(fields["data"]))
+            return cls(
+                _file(fields["id"]),
+                parts,
+                fields["name"],
+                fields["sequence"],
+                b64decode(fields["data"]),
+                _count(fields.get("time_ms", 0)),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile(f"{path} is no intent: {error}") from error
 
@@ -230,52 +242,34 @@ class StagedFile:
 class Stage:
     """A transaction's place in `staging/`, safe from being swept for as long as this object is not ended.
 
-    Without `files` it is a name and nothing else, for a transaction that is all in its intent.
+    Also that of a transaction that is all in its intent: the half-written intent is not to be swept either.
     """
 
-    def __init__(self, staging: Directory, *, files: bool = True, adopt: str | None = None) -> None:
+    def __init__(self, staging: Directory, *, adopt: str | None = None) -> None:
         self._staging = staging
-        self._owner: Lock | None = None
-        self.id = uuid.uuid4().hex
-        if adopt is not None:
-            self.id, self._owner = adopt, staging.lock(f"{adopt}{_OWNER}", alone=False)
-        elif files:
-            self.id, self._owner = self._claim()
-
-    def _claim(self) -> tuple[str, Lock]:
-        while True:
-            chosen = uuid.uuid4().hex
-            try:
-                owner = self._staging.lock(f"{chosen}{_OWNER}", alone=False)
-            except DirectoryLocked:
-                continue  # a sweeper was quicker than our lock
-            if owner.current:
-                return chosen, owner
-            owner.release()
+        self.id, self._owner = _claim(staging) if adopt is None else (adopt, _lock_owner(staging, adopt))
 
     def file(self, label: str = "0") -> StagedFile:
         """A new staged file. Another process that was told the id makes its own: see `Intents.file`."""
-        assert self._owner is not None
         return StagedFile(self._staging, _file_name(self.id, label))
 
     @property
     def held(self) -> bool:
         """Whether it is ours: not after its end, and not in a forked child."""
-        return self._owner is None or self._owner.held
+        return self._owner.held
 
     @property
     def current(self) -> bool:
         """Whether it is ours, and nobody has removed the file that says so."""
-        return self._owner is None or self._owner.current
+        return self._owner.current
 
     def leave(self) -> None:
         """Let go of it and let it be: there is an intent that needs it."""
-        if self._owner is not None:
-            self._owner.release()
+        self._owner.release()
 
     def end(self) -> None:
         """Remove what belongs to it, unless an intent needs it. What cannot be removed now is swept later."""
-        if self._owner is None or not self._owner.held:
+        if not self._owner.held:
             return
         try:
             # A repeated commit finds the intent of the first one, which may be waiting to be completed.
@@ -287,12 +281,29 @@ class Stage:
             self._owner.release()
 
 
+def _lock_owner(staging: Directory, id_: str) -> Lock:
+    return staging.lock(f"{id_}{_OWNER}", alone=False)
+
+
+def _claim(staging: Directory) -> tuple[str, Lock]:
+    """A new id, and the lock that says that somebody is at it."""
+    while True:
+        chosen = uuid.uuid4().hex
+        try:
+            owner = _lock_owner(staging, chosen)
+        except DirectoryLocked:
+            continue  # a sweeper was quicker than our lock
+        if owner.current:
+            return chosen, owner
+        owner.release()
+
+
 class Intents:
     """The staging area of one store. Safe between threads and processes."""
 
     def __init__(self, root: Directory) -> None:
         self._root = root
-        self._opening = forkable(threading.Lock())
+        self._opening = forkable(threading.RLock())
         self._staging: Directory | None = None
 
     def close(self) -> None:
@@ -314,9 +325,10 @@ class Intents:
     def _exists(self) -> bool:
         return self._staging is not None or STAGING in self._root.children()
 
-    def begin(self, *, files: bool = True) -> Stage:
-        """A place to collect batches in."""
-        return Stage(self.staging, files=files)
+    def begin(self) -> Stage:
+        """A place to collect batches in, or a name for an intent that has all of them: in any case one that nobody
+        sweeps before it is ended."""
+        return Stage(self.staging)
 
     def file(self, id_: str, label: str) -> StagedFile:
         """A new staged file for a stage that another process began and holds; each label once."""
@@ -330,7 +342,17 @@ class Intents:
     def _write_lease(self, name: str, seconds: float) -> None:
         until_ms = int((time.time() + seconds) * 1000)
         # After a power cut there is no job any more that could commit.
-        documents.store(self.staging, name, {"until_ms": until_ms}, durable=False)
+        self._store(name, {"until_ms": until_ms}, durable=False)
+
+    def _store(self, name: str, fields: dict[str, Any], *, durable: bool = True) -> None:
+        """Replace a document. Whoever sweeps may take a half-written one for somebody's who died: then once more."""
+        for last in (*(False,) * _SWEPT_TIMES, True):
+            try:
+                documents.store(self.staging, name, fields, durable=durable)
+                return
+            except StorageError as error:
+                if error.errno != errno.ENOENT or last:
+                    raise
 
     def adopt(self, id_: str, *, timeout_s: float = 5.0) -> Stage:
         """The stage of an id under which other processes have staged. Whoever opens the store and sweeps has it for a
@@ -429,7 +451,7 @@ class Intents:
         try:
             for part, log in zip(intent.parts, logs, strict=True):
                 log.claim(sum(piece.size_bytes for piece in part.pieces) + _MARGIN_BYTES)
-            documents.store(self.staging, intent.file, intent.fields())
+            self._store(intent.file, intent.fields())
             written = True
             for part, log in zip(intent.parts, logs, strict=True):
                 self._place(intent, part, log)
@@ -466,7 +488,7 @@ class Intents:
         path = f"{self.staging.path}/{intent.file}"
         try:
             if not there:
-                documents.store(self.staging, intent.file, intent.fields())
+                self._store(intent.file, intent.fields())
         except BaseException:
             return TransactionError(
                 f"the transaction could be neither completed nor taken back ({why}); whether it is stored is decided "
@@ -556,7 +578,8 @@ class Intents:
             note = _named(intent.name, _COMMITTED)
             known = self._load(note)
             if self.staging.exists(intent.file) and (known is None or _sequence(known) < _sequence(intent)):
-                self.staging.rename(intent.file, note)
+                # Without the batches: they are in the logs, and would outlive their topics here.
+                self._store(note, replace(intent, data=b"", time_ms=int(time.time() * 1000)).fields())
         self.staging.remove(intent.file)
         self.staging.sync()
 
@@ -566,7 +589,7 @@ class Intents:
             return
         for id_ in sorted({name.partition(".")[0] for name in self.staging.names() if _is_staged(name)}):
             try:
-                owner = self.staging.lock(f"{id_}{_OWNER}", alone=False)
+                owner = _lock_owner(self.staging, id_)
             except DirectoryLocked:
                 continue  # somebody is at it
             try:
@@ -579,6 +602,10 @@ class Intents:
     def _is_lent(self, id_: str) -> bool:
         """Whether a job that has not committed yet may still do so."""
         for name in self.staging.names():
+            if name.partition(".")[0] == id_ and name.endswith(f"{_LEASE}{TMP}"):
+                # A task is just writing it; or has died in that moment, and nobody can say until when it was to be.
+                self._write_lease(name.removesuffix(TMP), _LEASE_S)
+                return True
             if name.partition(".")[0] == id_ and name.endswith(_LEASE):
                 try:
                     if int(documents.load(self.staging, name)["until_ms"]) > time.time() * 1000:

@@ -159,7 +159,7 @@ class Transaction:
 
     def _inline(self) -> bytes:
         """What is in memory, for the intent; empty if there is nothing."""
-        self._stage = self._intents.begin(files=False)
+        self._stage = self._intents.begin()
         data = bytearray()
         for draft in self._drafts.values():
             held = b"".join(draft.held)
