@@ -52,6 +52,7 @@ from . import background, checkpoint
 from .checkpoint import Checkpoint
 from .commit import GroupCommit
 from .epochs import Epochs, store_epochs
+from .index import MAX_SPAN
 from .names import PRODUCERS, file_name
 from .producers import ProducerState
 from .segment import Segment
@@ -62,9 +63,6 @@ if TYPE_CHECKING:
     from .recovery import Recovered
     from .streaming import Spool
     from .writer import Writer
-
-#: Offsets in an index are relative and 32-bit; Kafka reads them as signed.
-_MAX_SPAN = 2**31 - 1
 
 
 class Answer:
@@ -404,7 +402,7 @@ class Appender:
         segment = self._room(int(rows[start, SIZE]), int(spans[0]), int(rows[start, MAX_TIME]))
         offset, size = segment.tail
         fits = size + np.cumsum(rows[start:, SIZE]) <= max(self.config.segment_bytes, size + int(rows[start, SIZE]))
-        fits &= offset - segment.base_offset + np.cumsum(spans) <= _MAX_SPAN
+        fits &= offset - segment.base_offset + np.cumsum(spans) <= MAX_SPAN
         count = max(int(fits.sum()), 1)
         run = rows[start : start + count].copy()
         following = offset + np.cumsum(spans[:count])
@@ -487,7 +485,7 @@ class Appender:
                 and segment.index.first_timestamp >= 0
             )
             or segment.index.size_bytes + 12 > config.max_index_bytes
-            or offset - segment.base_offset + count > _MAX_SPAN
+            or offset - segment.base_offset + count > MAX_SPAN
         ):
             return self.rotate()
         return segment

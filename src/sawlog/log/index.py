@@ -5,9 +5,10 @@
 .timeindex  entries of 12 bytes: [largest timestamp so far i64][last offset of the batch that has it - base u32]
 ```
 
-Both go strictly up. They are caches: made while the segment grows, written when it is sealed or the log is closed,
-made anew from the batches whenever a file is missing, short, padded, out of order or contradicts the log.
-"""
+Batches that no entry can name, because they end 2**31 offsets or more after the segment's first, are left out: only
+batches without records do, which stand for a gap (see keeping.py). Both go strictly up. They are caches: made while the
+segment grows, written when it is sealed or the log is closed, made anew from the batches whenever a file is missing,
+short, padded, out of order or contradicts the log."""
 
 from __future__ import annotations
 
@@ -20,6 +21,8 @@ import numpy as np
 from ..batch import kernel
 from ..batch.header import LAST, MAX_TIME, POSITION, Rows
 
+#: Offsets in an index are relative and 32-bit; Kafka reads them as signed.
+MAX_SPAN = 2**31 - 1
 OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
 
@@ -68,6 +71,8 @@ class SegmentIndex:
 
     def add_rows(self, rows: Rows, origin: int) -> None:
         """Take note of many batches; `origin` is added to their positions."""
+        if len(rows) and rows[-1, LAST] - self._base > MAX_SPAN:
+            rows = rows[rows[:, LAST] - self._base <= MAX_SPAN]
         if not len(rows):
             return
         chosen = np.empty(len(rows), np.int64)

@@ -4,7 +4,9 @@ An append gives a batch the next offsets by patching it. Here a batch keeps what
 all, so that not a byte of it changes; unless its epoch lies below the log's current one, which it is then raised to,
 because epochs never go back. The log's own rule stays what it is, that each batch begins where the one before
 it ended: where offsets are missing (compaction in another system drops whole batches), a batch without records stands
-for them, as our own compaction leaves one. Nothing is decoded, and nothing is copied that has no gap before it.
+for them, as our own compaction leaves one. One stands for two thousand million offsets, so a gap of 10**12 costs 28 KB;
+these all lie in one segment, which has no index entries for them. A gap of more than 2**44 is refused. Nothing is
+decoded, and nothing is copied that has no gap before it.
 
 An empty log can be told where to begin (`advance`): its only file, which is empty, is renamed. The new start is written
 down before that, so that a crash in between leaves an empty log that goes on at the same place. The first batch of an
@@ -20,19 +22,19 @@ import numpy as np
 
 from ..batch import kernel
 from ..batch.checksum import crc32c
-from ..batch.header import BASE, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE, Rows
+from ..batch.header import BASE, COUNT, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE, Rows
 from ..errors import InvalidRecord, OffsetMismatch
 from .append import Appender
 from .incoming import rows_of
-from .index import SegmentIndex
+from .index import MAX_SPAN, SegmentIndex
 from .names import file_name
 from .segment import Segment
 from .truncation import note_start
 
-#: Offsets in an index are relative and 32-bit; Kafka reads them as signed.
-_MAX_SPAN = 2**31 - 1
-#: The most offsets that one batch without records stands for: two of them fit into a segment.
-_MOST_MISSING = 2**30
+#: The most offsets that one batch without records stands for.
+_MOST_MISSING = 2**31 - 1
+#: No log has a gap like that: some number is damaged, or a slip of the keyboard.
+_MOST_GAP = 2**44
 
 
 def place_kept(log: Appender, data: memoryview, rows: Rows) -> range:
@@ -135,8 +137,12 @@ def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryv
 
 
 def _fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
-    """Batches without records for these offsets."""
+    """Batches without records for these offsets. Where it takes several, they have no time: an index could not say
+    where it is."""
+    if end - start > _MOST_GAP:
+        raise InvalidRecord(f"offsets {start} to {end - 1} are missing: no log has such a gap; nothing was stored")
     made = bytearray()
+    timestamp = timestamp if end - start <= _MOST_MISSING else -1
     for first in range(start, end, _MOST_MISSING):
         span = min(end - first, _MOST_MISSING)
         one = memoryview(bytearray(HEADER_BYTES))
@@ -151,7 +157,9 @@ def _place_run(log: Appender, data: memoryview, rows: Rows, start: int) -> int:
     config, segment = log.config, log.segments.active
     offset, size = segment.tail
     sizes = size + np.cumsum(rows[start:, SIZE])
-    fits = (sizes <= config.segment_bytes) & (rows[start:, LAST] - segment.base_offset < _MAX_SPAN)
+    fits = (sizes <= config.segment_bytes) & (
+        (rows[start:, LAST] - segment.base_offset < MAX_SPAN) | (rows[start:, COUNT] == 0)
+    )
     # Not by age, as an append would: who made these segments has decided that, and how long they are.
     if size and (not fits[0] or segment.index.size_bytes + 12 > config.max_index_bytes):
         log.rotate()

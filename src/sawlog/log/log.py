@@ -53,7 +53,7 @@ from .checkpoint import Checkpoint
 from .compaction import CompactionReport
 from .epochs import Epochs
 from .locking import UPKEEP_NOTE, take_lock
-from .names import LOCK, file_name, is_ours, segment_base
+from .names import LOCK, STORE, file_name, is_ours, segment_base
 from .reading import ARROW_ROWS, Fetched, Reader
 from .recovery import RecoveryReport, recover
 from .retention import RetentionReport
@@ -845,11 +845,18 @@ class Log:
 
 
 def _directory(path: str | PathLike[str] | Directory, undo: ExitStack, *, create: bool) -> Directory:
-    """The directory to work in; one that is made here is closed by `undo`."""
-    if not isinstance(path, (str, PathLike)):
-        return path
-    made = FileDirectory(path, create=create)
-    undo.callback(made.close)
+    """The directory to work in; one that is made here is closed by `undo`. Not that of a store: a log in there would be
+    found by nobody."""
+    if isinstance(path, (str, PathLike)):
+        made: Directory = FileDirectory(path, create=create)
+        undo.callback(made.close)
+    else:
+        made = path
+    if made.exists(STORE):
+        raise InvalidConfig(
+            f"{made.path} is a store of topics, not a log: use sawlog.open({made.path!r}), or open one partition of it,
+            " f"{made.path}/topics/TOPIC/partition-0"
+        )
     return made
 
 

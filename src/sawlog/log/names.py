@@ -30,6 +30,8 @@ PRODUCERS = "producers"
 UPKEEP = "upkeep"
 VISIBLE = "visible"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
+#: A directory with this file is a store of topics, not a log.
+STORE = "sawlog.json"
 LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
 TMP, SWAP, DELETED, TORN, QUARANTINED = ".tmp", ".swap", ".deleted", ".torn", ".quarantined"
 

@@ -60,7 +60,7 @@ from ..config import MAX_SEGMENT_BYTES
 from ..errors import CorruptBatch, LogClosed, StorageError
 from ..storage import Storage
 from .append import Appender
-from .index import SegmentIndex
+from .index import MAX_SPAN, SegmentIndex
 from .names import SWAP, TMP, run_name
 from .segment import Chunk, Segment
 from .state import UpkeepState, load_state
@@ -72,8 +72,6 @@ BATCH_BYTES = 128 << 10
 _WRITE_BYTES = 1 << 20
 #: So many segments are replaced by one at most: each is open while that happens, and a process has so many descriptors.
 MOST_SEGMENTS = 128
-#: A batch's offsets are relative and 32-bit; so are those of an index.
-_MAX_SPAN = 2**31 - 1
 #: How long upkeep waits for the log's lock before it asks whether it should go on.
 _PATIENCE_S = 0.05
 _SPECIAL = CONTROL_BIT | TRANSACTIONAL_BIT
@@ -264,10 +262,11 @@ class _Output:
         self.position = 0
         self.index = SegmentIndex(base, interval_bytes)
 
-    def put(self, batch: memoryview, last_offset: int, max_timestamp: int) -> None:
-        """One finished batch."""
-        self._check(len(batch), last_offset)
-        self.index.add(last_offset, self.position, len(batch), max_timestamp)
+    def put(self, batch: memoryview, last_offset: int, max_timestamp: int, *, count: int) -> None:
+        """One finished batch, of so many records: only those without any may end where no index reaches."""
+        self._check(len(batch), last_offset if count else self._base)
+        if last_offset - self._base <= MAX_SPAN:
+            self.index.add(last_offset, self.position, len(batch), max_timestamp)
         self._buffer += batch
         self.position += len(batch)
         if len(self._buffer) >= _WRITE_BYTES:
@@ -277,7 +276,7 @@ class _Output:
         """Finished batches as they stand."""
         rows = chunk.rows
         begin, end = int(rows[0, POSITION]), int(rows[-1, POSITION] + rows[-1, SIZE])
-        self._check(end - begin, int(rows[-1, LAST]))
+        self._check(end - begin, int(rows[rows[:, COUNT] > 0, LAST].max(initial=self._base)))
         self.flush()
         self.index.add_rows(rows, self.position - begin)
         self._storage.append(chunk.view[begin:end])
@@ -285,7 +284,7 @@ class _Output:
 
     def _check(self, size: int, last_offset: int) -> None:
         self.check_room(size)
-        if last_offset - self._base >= _MAX_SPAN:
+        if last_offset - self._base >= MAX_SPAN:
             raise TooLarge
 
     def check_room(self, size: int) -> None:
@@ -392,15 +391,19 @@ class _Rebatch:
             self._kind = made
         while at < end:
             row = rows[at]
+            if row[LAST] - self._covered >= MAX_SPAN:  # no batch covers so much: what is missing is covered first
+                self._close()
+                self._fill(int(row[BASE]))
             if self._end >= BATCH_BYTES // 2 <= row[SIZE]:
                 self._close()  # the next one may not have to be taken apart at all
             self._make_room(int(unpacked[at, BODY_END] - unpacked[at, BODY]) + 24 * int(row[COUNT]))
             began, fresh = at, self._count == 0
+            reach = at + max(int((rows[at:end, LAST] - self._covered < MAX_SPAN).sum()), 1)
             at, kept, self._end, self._base_time, newest, dropped, left, bad = kernel.keep_records(
                 body,
                 memoryview(unpacked),
                 at,
-                end,
+                reach,
                 wanted.keys,
                 wanted.floor,
                 wanted.forget_below,
@@ -494,7 +497,7 @@ class _Rebatch:
             int(row[BASE_SEQUENCE]),
             kept,
         )
-        self._put(data, int(row[LAST]), int(row[MAX_TIME]) if keeps_time else newest)
+        self._put(data, int(row[LAST]), int(row[MAX_TIME]) if keeps_time else newest, kept)
 
     def _make_room(self, size: int) -> None:
         if len(self._buffer) - self._end < size:
@@ -515,10 +518,11 @@ class _Rebatch:
         self._base_time = self._max_time = -1
 
     def _fill(self, end: int) -> None:
-        """A batch without records, for offsets below `end` whose records are all gone."""
-        if self._covered < end:
-            newest = self._passed_time
-            self._emit(bytearray(HEADER_BYTES), HEADER_BYTES, end - 1, 0, 0, 0, newest, newest)
+        """Batches without records, for offsets below `end` whose records are all gone."""
+        newest = self._passed_time if end - self._covered <= MAX_SPAN else -1
+        while self._covered < end:
+            last = min(end, self._covered + MAX_SPAN) - 1
+            self._emit(bytearray(HEADER_BYTES), HEADER_BYTES, last, 0, 0, 0, newest, newest)
 
     def _emit(
         self, buffer: bytearray, end: int, last: int, count: int, codec: int, attributes: int, base: int, top: int
@@ -529,7 +533,7 @@ class _Rebatch:
         first = self._covered
         epoch = max(self._epoch, 0)
         kernel.write_header(data, 0, first, len(data), epoch, attributes, last - first, base, top, -1, -1, -1, count)
-        self._put(data, last, top)
+        self._put(data, last, top, count)
 
     def _packed(self, buffer: bytearray, end: int, codec: int) -> memoryview:
         """Records behind room for a header, compressed if that helps; `_packed_with` says how."""
@@ -543,16 +547,16 @@ class _Rebatch:
                 data, self._packed_with = memoryview(made), codec
         return data
 
-    def _put(self, data: memoryview, last: int, top: int) -> None:
+    def _put(self, data: memoryview, last: int, top: int, count: int) -> None:
         kernel.patch_crc(data, 0, crc32c(data[21:]))
-        self._out.put(data, last, top)
+        self._out.put(data, last, top, count=count)
         self._covered, self._passed_time = last + 1, -1
         self.counts.bytes_after += len(data)
 
     def _copy(self, view: memoryview, row: Rows) -> None:
         """A batch as it stands."""
         batch = view[int(row[POSITION]) : int(row[POSITION] + row[SIZE])]
-        self._out.put(batch, int(row[LAST]), int(row[MAX_TIME]))
+        self._out.put(batch, int(row[LAST]), int(row[MAX_TIME]), count=int(row[COUNT]))
         self._covered, self._passed_time = int(row[LAST]) + 1, -1
         self.counts.bytes_after += len(batch)
 

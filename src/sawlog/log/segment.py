@@ -43,7 +43,7 @@ from ..batch.kernel import Record
 from ..batch.read import MALFORMED, first_bad_crc, records
 from ..errors import CorruptBatch, StorageError, SyncFailed
 from ..storage import Directory, Storage
-from .index import SegmentIndex
+from .index import MAX_SPAN, SegmentIndex
 from .names import INDEX, LOG, TIME_INDEX, file_name
 
 #: How much is looked at in one step of a scan: large enough to amortise a call, small enough for the caches.
@@ -56,8 +56,6 @@ CHUNK_ROWS = 1024
 _REMEMBER_SHIFT = 12
 _REMEMBER_BYTES = 1 << _REMEMBER_SHIFT
 
-#: Offsets in an index are relative and 32-bit; Kafka reads them as signed.
-_MAX_SPAN = 2**31 - 1
 #: Reading single records: one remembered position for so many records, for so many batches of a segment.
 _LANDMARK_STEP = 32
 _LANDMARK_BATCHES = 1024
@@ -700,7 +698,7 @@ class Segment:
         """The base offset of the batch that starts there, if one does, is whole, and is confirmed. `before` is where
         the batch in front of it ended according to its own header. The checksum is computed last, and each byte is
         summed once, however many places look like a batch: a value may be made of them."""
-        most = self.next_offset if self.sealed else self.base_offset + _MAX_SPAN
+        most = self.next_offset if self.sealed else self.base_offset + MAX_SPAN
         base = _batch_at(view, at, least, most)
         if base is None:
             return None
