@@ -854,8 +854,8 @@ def _directory(path: str | PathLike[str] | Directory, undo: ExitStack, *, create
         made = path
     if made.exists(STORE):
         raise InvalidConfig(
-            f"{made.path} is a store of topics, not a log: use sawlog.open({made.path!r}), or open one partition of it,
-            " f"{made.path}/topics/TOPIC/partition-0"
+            f"{made.path} is a store of topics, not a log: use sawlog.open({made.path!r}), or open one partition of it "
+            f"({made.path}/topics/TOPIC/partition-0)"
         )
     return made
 
