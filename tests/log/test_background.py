@@ -57,8 +57,8 @@ def test_customers_that_wait_hold_up_nobody_else() -> None:
 def test_a_customer_is_not_kept_alive() -> None:
     customer = Customer()
     background.every(0.001, customer.call)
-    assert eventually(lambda: customer.calls > 2)
     gone = weakref.ref(customer)
+    assert eventually(lambda: (found := gone()) is not None and found.calls > 2)
     del customer
     assert eventually(lambda: gc.collect() >= 0 and gone() is None)
 

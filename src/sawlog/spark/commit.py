@@ -2,27 +2,29 @@
 
 A batch job is one transaction. A micro-batch is a transaction with a name and a number (the query's id, the batch's):
 if Spark repeats it, because it crashed between our commit and the note in its own checkpoint, the number is known
-already and nothing is placed again. Spark may also call `abort` for a micro-batch that was published a moment before;
-so nothing is removed without a look whether an intent or the query's note speaks of it.
+already and nothing is placed again (see replays.py). Spark may also call `abort` for a micro-batch that was published a
+moment before; so nothing is removed without a look whether an intent or the query's note speaks of it.
 
-Partitions are locked while their batches are placed, and not before or after.
+Partitions are locked while their batches are placed, and not before or after, except for retention: a store that only
+Spark writes to has nobody else who would do that (see tending.py).
+
+A store is made only if the option createStore says so: a path that is mistyped, or not mounted, is an error.
 """
 
 from __future__ import annotations
 
-import logging
+import errno
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import DirectoryLocked, InvalidConfig, TopicExists
-from ..topics.intents import Part, Piece
+from ..errors import DirectoryLocked, InvalidConfig, StoreNotFound, TopicExists
+from ..topics.intents import Intents, Part, Piece
 from ..topics.store import Store
+from . import replays, tending
 from .options import WriteOptions
 
 if TYPE_CHECKING:
     from .writing import Staged, StagedPart
-
-_logger = logging.getLogger("sawlog.spark")
 
 #: An intent is text: more than this goes into a file beside it.
 _INTENT_BYTES = 1 << 20
@@ -34,42 +36,90 @@ def stage_name(query: str, batch: int) -> str:
 
 
 def open_store(path: str) -> Store:
-    """The store, to write, without upkeep: that is for those who stay."""
+    """The store, to write, without upkeep: that is for those who stay. It has to be there."""
+    try:
+        Store.open(path, "r").close()
+    except StoreNotFound as error:
+        raise StoreNotFound(
+            errno.ENOENT,
+            f'there is no store in {path}. Is the path right, and is it mounted? .option("createStore", "true") makes '
+            "a store there",
+        ) from error
     return Store.open(path, upkeep_interval_s=None)
 
 
-def prepare(options: WriteOptions, columns: Sequence[str]) -> None:
-    """Before anything is written: the topic is there, or is made if the options say so."""
-    if options.topic is None or "topic" in columns:
-        return
+def prepare(options: WriteOptions) -> None:
+    """Before anything is written: the store and the topic are there, or are made if the options say so."""
+    if options.create_store:
+        Store.open(options.path, upkeep_interval_s=None).close()
     with open_store(options.path) as store:
-        if options.topic in store:
-            return
-        if options.partitions is None:
-            raise InvalidConfig(
-                f"there is no topic {options.topic!r} in {options.path}; make it first, or let it be made by "
-                f'.option("partitions", NUMBER)'
-            )
-        try:
-            store.create_topic(options.topic, options.partitions)
-        except TopicExists:
-            pass  # another task was first
+        if options.topic is not None and options.topic not in store:
+            make_topic(store, options.topic, options)
+
+
+def make_topic(store: Store, name: str, options: WriteOptions) -> None:
+    """Make a topic that is missing, if the options say so."""
+    if options.partitions is None:
+        raise InvalidConfig(
+            f"there is no topic {name!r} in {options.path}; make it first, or let it be made by "
+            f'.option("partitions", NUMBER)'
+        )
+    try:
+        store.create_topic(name, options.partitions)
+    except TopicExists:
+        pass  # another task was first
 
 
 def publish(
     options: WriteOptions, stage: str, staged: Iterable[Staged], *, name: str | None = None, sequence: int | None = None
 ) -> None:
     """Place everything that was staged, once."""
+    found = [part for message in staged for part in message.parts]
     with open_store(options.path) as store:
         try:
-            parts, data = _gathered(store, stage, [part for message in staged for part in message.parts])
-            store.publish(stage, parts, data=data, name=name, sequence=sequence, lock_timeout_s=options.lock_timeout_s)
+            if name is not None and sequence is not None:
+                targets = _targets(store, options, found)
+                if _is_replay(store, options, stage, name, sequence, targets):
+                    return
+                name = replays.transaction_name(name, targets)
+            parts, data = _gathered(store, stage, found)
+            timeout_s = options.lock_timeout_s
+            placed = store.publish(stage, parts, data=data, name=name, sequence=sequence, lock_timeout_s=timeout_s)
         except DirectoryLocked as error:
             raise DirectoryLocked(
                 error.path,
-                f"{error.holder}, and was waited for for {options.lock_timeout_s:.0f} s (option lockTimeout). Nothing "
-                "was stored. Close the writer there",
+                f"{error.holder}; timed out after {options.lock_timeout_s:.0f} s waiting for it (option lockTimeout). "
+                "Nothing was stored. Close the writer there",
             ) from error
+        tending.tend(store, placed)
+
+
+def _targets(store: Store, options: WriteOptions, found: Sequence[StagedPart]) -> set[str]:
+    """The ids of the topics that are written to; without rows, of the one that would be."""
+    if options.topic is not None and not found:
+        return {store.topic(options.topic).id}
+    return {part.topic_id for part in found}
+
+
+def _is_replay(store: Store, options: WriteOptions, stage: str, name: str, sequence: int, targets: set[str]) -> bool:
+    """Whether it was stored before; then what was staged now is removed. A commit of a driver that died may be going
+    on just now: it is waited for."""
+    intents = Intents(store.directory)
+    try:
+        held = intents.adopt(stage, timeout_s=options.lock_timeout_s)
+        try:
+            done = replays.done_before(intents, name, sequence, targets)
+        except BaseException:
+            held.leave()
+            raise
+        if done is None:
+            held.leave()
+            return False
+        replays.SKIPS.report(name, sequence, done)
+        held.end()
+        return True
+    finally:
+        intents.close()
 
 
 def _gathered(store: Store, stage: str, found: Sequence[StagedPart]) -> tuple[list[Part], bytes]:

@@ -1,0 +1,181 @@
+"""CSV as RFC 4180 has it, read the same way by `sawlog produce` and by `ingest`.
+
+A cell in quotes may hold commas, newlines and, doubled, quotes. The text is UTF-8, with or without a byte order mark.
+Nothing is mended: a quote that is not closed, or text after a closing quote, is a `Fault`, and so are bytes that are
+not UTF-8. Rows are read one by one, so a file may be larger than memory.
+
+`CsvFile` is a whole file with its header: rows that do not have as many cells as the header names are refused, and an
+error names file, row and line. Rows are counted from 1 after the header, lines from 1 at the top of the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from ..errors import InvalidRecord
+
+#: A cell may be as large as a record; Python's own limit is 128 KiB.
+_CELL_MOST = (1 << 31) - 1
+#: What pyarrow calls the file systems that Hadoop, and so Spark, has other names for.
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+
+
+class BadRow(InvalidRecord):
+    """A row of a CSV file that cannot be taken; the message names file, row, line and reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The cells of a row, and the line on which it ends."""
+
+    line: int
+    cells: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A row that is not CSV, and the line on which that shows."""
+
+    line: int
+    reason: str
+
+
+def read_rows(stream: BinaryIO) -> Iterator[Row | Fault]:
+    """The rows of a stream, empty lines left out. It goes on after a fault, except where bytes are not UTF-8."""
+    csv.field_size_limit(_CELL_MOST)
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    try:
+        yield from _rows(csv.reader(text, strict=True))
+    finally:
+        if not text.closed:
+            text.detach()  # the stream is the caller's to close
+
+
+def _rows(reader: Any) -> Iterator[Row | Fault]:
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield Fault(reader.line_num, str(error))
+            continue
+        except UnicodeDecodeError as error:
+            yield Fault(reader.line_num + 1, f"this is not UTF-8: {error}")
+            return  # the decoder does not say where to go on
+        if cells:
+            yield Row(reader.line_num, cells)
+
+
+# --- files
+
+
+@dataclass(frozen=True, slots=True)
+class CsvFile:
+    """A file that Spark has listed: its path, and whether its first row has the names."""
+
+    path: str
+    header: bool = True
+
+    @property
+    def name(self) -> str:
+        """As it is shown in messages."""
+        return self.path.removeprefix("file://").removeprefix("file:")
+
+    def names(self) -> list[str] | None:
+        """The names of the columns; None if the file is empty."""
+        with self._opened() as stream:
+            return self._names(read_rows(stream))
+
+    def rows(self, names: Sequence[str]) -> Iterator[tuple[int, Row]]:
+        """Rows with their numbers, for columns that must have these names; `BadRow` where one does not fit."""
+        with self._opened() as stream:
+            found = read_rows(stream)
+            if self.header:
+                given = self._names(found)
+                if given is not None and [each.casefold() for each in given] != [each.casefold() for each in names]:
+                    raise self.bad(0, 1, f"the header is {','.join(given)}, but {','.join(names)} is expected")
+            for number, each in enumerate(found, 1):
+                if isinstance(each, Fault):
+                    raise self.bad(number, each.line, each.reason)
+                if len(each.cells) != len(names):
+                    raise self.bad(number, each.line, f"{len(each.cells)} cells, but {len(names)} columns")
+                yield number, each
+
+    def bad(self, row: int, line: int, reason: str) -> BadRow:
+        """The error for a row; row 0 is the header."""
+        where = f"row {row}, line {line}" if row else f"line {line}"
+        return BadRow(f"{self.name}, {where}: {' '.join(reason.split())}")
+
+    def _names(self, rows: Iterator[Row | Fault]) -> list[str] | None:
+        first = next(rows, None)
+        if isinstance(first, Fault):
+            raise self.bad(0 if self.header else 1, first.line, first.reason)
+        if first is None:
+            return None
+        return first.cells if self.header else [f"_c{number}" for number in range(len(first.cells))]
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
+        """The bytes, unpacked if the ending says that they are packed (.gz, .bz2, .zst, .lz4)."""
+        import pyarrow as pa
+        from pyarrow import fs
+
+        try:
+            if self.path.startswith("file:") or "://" not in self.path:
+                system, path = fs.LocalFileSystem(), self.name
+            else:
+                scheme, rest = self.path.split("://", 1)
+                system, path = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{rest}")
+            with system.open_input_stream(path, compression="detect") as stream:
+                yield stream
+        except (OSError, pa.ArrowException) as error:
+            raise BadRow(f"{self.name}: it cannot be read: {' '.join(str(error).split())}") from error
+
+
+# --- types
+
+#: What a cell looks like that can become a number and back without a loss: no leading zeros, plus signs or exponents,
+#: and no more digits than a double holds.
+_LOOKS: dict[str, re.Pattern[str]] = {
+    "boolean": re.compile(r"true|false"),
+    "bigint": re.compile(r"0|-?[1-9][0-9]{0,14}"),
+    "double": re.compile(r"(?=[-0-9.]{1,16}$)-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"),
+}
+_ANY = "string"
+
+
+def looks_like(kind: str) -> Callable[[str], object]:
+    """Whether a cell that is not empty fits a type that was inferred."""
+    found = _LOOKS.get(kind)
+    return (lambda cell: True) if found is None else found.fullmatch
+
+
+def kind_of(cell: str) -> str:
+    """The narrowest type of a cell; empty for an empty one."""
+    return next((kind for kind, look in _LOOKS.items() if look.fullmatch(cell)), _ANY) if cell else ""
+
+
+def widened(one: str, other: str) -> str:
+    """The narrowest type that has room for both."""
+    if one == other or not other:
+        return one
+    if not one:
+        return other
+    return "double" if {one, other} == {"bigint", "double"} else _ANY
+
+
+def kinds_of(file: CsvFile, names: Sequence[str]) -> list[str]:
+    """The narrowest type of each column of a file; empty for a column without a value."""
+    kinds = [""] * len(names)
+    for _, row in file.rows(names):
+        for column, cell in enumerate(row.cells):
+            if kinds[column] != _ANY:
+                kinds[column] = widened(kinds[column], kind_of(cell))
+    return kinds

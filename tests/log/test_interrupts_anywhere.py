@@ -1,0 +1,195 @@
+"""A signal handler may raise in the middle of an append. Then nothing is stored twice, and nothing is lost.
+
+Interrupts come from a trace function that raises where the interpreter would call a handler: after a call, at a jump
+back and at the beginning of a function, chosen by its number. So it is the same every time, and all of them can be
+tried. What comes while the first is being handled is tried as well. """
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+import sawlog
+from sawlog import Log, LogConfig, Producer
+from sawlog.storage import MemoryDirectory
+from sawlog.testing import FaultyStorage
+
+SOURCE = sawlog.__file__.rpartition("/")[0]
+
+
+class Stop(BaseException):
+    """What a handler of Ctrl-C or of a timer raises."""
+
+
+@cache
+def _operations(code: CodeType) -> dict[int, str]:
+    return {each.offset: each.opname for each in dis.get_instructions(code)}
+
+
+class Interrupter:
+    """Raises at the n-th place of this library where a signal would be handled, and at the m-th after that."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._left = list(numbers)
+        self._count = 0
+        self._before: dict[FrameType, str] = {}
+        self.fired = 0
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        if not frame.f_code.co_filename.startswith(SOURCE):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "return":
+            self._before.pop(frame, None)
+        if event == "opcode" and self._left:
+            before = self._before.get(frame, "RESUME")
+            self._before[frame] = _operations(frame.f_code).get(frame.f_lasti, "")
+            if before.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
+                self._handle()
+        return self._trace
+
+    def _handle(self) -> None:
+        self._count += 1
+        if self._count >= self._left[0]:
+            self._left.pop(0)
+            self._count = 0
+            self.fired += 1
+            raise Stop
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+
+def numbers() -> Iterator[tuple[int, ...]]:
+    """When to interrupt: once at many places, twice at fewer."""
+    for first in range(1, 160):
+        yield (first,)
+    for first in range(1, 130, 7):
+        for second in (1, 3, 7, 15, 30):
+            yield first, second
+
+
+@pytest.fixture(params=["always", "os"])
+def config(request: pytest.FixtureRequest) -> LogConfig:
+    return LogConfig(durability=request.param, segment_bytes=400, checkpoint_interval_ms=3_600_000)
+
+
+def until_done(call: Callable[[], Any], interrupter: Interrupter) -> Any:
+    """Ask again after each interrupt, as a program that catches it does."""
+    for _ in range(10):
+        try:
+            with interrupter.on():
+                return call()
+        except Stop:
+            continue
+    raise AssertionError("interrupted ten times")
+
+
+def test_a_producers_batch_is_stored_once_whenever_an_interrupt_comes(config: LogConfig) -> None:
+    fired = 0
+    for when in numbers():
+        with Log.open(MemoryDirectory(), config) as log:
+            log.append_many([b"before"], producer=Producer(7, 0, 0))
+            interrupter = Interrupter(*when)
+            values = [b"one", b"two", b"x" * 300]
+            send = partial(log.append_many, values, producer=Producer(7, 0, 1))
+            placed = until_done(send, interrupter)
+            assert [log.read(offset).value for offset in placed] == values, when
+            log.append_many([b"after"], producer=Producer(7, 0, 4))
+            assert [record.value for record in log.scan()] == [b"before", *values, b"after"], when
+            assert log.verify(), when
+            fired += interrupter.fired
+    assert fired > 100
+
+
+def test_a_writers_records_are_stored_once_whenever_a_flush_is_interrupted(config: LogConfig) -> None:
+    fired = 0
+    for when in numbers():
+        with Log.open(MemoryDirectory(), config) as log:
+            writer = log.writer(batch_bytes=4000)
+            writer.append(b"before")
+            writer.flush()
+            interrupter = Interrupter(*when)
+            writer.append(b"one")
+            writer.append(b"two")
+            until_done(writer.flush, interrupter)
+            writer.append(b"after")
+            writer.flush()
+            assert [record.value for record in log.scan()] == [b"before", b"one", b"two", b"after"], when
+            fired += interrupter.fired
+    assert fired > 100
+
+
+def test_an_append_that_was_interrupted_is_there_once_or_not_at_all(config: LogConfig) -> None:
+    for when in numbers():
+        directory = MemoryDirectory()
+        log = Log.open(directory, config)
+        log.append(b"before")
+        interrupter = Interrupter(*when)
+        told = True
+        try:
+            with interrupter.on():
+                log.append(b"x" * 300)
+        except Stop:
+            told = False
+        log.append(b"after")
+        found = [record.value for record in log.scan()]
+        assert found in ([b"before", b"x" * 300, b"after"], [b"before", b"after"]), when
+        assert not told or len(found) == 3, when
+        assert log.durable_offset <= log.visible_offset == log.next_offset, when
+        assert log.verify(), when
+        log.close()
+        with Log.open(directory, config) as again:
+            assert [record.value for record in again.scan()] == found, when
+
+
+def test_an_append_of_several_batches_that_was_interrupted_is_there_wholly_or_not_at_all(config: LogConfig) -> None:
+    for when in numbers():
+        with Log.open(MemoryDirectory(), config) as log:
+            log.append(b"before")
+            interrupter = Interrupter(*when)
+            try:
+                with interrupter.on(), log.appending():
+                    for number in range(4):
+                        log.append(b"%d" % number * 200)
+            except Stop:
+                pass
+            if not log.writable:  # it could not be taken back; opening the log again does
+                continue
+            log.append(b"after")
+            found = [record.value for record in log.scan()]
+            assert found[0] == b"before", when
+            assert found[-1] == b"after", when
+            assert len(found) in (2, 6), when
+
+
+@pytest.mark.parametrize("mode", ["prefix", "tear", "reorder", "garbage", "keep", "lose"])
+def test_what_an_interrupt_took_back_is_not_there_after_a_power_cut_either(mode: Any) -> None:
+    for number in range(1, 100, 3):
+        disk = FaultyStorage(seed=number)
+        log = Log.open(disk.plain)
+        log.append(b"acknowledged")
+        told = True
+        try:
+            with Interrupter(number).on():
+                log.append(b"the caller was told that this failed")
+        except Stop:
+            told = False
+        there = len(log) == 2 or log.next_offset == 2
+        log.close()
+        with Log.open(disk.crash(mode, seed=number).plain) as again:
+            assert len(again) == (2 if there else 1), (number, told)
+            assert again.recovery, str(again.recovery)
