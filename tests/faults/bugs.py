@@ -467,8 +467,8 @@ _SHOWING = (
         "whoever was syncing while the log was cut announces the end before the cut",
         (
             "sawlog.log.commit:GroupCommit._pass_on",
-            "if reached > self.durable_offset and self._led_at == self._retreats:",
-            "if reached > self.durable_offset:",
+            " == self._retreats:",
+            " <= self._retreats:",
         ),
         by="threads",
     ),
@@ -482,11 +482,7 @@ _SHOWING = (
     _mutant(
         "range read short",
         "a task that finds less than it was to read gives what it finds, and no error (ours, once)",
-        (
-            "sawlog.log.slices:_read_file",
-            "if reached < piece.end_offset:\n            raise",
-            "if False:\n            raise",
-        ),
+        ("sawlog.log.slices:_left", "if last < piece.end_offset:", "if False:"),
         by="readers",
     ),
 )

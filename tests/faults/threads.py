@@ -16,6 +16,7 @@ machine, so the seed decides only what is appended.
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import threading
 import time
@@ -31,6 +32,8 @@ T = TypeVar("T")
 
 THREADS = 6
 APPENDS = 8
+#: How long anything may take that takes milliseconds.
+_PATIENCE_S = 30.0
 _CONFIG = LogConfig(segment_bytes=4000, checkpoint_interval_ms=3_600_000)
 
 
@@ -113,24 +116,34 @@ class Cutting:
         commit._sync = slow
 
     def play(self) -> list[str]:
-        writers = [lambda number=number: self._append(number) for number in range(3)]
-        watchers = [threading.Thread(target=self._guarded, args=(each,)) for each in (self._look, self._follow)]
-        threads = [threading.Thread(target=self._guarded, args=(each,)) for each in (*writers, self._cut)]
-        for thread in (*watchers, *threads):
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.ended.set()
-        for thread in watchers:
-            thread.join()
-        self._check_all()
+        writers = [functools.partial(self._append, number) for number in range(3)]
+        watchers, threads = self._started(self._look, self._follow), self._started(*writers, self._cut)
+        if self._wait_for(threads):
+            self.ended.set()
+            if self._wait_for(watchers):
+                self._check_all()
         return self.lost
+
+    def _started(self, *works: Callable[[], None]) -> list[threading.Thread]:
+        made = [threading.Thread(target=self._guarded, args=(work,), daemon=True) for work in works]
+        for thread in made:
+            thread.start()
+        return made
+
+    def _wait_for(self, threads: list[threading.Thread]) -> bool:
+        """Until all have ended; False if something is wrong, after which the others may wait for ever."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while any(thread.is_alive() for thread in threads) and not self.lost:
+            if time.monotonic() > deadline:
+                self.lost.append("a thread hangs")
+            time.sleep(0.001)
+        return not self.lost
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
         except Exception as error:
-            self.lost.append(f"{getattr(work, '__name__', 'a thread')}: {type(error).__name__}: {error}")
+            self.lost.append(f"{getattr(work, '__name__', 'a thread that appends')}: {type(error).__name__}: {error}")
 
     def _append(self, number: int) -> None:
         chance = random.Random(f"{self.seed} {number}")

@@ -2,7 +2,7 @@
 
 Interrupts come from a trace function that raises where the interpreter would call a handler: after a call, at a jump
 back and at the beginning of a function, chosen by its number. So it is the same every time, and all of them can be
-tried. What comes while the first is being handled is tried as well. """
+tried. What comes while the first is being handled is tried as well."""
 
 from __future__ import annotations
 
@@ -75,16 +75,20 @@ class Interrupter:
 
 def numbers() -> Iterator[tuple[int, ...]]:
     """When to interrupt: once at many places, twice at fewer."""
-    for first in range(1, 160):
+    for first in (*range(1, 160), *range(160, 420, 3)):
         yield (first,)
     for first in range(1, 130, 7):
         for second in (1, 3, 7, 15, 30):
             yield first, second
 
 
-@pytest.fixture(params=["always", "os"])
+@pytest.fixture(
+    params=[("always", 4000), ("always", 460), ("os", 4000), ("os", 460)], ids=lambda each: f"{each[0]}-{each[1]}"
+)
 def config(request: pytest.FixtureRequest) -> LogConfig:
-    return LogConfig(durability=request.param, segment_bytes=400, checkpoint_interval_ms=3_600_000)
+    """With room for everything in one segment, and with a rotation in the middle of the append."""
+    durability, segment_bytes = request.param
+    return LogConfig(durability=durability, segment_bytes=segment_bytes, checkpoint_interval_ms=3_600_000)
 
 
 def until_done(call: Callable[[], Any], interrupter: Interrupter) -> Any:

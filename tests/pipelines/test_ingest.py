@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog import Record, Store
+from sawlog.cli.inputs import Entry, Fields, Kind, read_input
 from sawlog.errors import DirectoryLocked, InvalidConfig
 from sawlog.pipelines import ingest, running
 from sawlog.pipelines.ingest import IngestParams
@@ -93,13 +97,13 @@ def test_rows_of_csv_become_json_by_a_schema_that_is_kept(take: Take, source: Pa
     (source / "a.csv").write_text("id,price,day\n1,2.5,2026-01-01\n2,,2026-01-02\n")
     take(key="id", timestamp="day")
     assert [json.loads(r.value) for r in contents()] == [
-        {"id": 1, "price": 2.5, "day": "2026-01-01"},
-        {"id": 2, "price": None, "day": "2026-01-02"},
+        {"id": "1", "price": 2.5, "day": "2026-01-01"},
+        {"id": "2", "price": None, "day": "2026-01-02"},
     ]
     assert [(r.key, r.timestamp) for r in contents()] == [(b"1", 1_767_225_600_000), (b"2", 1_767_312_000_000)]
     (source / "b.csv").write_text("id,price,day\n3,4,2026-01-03\n")
     take(key="id", timestamp="day")
-    assert json.loads(contents()[-1].value) == {"id": 3, "price": 4.0, "day": "2026-01-03"}
+    assert json.loads(contents()[-1].value) == {"id": "3", "price": 4.0, "day": "2026-01-03"}
 
 
 @pytest.mark.parametrize("text", ["price,id\n1,2\n", "id,price\nx,2\n"], ids=["other header", "no number"])
@@ -112,6 +116,123 @@ def test_a_csv_file_that_does_not_fit_is_refused_and_not_bent(
     with pytest.raises(running.PipelineFailed):
         take()
     assert len(contents()) == 1
+
+
+AWKWARD = 'zip,note,n\r\n01234,"say ""hi"", twice",1\r\n00099,"two\nlines",007\r\n"1,5",back\\slash,\r\n'
+
+
+def test_csv_is_read_as_produce_reads_it(take: Take, source: Path, contents: Contents, tmp_path: Path) -> None:
+    (source / "a.csv").write_text(AWKWARD, newline="")
+    take(key="zip")
+    assert [(r.key, json.loads(r.value)) for r in contents()] == [
+        (b"01234", {"zip": "01234", "note": 'say "hi", twice', "n": "1"}),
+        (b"00099", {"zip": "00099", "note": "two\nlines", "n": "007"}),
+        (b"1,5", {"zip": "1,5", "note": "back\\slash", "n": ""}),
+    ]
+    with (source / "a.csv").open("rb") as stream:
+        produced = list(read_input(Kind.CSV, stream, Fields(key="zip")))
+    assert [(r.key, json.loads(r.value)) for r in contents()] == [
+        (each.key, json.loads(each.value or b"")) for each in produced if isinstance(each, Entry)
+    ]
+
+
+def test_a_key_is_the_text_of_its_cell_also_where_the_schema_says_int(
+    take: Take, source: Path, contents: Contents
+) -> None:
+    (source / "a.csv").write_text("id,n\n7,1\n")
+    take(key="id", schema="id int, n int")
+    (source / "b.csv").write_text("id,n\n01234,02\n")
+    take(key="id", schema="id int, n int")
+    assert [(r.key, json.loads(r.value)["n"]) for r in contents()] == [(b"7", 1), (b"01234", 2)]
+
+
+def test_a_number_of_a_later_csv_file_never_loses_its_zeros(take: Take, source: Path, contents: Contents) -> None:
+    (source / "a.csv").write_text("id,n\n1,5\n")
+    take(key="id")
+    (source / "b.csv").write_text("id,n\n01,05\n")
+    with pytest.raises(running.PipelineFailed, match=r"b\.csv, row 1, line 2: column 'n' was bigint .* '05' here$"):
+        take(key="id")
+    assert len(contents()) == 1
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "text", "parquet"])
+@pytest.mark.parametrize("files", [1000, 2])
+def test_files_are_taken_in_order_of_name(take: Take, source: Path, contents: Contents, form: str, files: int) -> None:
+    """Their ages say the opposite, and the largest, which Spark would read first, is in the middle."""
+    for number in range(5):
+        rows = [{"id": "k", "n": number * 1000 + row} for row in range(400 if number == 2 else 3)]
+        path = source / f"day {number}+[x].{form}"
+        if form == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        elif form == "csv":
+            path.write_text("id,n\n" + "".join(f"k,{row['n']}\n" for row in rows))
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(path, (1_700_000_000 - number, 1_700_000_000 - number))
+    report = take(key=None if form == "text" else "id", files=files, format=form)
+    assert (report.records, report.batches) == (412, 1 if files == 1000 else 3)
+    found = [json.loads(r.value)["n"] for r in contents()]
+    assert found == sorted(found)
+    assert len(found) == 412
+
+
+def test_a_repeated_micro_batch_is_cut_as_it_was_at_first(
+    take: Take, source: Path, data: Path, contents: Contents
+) -> None:
+    for number in range(5):
+        (source / f"{number}.txt").write_text(f"{number}\n")
+    take(files=2)
+    forget_last_commit(ingest.place(data, "orders", str(source)) / running.CHECKPOINT)
+    take(files=1)
+    assert [r.value for r in contents()] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("id,at\n1,2026-01-01\n2\n", r"row 2, line 3: 1 cells, but 2 columns"),
+        ('id,at\n1,"a\nb"c\n', r"row 1, line 3: .*expected after"),
+        ('id,at\n1,"never closed\n', r"row 1, line 3: unexpected end of data"),
+        ("id,at\n1,2026-01-01\n2,soon\n", r"row 2, line 3: column 'at' is not a time: 'soon'"),
+        ("at,id\n1,2\n", r"line 1: the header is at,id, but id,at is expected"),
+        (b"id,at\n1,2026-01-01\n\xff,\n", r"row 1, line 1: this is not UTF-8"),
+    ],
+)
+def test_an_error_names_file_row_and_reason_in_one_line(
+    take: Take, source: Path, contents: Contents, text: str | bytes, complaint: str
+) -> None:
+    (source / "a.csv").write_text("id,at\n1,2026-01-01\n")
+    take(key="id", timestamp="at")
+    (source / "b.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(running.PipelineFailed) as raised:
+        take(key="id", timestamp="at")
+    assert re.match(rf"{source}/b\.csv, {complaint}", str(raised.value)), str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert len(contents()) == 1
+
+
+def test_a_cell_that_is_not_of_the_type_given_is_named(take: Take, source: Path) -> None:
+    (source / "a.csv").write_text("id,price\n1,2.5\n2,cheap\n")
+    with pytest.raises(running.PipelineFailed, match=r"a\.csv, row 2, line 3: column 'price' is not .*: 'cheap'$"):
+        take(schema="id int, price decimal(8,2)")
+
+
+def test_packed_csv_is_read(take: Take, source: Path, contents: Contents) -> None:
+    (source / "a.csv.gz").write_bytes(gzip.compress(AWKWARD.encode()))
+    take(key="zip")
+    assert [r.key for r in contents()] == [b"01234", b"00099", b"1,5"]
+    (source / "b.csv.gz").write_bytes(gzip.compress(AWKWARD.encode())[:40])
+    with pytest.raises(running.PipelineFailed, match=r"b\.csv\.gz: it cannot be read"):
+        take(key="zip")
+
+
+def test_csv_without_a_header_has_numbered_columns(take: Take, source: Path, contents: Contents) -> None:
+    (source / "a.csv").write_text("01,x\n02,y\n")
+    take(key="_c0", header=False)
+    assert [(r.key, json.loads(r.value)) for r in contents()] == [
+        (b"01", {"_c0": "01", "_c1": "x"}),
+        (b"02", {"_c0": "02", "_c1": "y"}),
+    ]
 
 
 def test_rows_of_parquet_keep_their_types(take: Take, source: Path, contents: Contents) -> None:

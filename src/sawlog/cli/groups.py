@@ -10,7 +10,7 @@ from ..topics.store import Store
 from .asking import confirm
 from .completion import complete_topic
 from .helping import Command, CommandGroup
-from .offsets import Bound, offset_of, parse_bound
+from .offsets import Bound, offset_of, outside, outside_text, parse_bound
 from .options import Data, Group, Output, Partitions, parsed
 from .output import Column, Format, note
 from .output import Output as Printer
@@ -116,6 +116,8 @@ def seek(
     bound = parsed("--to", to, parse_bound)
     with open_store(data, "r" if dry_run else "w") as store:
         rows = _moves(store, group, bound, by or 0, topic, partition)
+        for row in rows:
+            _tell_outside(row)
         if not rows:
             raise typer.BadParameter(f"{group} has read no topic yet; name one with --topic", param_hint="--topic")
         if not dry_run:
@@ -162,14 +164,22 @@ def _moves(
         for number in chosen(store.topic(name), partitions):
             log, before = store.topic(name).partition(number), committed.get((name, number))
             if bound is not None:
-                target = offset_of(bound, log)
+                target, remark = offset_of(bound, log), outside(bound, log)
             else:
                 if before is None:
                     continue  # by a number of records from nowhere: there is nothing to move
                 target = min(max(before + by, log.lowest_offset), log.visible_offset)
+                remark = outside_text(before + by, log.lowest_offset, log.visible_offset)
             lag = log.visible_offset - target
-            moves.append({"topic": name, "partition": number, "committed": before, "to": target, "lag": lag})
+            row = {"topic": name, "partition": number, "committed": before, "to": target, "lag": lag}
+            moves.append({**row, "remark": remark})
     return moves
+
+
+def _tell_outside(row: dict[str, Any]) -> None:
+    """Say on stderr, whatever the form of the output, that a partition goes elsewhere than it was sent."""
+    if row["remark"]:
+        note(f"{row['topic']}/{row['partition']}: {row['remark']}")
 
 
 def _rows_of(store: Store, group: str, may_be_new: bool) -> list[Any]:

@@ -11,8 +11,6 @@ written as JSON.
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import SawlogError
+from ..pipelines.csvfile import Fault, read_rows
 from .output import plain
 from .units import time_ms
 
@@ -129,31 +128,14 @@ def _records(stream: BinaryIO, fields: Fields) -> Parts:
 
 
 def _csv(stream: BinaryIO, fields: Fields) -> Parts:
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    try:
-        yield from _csv_rows(csv.reader(text, strict=True), fields)
-    finally:
-        if not text.closed:
-            text.detach()  # the stream is the caller's to close
-
-
-def _csv_rows(rows: Any, fields: Fields) -> Parts:
     names: list[str] | None = None
-    while True:
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield BadInput(rows.line_num, str(error))
-            continue
-        except UnicodeDecodeError as error:
-            yield BadInput(rows.line_num + 1, f"this is not UTF-8: {error}")
-            return  # the decoder does not say where to go on
-        if names is None:
-            names = row
-        elif row:
-            yield _try(rows.line_num, _csv_entry, names, row, fields)
+    for row in read_rows(stream):
+        if isinstance(row, Fault):
+            yield BadInput(row.line, row.reason)
+        elif names is None:
+            names = row.cells
+        else:
+            yield _try(row.line, _csv_entry, names, row.cells, fields)
 
 
 def _csv_entry(number: int, names: list[str], row: list[str], fields: Fields) -> Entry:

@@ -1,15 +1,16 @@
 """`sawlog inspect FILE`: what is in a file of a log, byte by byte where it matters.
 
 A segment is shown batch by batch. At damage there is a hex dump around the first bad byte, with a marker below it,
-and it goes on behind. Index files are shown entry by entry and held against the segment beside them; a checkpoint is
-shown as what it says. The file is only read; it may belong to a log that is being written.
+and it goes on behind. Index files are shown entry by entry and held against the segment beside them; a checkpoint, a
+document of the store (sawlog.json, topic.json) and a lock are shown as what they say. The file is only read; it may
+belong to a log that is being written.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +20,10 @@ from ..batch.header import HEADER_BYTES, BatchHeader
 from ..errors import CorruptFile
 from ..log.checkpoint import Checkpoint
 from ..log.epochs import Epochs
-from ..log.names import CHECKPOINT, INDEX, LEADER_EPOCHS, LOG, PRODUCERS, TIME_INDEX, VISIBLE
+from ..log.names import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, TIME_INDEX, VISIBLE
 from ..log.producers import ProducerState
 from ..storage import FileDirectory
+from ..topics import documents
 from . import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of
 from .options import Output
@@ -30,6 +32,7 @@ from .output import Output as Printer
 from .units import shown_size, shown_time
 
 _ROW_BYTES, _ROWS_AROUND = 16, 3
+_DOCUMENT = ".json"
 
 _BATCH_COLUMNS = [
     Column("position"),
@@ -57,8 +60,8 @@ def inspect(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE",
-            help="A .log, .index, .timeindex, checkpoint, leader-epoch-checkpoint, visible or producers file.",
+            metavar="FILE", help="A .log, .index, .timeindex, .json, checkpoint, leader-epoch-checkpoint, visible,
+            producers or LOCK file.",
         ),
     ],
     records: Annotated[bool, typer.Option("--records", help="Show the records of each batch as well.")] = False,
@@ -77,6 +80,7 @@ def inspect(
       sawlog inspect 00000000000000000000.index
       sawlog inspect checkpoint --output json
       sawlog inspect leader-epoch-checkpoint
+      sawlog inspect data/topics/orders/topic.json
     """
     printer = Printer(output)
     if file.is_dir():
@@ -89,6 +93,10 @@ def inspect(
         good = _inspect_epochs(file, printer)
     elif file.name == VISIBLE:
         good = _inspect_visible(file, printer)
+    elif file.name == LOCK:
+        good = _inspect_lock(file, printer)
+    elif file.suffix == _DOCUMENT:
+        good = _inspect_document(file, printer)
     elif file.suffix in (INDEX, TIME_INDEX):
         good = _inspect_index(file, printer)
     else:
@@ -348,6 +356,27 @@ def _inspect_visible(file: Path, printer: Printer) -> bool:
         note(f"{file}: written before this machine was started, or elsewhere; readers believe every whole batch")
         return True
     printer.item({"visible_offset": numbers[0], "leader_epoch": numbers[1]})
+    return True
+
+
+def _inspect_document(file: Path, printer: Printer) -> bool:
+    """A small file of a store, with a checksum of its own."""
+    try:
+        found = documents.decode(file.read_bytes(), str(file))
+    except CorruptFile as error:
+        note(str(error))
+        return False
+    printer.item(found, [Column(name, name, _shown_field(name)) for name in found])
+    return True
+
+
+def _shown_field(name: str) -> Callable[[Any], str] | None:
+    return shown_time if name.endswith("_ms") else None
+
+
+def _inspect_lock(file: Path, printer: Printer) -> bool:
+    """A lock says who took it last, and how it was left; whether it is held now only the system knows."""
+    printer.item({"lock": file.read_bytes().decode("utf-8", "replace").strip()})
     return True
 
 

@@ -155,12 +155,34 @@ def _time_after(start: Bound, text: str, now: int) -> Bound | None:
 
 def offset_of(bound: Bound, log: Offsets) -> int:
     """The offset that a bound means in this log, kept inside what the log has."""
-    lowest, following = log.lowest_offset, log.next_offset
+    return min(max(_asked_offset(bound, log), log.lowest_offset), log.next_offset)
+
+
+def _asked_offset(bound: Bound, log: Offsets) -> int:
+    """The offset that a bound means, also where the log has none."""
     if bound.anchor is Anchor.TIME:
-        found = log.offset_at(max(bound.number, 0))
-    else:
-        found = {Anchor.OFFSET: 0, Anchor.START: lowest, Anchor.END: following}[bound.anchor] + bound.number
-    return min(max(found, lowest), following)
+        return log.offset_at(max(bound.number, 0))
+    since = {Anchor.OFFSET: 0, Anchor.START: log.lowest_offset, Anchor.END: log.next_offset}[bound.anchor]
+    return since + bound.number
+
+
+def outside(bound: Bound, log: Offsets) -> str:
+    """What to say where a bound names an offset that the log does not have; empty where it has it.
+
+    Times, and the last N of fewer records, are no offsets that somebody has named: what there is is what was meant.
+    """
+    if bound.anchor not in (Anchor.OFFSET, Anchor.START):
+        return ""
+    return outside_text(_asked_offset(bound, log), log.lowest_offset, log.next_offset)
+
+
+def outside_text(asked: int, lowest: int, following: int) -> str:
+    """The same for an offset and the bounds of a log."""
+    if asked > following:
+        return f"offset {asked} is beyond the end; using the end, {following}"
+    if asked < lowest:
+        return f"offset {asked} is before the first record; using the start, {lowest}"
+    return ""
 
 
 def resolve(span: Span, log: Offsets) -> tuple[int, int]:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import CORRUPT, FAILED, INTERRUPTED
+from ..topics.settings import is_compacted
+from . import CORRUPT, INTERRUPTED
+from .asking import confirm
 from .drawing import draw
 from .helping import Command, CommandGroup
 from .options import Data, MaybeTopic, Output, Topic, parsed, read_as
@@ -86,16 +88,14 @@ _STATS_COLUMNS = [
 
 @contextmanager
 def _running(title: str, total: int | None, unit: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
-    """A session, and a bar that shows how far the job is."""
+    """A session, and a bar that shows how far the job is. A job's own `check` comes before: starting Spark takes
+    long."""
     from ..pipelines import running
 
-    try:
-        if sys.stderr.isatty():
-            note("starting Spark")
-        spark = running.session()
-    except ImportError as error:
-        note(f"sawlog: pipelines need Spark ({error}): pip install 'sawlog[spark]'")
-        raise typer.Exit(FAILED) from None
+    running.check_packages()
+    if sys.stderr.isatty():
+        note("starting Spark")
+    spark = running.session()
     with Progress(title, total, unit) as progress:
         yield spark, progress.advance
 
@@ -142,14 +142,18 @@ def ingest(
         str | None,
         typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd; else the topic's."),
     ] = None,
-    files: Annotated[int, typer.Option("--files", min=1, metavar="N", help="At most so many in a micro-batch.")] = 1000,
+    files: Annotated[
+        int, typer.Option("--files", min=1, metavar="N", help="Store at most so many in one transaction.")
+    ] = 1000,
     every: _Every = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Take files into a topic, each once: text, JSON lines, CSV or Parquet.
 
-    Lines of text and JSON are stored as they are, rows of CSV and Parquet as JSON. Run it again and it takes what is
-    new, also after it was killed. Files must be complete when they appear: write them elsewhere and move them in.
+    Lines of text and JSON are stored as they are, rows of CSV and Parquet as JSON. New files are taken in order of
+    name, so what a key got later stays later. A key is the text of its cell: 01234 stays 01234. Run it again and it
+    takes what is new, also after it was killed. Files must be complete when they appear: write them elsewhere and move
+    them in.
 
     \b
     Examples:
@@ -174,6 +178,7 @@ def ingest(
         every_s=_seconds(every),
         files=files,
     )
+    job.check(params)
     with _running("ingesting", None, "records") as (spark, advance):
         report = job.run(spark, params, advance)
     _show(report, output)
@@ -231,6 +236,7 @@ def export(
         compact=not no_compact,
         file_bytes=read_as(size_bytes, file_size, "--file-size"),
     )
+    job.check(params)
     with _running("exporting", None, "records") as (spark, advance):
         report = job.run(spark, params, advance)
     _show(report, output)
@@ -264,21 +270,51 @@ def verify(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) 
 
 
 @pipelines.command(cls=Command)
-def compact(topic: Topic, data: Data, output: Output = Format.TABLE) -> None:
+def compact(
+    topic: Topic,
+    data: Data,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many records would be dropped.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
     """Rewrite a topic so that each key has its last record only.
 
-    The new topic takes the place of the old one at one moment. Its offsets count from 0, so consumer groups begin anew.
-    Nobody may be writing to it.
+    If the topic's cleanup.policy is not compact, it asks first, unless --yes is given.
+
+    The new topic takes the place of the old one at one moment. Its offsets count from 0, so consumer groups start as
+    new ones. Nobody may be writing to it.
 
     \b
     Examples:
       sawlog pipeline compact prices -d data
+      sawlog pipeline compact orders -d data --dry-run
+      sawlog pipeline compact orders -d data --yes
     """
     from ..pipelines import compact as job
 
+    params = job.CompactParams(str(data), topic, dry_run, yes=True)
+    job.check(params)
+    if not dry_run:
+        _confirm_compaction(data, topic, yes)
     with _rewriting(data, topic) as (spark, advance):
-        report = job.run(spark, job.CompactParams(str(data), topic), advance)
-    _show_rewrite(report, output)
+        report = job.run(spark, params, advance)
+    if isinstance(report, job.RewriteReport):
+        _show_rewrite(report, output)
+        return
+    _show(report, output, [*_COUNTS, Column("dropped", shown=shown_count)])
+    if output is Format.TABLE:
+        note("nothing was changed: --dry-run")
+
+
+def _confirm_compaction(data: Path, topic: str, yes: bool) -> None:
+    """Ask, where nobody has said that only the last record of a key counts."""
+    with open_store(data) as store:
+        found = store.topic(topic).describe()
+    if is_compacted(found.settings):
+        return
+    policy = found.settings.get("cleanup.policy", "delete")
+    what = f"{found.records:,} records ({shown_size(found.size_bytes)})"
+    confirm(f"compact {topic}, whose cleanup.policy is {policy}: of its {what} only the last of each key stays", yes)
 
 
 @pipelines.command(cls=Command)
@@ -301,8 +337,10 @@ def repartition(
     """
     from ..pipelines import repartition as job
 
+    params = job.RepartitionParams(str(data), topic, partitions)
+    job.check(params)
     with _rewriting(data, topic) as (spark, advance):
-        report = job.run(spark, job.RepartitionParams(str(data), topic, partitions), advance)
+        report = job.run(spark, params, advance)
     _show_rewrite(report, output)
 
 
@@ -347,6 +385,7 @@ def stats(
     if plot is not None and plot.suffix not in (".svg", ".png"):
         raise typer.BadParameter(f"{plot.name} is neither .svg nor .png", param_hint="--plot")
     params = job.StatsParams(str(data), topic, _seconds(every), None if parquet is None else str(parquet))
+    job.check(params)
     with _running("counting", None, "records") as (spark, advance):
         report = job.run(spark, params, advance)
     printer = Printer(output)

@@ -208,13 +208,13 @@ def _produce_from(path: Path | None, kind: Kind, topic: TopicOf, wishes: Wishes,
     """Everything in one file, or in stdin."""
     with _opened(path) as (stream, size):
         if kind is Kind.FILE:
-            _stream_one(topic, stream, size, wishes, done)
+            _stream_one(topic, stream, size, wishes, done, quiet=_is_typed(path))
         elif kind is Kind.PARQUET and not wishes.single:
             _append_tables(topic, stream, wishes.partition, done)
         else:
             entries = read_input(kind, stream, wishes.fields)
             with open_sink(topic, wishes.partition, wishes.compression) as sink:
-                _append_all(sink, _keyed(entries, topic), "stdin" if path is None else str(path), wishes, done)
+                _append_all(sink, _keyed(entries, topic), path, wishes, done)
 
 
 @contextmanager
@@ -237,8 +237,16 @@ def _keyed(entries: Iterator[Entry | BadInput], topic: TopicOf) -> Iterator[Entr
         yield BadInput(each.where, _NO_KEY.format(topic.name)) if without else each
 
 
-def _append_all(sink: Sink, entries: Iterator[Entry | BadInput], source: str, wishes: Wishes, done: _Done) -> None:
-    with Progress("producing", None, "records") as progress:
+def _is_typed(path: Path | None) -> bool:
+    """Whether a person types what is read."""
+    return path is None and sys.stdin.isatty()
+
+
+def _append_all(
+    sink: Sink, entries: Iterator[Entry | BadInput], path: Path | None, wishes: Wishes, done: _Done
+) -> None:
+    source = "stdin" if path is None else str(path)
+    with Progress("producing", None, "records", quiet=_is_typed(path)) as progress:
         for each in entries:
             bad = each if isinstance(each, BadInput) else _append_one(sink, each, wishes)
             if bad is not None:
@@ -285,13 +293,15 @@ def _append_tables(topic: TopicOf, stream: BinaryIO, partition: int | None, done
         done.size_bytes += batch.nbytes
 
 
-def _stream_one(topic: TopicOf, stream: BinaryIO, size: int | None, wishes: Wishes, done: _Done) -> None:
+def _stream_one(
+    topic: TopicOf, stream: BinaryIO, size: int | None, wishes: Wishes, done: _Done, *, quiet: bool
+) -> None:
     """A whole file as one record, which is never in memory."""
     key = None if wishes.fields.key is None else wishes.fields.key.encode("utf-8", "surrogateescape")
     if key is None and is_compacted(topic.settings):
         raise InvalidRecord(_NO_KEY.format(topic.name))
     number = 0 if key is None else partition_for(key, topic.partitions)
-    with Progress("producing", size, "bytes") as progress:
+    with Progress("producing", size, "bytes", quiet=quiet) as progress:
 
         def chunks() -> Iterator[bytes]:
             while chunk := stream.read(_CHUNK_BYTES):

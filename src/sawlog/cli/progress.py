@@ -11,16 +11,20 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Shows how far something is; without a terminal it only counts. `total` None: nobody knows how much there is."""
+    """Shows how far something is; without a terminal it only counts. `total` None: nobody knows how much there is.
 
-    def __init__(self, title: str, total: int | None, unit: str) -> None:
+    With `quiet` it only counts as well: for where a person types into the terminal that it would draw on.
+    """
+
+    def __init__(self, title: str, total: int | None, unit: str, *, quiet: bool = False) -> None:
         self._title, self._total, self._unit = title, total, unit
+        self._quiet = quiet
         self._bar: RichProgress | None = None
         self._task: Any = None
         self.done = 0
 
     def __enter__(self) -> Progress:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not self._quiet:
             self._bar = self._start()
             self._bar.start()
             self._task = self._bar.add_task(self._title, total=self._total, rate="")

@@ -1,7 +1,7 @@
 """`sawlog stats`: how much is where and how fast it came, as rows and as a picture.
 
-Everything comes from the batch headers, so a batch counts as a whole at its newest timestamp: exact for sizes and
-counts, and for the rate as fine as the batches are.
+Everything comes from the batch headers: exact for sizes and counts. For the rate, the records of a batch are spread
+evenly from its first timestamp to its newest, so it is as fine as the batches are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,19 @@ import typer
 
 from ..batch import kernel
 from ..batch.compression import codec_name
-from ..batch.header import ATTRIBUTES, BASE, BASE_TIME, COMPRESSION_MASK, COUNT, LAST, MAX_TIME, SIZE, Rows, new_rows
+from ..batch.header import (
+    ATTRIBUTES,
+    BASE,
+    BASE_TIME,
+    COMPRESSION_MASK,
+    COUNT,
+    LAST,
+    MAX_TIME,
+    SIZE,
+    TIMESTAMP_TYPE_BIT,
+    Rows,
+    new_rows,
+)
 from ..errors import CorruptBatch
 from .drawing import draw
 from .offsets import Span, parse, resolve
@@ -50,6 +62,8 @@ class Tally:
     """What the batches of one place say."""
 
     place: Place
+    #: Of each batch: from when to when its records are, how many there are, and what they take.
+    begins: Any
     times: Any
     counts: Any
     sizes: Any
@@ -107,7 +121,7 @@ def stats(
 
 def _tally(place: Place, span: Span) -> Tally:
     start, end = resolve(span, place.log)
-    times, counts, sizes, oldest, codecs = [], [], [], [], Counter[str]()
+    begins, times, counts, sizes, oldest, codecs = [], [], [], [], [], Counter[str]()
     while start < end:
         try:
             fetched = place.log.fetch(start, _FETCH_BYTES)
@@ -122,6 +136,7 @@ def _tally(place: Place, span: Span) -> Tally:
         for buffer in fetched.buffers:
             rows = _headers(buffer)
             rows = rows[(rows[:, BASE] < end) & (rows[:, LAST] >= start)]
+            begins.append(_begins(rows))
             times.append(rows[:, MAX_TIME])
             counts.append(rows[:, COUNT])
             sizes.append(rows[:, SIZE])
@@ -131,7 +146,15 @@ def _tally(place: Place, span: Span) -> Tally:
                 codecs[codec_name(number)] += count
         start = fetched.next_offset
     first = [int(each.min()) for each in oldest if len(each)]
-    return Tally(place, _joined(times), _joined(counts), _joined(sizes), min(first) if first else None, codecs)
+    columns = map(_joined, (begins, times, counts, sizes))
+    return Tally(place, *columns, min(first) if first else None, codecs)
+
+
+def _begins(rows: Rows) -> Any:
+    """The first timestamp of each batch; its newest, where the log stamped the batch or the first is unknown."""
+    first, newest = rows[:, BASE_TIME], rows[:, MAX_TIME]
+    stamped = (rows[:, ATTRIBUTES] & TIMESTAMP_TYPE_BIT) != 0
+    return np.where(stamped | (first < 0) | (first > newest), newest, first)
 
 
 def _headers(buffer: memoryview) -> Rows:
@@ -168,15 +191,35 @@ def _row(tally: Tally) -> dict[str, Any]:
 
 def _rate(tallies: list[Tally], steps: int, topic: str | None) -> TimeChart | None:
     """Records a second over the whole time; None if there is no time in it."""
-    times, counts = _joined([each.times for each in tallies]), _joined([each.counts for each in tallies])
-    counts, times = counts[times >= 0], times[times >= 0]
+    begins, times, counts = (
+        _joined([getattr(each, name) for each in tallies]) for name in ("begins", "times", "counts")
+    )
+    timed = times >= 0
+    begins, times, counts = begins[timed], times[timed], counts[timed]
     if not len(times):
         return None
-    first, last = int(times.min()), int(times.max())
+    first, last = int(begins.min()), int(times.max())
     step = max(-(-(last - first + 1) // steps), 1)
-    sums = np.bincount((times - first) // step, weights=counts)
+    sums = spread(begins - first, times - first, counts, step)
     name = topic or "all topics"
     return TimeChart(f"Records of {name} over time", "records a second", first, step, (sums / step * 1000).tolist())
+
+
+def spread(begins: Any, ends: Any, counts: Any, step: int) -> Any:
+    """Records in each step of time, if those of a batch are spread evenly over the milliseconds from its begin to its
+    end, both included."""
+    size = int(ends.max()) // step + 1
+    low, high = begins // step, ends // step
+    each_ms = counts / (ends - begins + 1)
+    inside = low == high
+    sums = np.bincount(low[inside], weights=counts[inside], minlength=size)
+    low, high, each_ms = low[~inside], high[~inside], each_ms[~inside]
+    sums += np.bincount(low, weights=each_ms * ((low + 1) * step - begins[~inside]), minlength=size)
+    sums += np.bincount(high, weights=each_ms * (ends[~inside] + 1 - high * step), minlength=size)
+    whole = np.bincount(low + 1, weights=each_ms, minlength=size + 1) - np.bincount(
+        high, weights=each_ms, minlength=size + 1
+    )
+    return np.maximum(sums + np.cumsum(whole)[:size] * step, 0)
 
 
 def _rate_rows(rate: TimeChart | None) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from ..topics.settings import SETTINGS
 from ..topics.store import Store
 from .asking import confirm
 from .helping import Command, CommandGroup
-from .offsets import offset_of, parse_bound
+from .offsets import offset_of, outside, parse_bound
 from .options import Data, Output, Partitions, Topic, read_as
 from .output import Column, Format, note
 from .output import Output as Printer
@@ -216,6 +216,8 @@ def trim(
         for number in chosen(store.topic(name), partition):
             log = store.topic(name).partition(number)
             keep, lowest = offset_of(bound, log), log.lowest_offset
+            if remark := outside(bound, log):
+                note(f"{name}/{number}: {remark}")
             rows.append(
                 {"topic": name, "partition": number, "lowest": lowest, "keep_from": keep, "dropped": keep - lowest}
             )

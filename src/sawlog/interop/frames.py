@@ -27,6 +27,15 @@ RESYNC_BYTES = (256 << 10, 64 << 20)
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """Where records go on behind something that is no whole record."""
+
+    position: int
+    #: Whether what lies before was torn, and this was written after a restart: it had never been acknowledged.
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """What a head looks like."""
 
@@ -81,12 +90,19 @@ class FrameLog(WalkedLog):
         """Look into the frames."""
 
     @abstractmethod
-    def resync(self, segment: SegmentFile, cursor: Cursor) -> int | None:
+    def resync(self, segment: SegmentFile, cursor: Cursor) -> Way | None:
         """Where the first whole record behind the cursor begins, if that is certain."""
 
-    def rewritten(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> int | None:
-        """Where the first of these records was written once more, within itself, because the first try was torn."""
+    def joined(
+        self, segment: SegmentFile, start: int, end: int, offset: int, *, broken: bool, exact: bool
+    ) -> int | None:
+        """Where, in the record from `start` to `end`, others begin that were written when it had been torn; see
+        restarts.py. Systems that have checksums need not ask."""
         return None
+
+    def is_record_of_zeros(self, segment: SegmentFile, position: int) -> bool:
+        """Whether it is known that a record stands there, should there be nothing but zeros."""
+        return False
 
     def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
         """These records were read, from `cursor` on: a format may compare them with the index. Gives the place in the
@@ -112,12 +128,9 @@ class FrameLog(WalkedLog):
         parsed = self.parse(segment, cursor, frames)
         numbered = self._number(segment, cursor, frames, parsed)
         taken = len(numbered.offsets)
-        if taken and (numbered.bad or (taken == len(frames) and not frames.clear)):
-            torn = self._last_is_torn(segment, cursor, frames, taken)
-            if torn is not None:
-                return torn
         if taken:
-            return self._take(segment, cursor, frames, parsed, numbered)
+            torn = self._torn_among(segment, cursor, frames, parsed, numbered)
+            return self._take(segment, cursor, frames, parsed, numbered) if torn is None else torn
         kind, detail = parsed.kind, parsed.detail
         if numbered.bad:
             assert parsed.stored is not None
@@ -206,6 +219,8 @@ class FrameLog(WalkedLog):
         position, rest = cursor.position, segment.size - cursor.position
         if rest < head or (rest == head and cursor.count.stored == -1 and self.trust != Trust.CHECKED):
             return False
+        if self.is_record_of_zeros(segment, position):
+            return False
         size = head
         while position < segment.size:
             if np.frombuffer(self.read_data(segment, position, size), np.uint8).any():
@@ -220,9 +235,11 @@ class FrameLog(WalkedLog):
         return Step(cursor.to(segment.size))
 
     def _no_frame(self, segment: SegmentFile, cursor: Cursor) -> Step:
-        found = self.resync(segment, cursor)
-        if found is not None:
-            return self._lost(segment, cursor, found, Kind.UNREADABLE, "a length that cannot be")
+        way = self.resync(segment, cursor)
+        if way is not None and way.torn:
+            return self._left_out(segment, cursor, way.position)
+        if way is not None:
+            return self._lost(segment, cursor, way.position, Kind.UNREADABLE, "a length that cannot be")
         rest = segment.size - cursor.position
         return self._cut(
             segment, cursor, Kind.TORN_TAIL, f"the last {rest} bytes are no whole record and were left out"
@@ -230,14 +247,22 @@ class FrameLog(WalkedLog):
 
     def _bad_frame(self, segment: SegmentFile, cursor: Cursor, frames: Frames, kind: Kind, detail: str) -> Step:
         end = int(frames.starts[0] + frames.lengths[0])
-        if cursor.position + end == segment.size or self._goes_on(segment, cursor, frames):
+        regular = self._goes_on(segment, cursor, frames)
+        torn = self.joined(
+            segment, cursor.position, cursor.position + end, cursor.count.stored + 1, broken=not regular, exact=regular
+        )
+        if torn is not None:
+            return self._left_out(segment, cursor, torn)
+        if cursor.position + end == segment.size or regular:
             after = cursor.to(cursor.position + end, cursor.count.skip(), loose=True)
             lost = self.note(
                 kind, segment, cursor.position, detail, "lost", size_bytes=end, offset=cursor.count.following
             )
             return Step(after, lost=lost)
-        found = self.resync(segment, cursor)
-        return self._lost(segment, cursor, segment.size if found is None else found, kind, detail)
+        way = self.resync(segment, cursor)
+        if way is not None and way.torn:
+            return self._left_out(segment, cursor, way.position)
+        return self._lost(segment, cursor, segment.size if way is None else way.position, kind, detail)
 
     def _goes_on(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> bool:
         """Whether the frame behind a bad one is as it should be, so that only what is in this one is bad."""
@@ -263,31 +288,62 @@ class FrameLog(WalkedLog):
         )
         return Step(cursor.to(found, loose=True), lost=lost)
 
-    def _last_is_torn(self, segment: SegmentFile, cursor: Cursor, frames: Frames, taken: int) -> Step | None:
-        """The way on from record `taken - 1` is not clear: perhaps it is that one which is not whole."""
-        head = self.frame.head_size
-        first = int(frames.starts[taken - 1]) - head
-        starts, lengths = frames.starts[taken - 1 : taken] - first, frames.lengths[taken - 1 : taken]
-        last = Frames(frames.data[first:], starts, lengths, False, False)
-        found = self.rewritten(segment, cursor.to(cursor.position + first), last)
-        if found is None:
+    # --- records that are not whole
+
+    def _torn_among(
+        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered
+    ) -> Step | None:
+        """Up to the first of these records that is not whole, or over that one; None if all of them are."""
+        stored, head = parsed.stored, self.frame.head_size
+        if stored is None or self.trust == Trust.CHECKED:
             return None
-        if taken > 1:  # those before it first
-            parsed = self.parse(segment, cursor, _first(frames, taken - 1))
-            numbered = self._number(segment, cursor, _first(frames, taken - 1), parsed)
-            return self._take(segment, cursor, frames, parsed, numbered) if len(numbered.offsets) else None
+        taken = len(numbered.offsets)
+        ended = taken == len(parsed.starts) and (taken < len(frames) or not frames.clear)
+        broken = numbered.bad or ended or self._is_followed_by_zeros(segment, cursor, frames, parsed, taken)
+        last, odd = taken - 1, {each.index for each in numbered.oddities}
+        odd |= {number - 1 for number in odd}
+        for number in self._doubtful(segment, frames, stored, last, odd):
+            start = int(frames.starts[number]) - head
+            found = self.joined(
+                segment,
+                cursor.position + start,
+                cursor.position + start + head + int(frames.lengths[number]),
+                int(stored[number]),
+                broken=broken and number == last,
+                exact=number not in odd and number != last,
+            )
+            if found is not None and number:
+                return self._take(segment, cursor, frames, parsed, numbered.first(number, stored, cursor.count))
+            if found is not None:
+                return self._left_out(segment, cursor, found)
+        return None
+
+    def _is_followed_by_zeros(
+        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, taken: int
+    ) -> bool:
+        """Whether behind the records that are taken there is nothing but zeros."""
+        if taken >= len(parsed.blank) or not parsed.blank[taken]:
+            return False
+        end = int(frames.starts[taken - 1] + frames.lengths[taken - 1])
+        return self._is_blank(segment, cursor.to(cursor.position + end))
+
+    def _doubtful(self, segment: SegmentFile, frames: Frames, stored: Numbers, last: int, odd: set[int]) -> list[int]:
+        """Records whose length may count bytes of others: where offsets do not follow, the last one, and those that are
+        so long that records from the segment's first offset up to their own would fit into them."""
+        head = self.frame.head_size
+        before = stored[:last] - segment.base
+        long = (before >= 0) & (frames.lengths[:last] + head > head * before)
+        return sorted({*np.flatnonzero(long).tolist(), *(number for number in odd if 0 <= number <= last), last})
+
+    def _left_out(self, segment: SegmentFile, cursor: Cursor, found: int) -> Step:
         size = found - cursor.position
         self.note(
             Kind.TORN_TAIL,
             segment,
             cursor.position,
-            f"{size} bytes of a record that was written again behind them were left out",
+            f"{size} bytes of a record that was never finished were left out; others were written behind them",
             "cut",
             size_bytes=size,
             offset=cursor.count.following,
         )
         return Step(cursor.to(found))
-
-
-def _first(frames: Frames, count: int) -> Frames:
-    return Frames(frames.data, frames.starts[:count], frames.lengths[:count], True, False)

@@ -25,20 +25,19 @@ Export writes segments of `segment_bytes` (default 256 MiB), with indexes as GUM
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 
 import numpy as np
 
 from ..batch import kernel
 from ..log.log import Log
 from ..storage import Directory
-from ..storage.interface import Buffer
 from .columns import MAX_VALUE_BYTES, Extra
 from .damage import Kind
 from .foreign import Damage, Detection, ExportJob, ExportReport
-from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed
+from .frames import Frame, Frames, Parsed
 from .layout import Sniffed, detect_below
 from .numbering import Numbers, Trust
+from .restarts import Head, Range, RestartingLog, views
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, segment_files
 from .writing import NO_TIMES, Rows, SegmentWriter, content_of, write_segments
 
@@ -49,11 +48,13 @@ _INDEX = np.dtype([("relative", ">u4"), ("position", ">u8")])
 #: So much of a store tells what it is.
 _SNIFF_BYTES = 1 << 16
 _TERM, _TYPE = f"{NAME}.term", f"{NAME}.type"
-#: Places that may be the beginning of a record are looked into, but not more than so many.
-_MOST_CANDIDATES = 10_000
+#: The tags of the fields that a record has.
+_TAGS = (0x0A, 0x10, 0x18, 0x20)
+#: The tag of the value and its length take no more, and the three numbers behind it.
+_VALUE_HEAD_BYTES, _NUMBERS_BYTES = 11, 33
 
 
-class GumlogLog(FrameLog):
+class GumlogLog(RestartingLog):
     """A log of GUMLOG, read only. `read(-1)` is the last record."""
 
     format = NAME
@@ -146,8 +147,49 @@ class GumlogLog(FrameLog):
 
     # --- finding the way again
 
-    def resync(self, segment: SegmentFile, cursor: Cursor) -> int | None:
-        """From the index, else by looking for a record with one of the next offsets."""
+    def begins(self, segment: SegmentFile) -> Range:
+        """Behind the first record, if the index ends in zeros; at the first offset, if it is empty."""
+        return segment.base, segment.base + 2
+
+    def head_at(self, segment: SegmentFile, position: int) -> Head | None:
+        """A message that parses, or the beginning of one whose lengths fit together."""
+        if position + HEAD_BYTES > segment.size:
+            return None
+        head = bytes(self.read_data(segment, position, min(HEAD_BYTES + _VALUE_HEAD_BYTES, segment.size - position)))
+        length = int.from_bytes(head[:HEAD_BYTES], "big")
+        if length > MAX_VALUE_BYTES:
+            return None
+        end = position + HEAD_BYTES + length
+        skipped = _value_size(head[HEAD_BYTES : HEAD_BYTES + length])
+        if length and (skipped is None or not 0 <= length - skipped <= _NUMBERS_BYTES):
+            return None
+        if end > segment.size:
+            return Head(None, position, end)
+        numbers = bytes(self.read_data(segment, end - length + (skipped or 0), length - (skipped or 0)))
+        return Head(_offset_of(numbers), position, end, not length)
+
+    def likely(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
+        """By a length below 4 GiB, and a first field that there is."""
+        if window.find(bytes(4)) < 0:
+            return np.empty(0, np.int64)
+        lengths = views(window, count, 0, ">u8")
+        found = np.flatnonzero((lengths > 0) & (lengths <= MAX_VALUE_BYTES))
+        return found[np.isin(views(window, count, HEAD_BYTES, "u1")[found], _TAGS)]
+
+    def goes_on(self, segment: SegmentFile, head: Head, following: Head) -> bool:
+        """With the next offset; with the same, if GUMLOG is stuck; after another restart."""
+        low, high = self.begins(segment)
+        assert head.offset is not None
+        if following.offset is None:
+            return True  # torn, too
+        return following.offset in (head.offset, head.offset + 1) or low <= following.offset < high
+
+    def follows(self, segment: SegmentFile, head: Head, rest: bytes) -> bool:
+        """A length below 4 GiB."""
+        return not any(rest[:4])
+
+    def indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
+        """The nearest record that one of the next entries points at."""
         first = cursor.entry // _ENTRY_BYTES + 1
         whole = segment.index_size // _ENTRY_BYTES
         while first < whole:
@@ -155,45 +197,30 @@ class GumlogLog(FrameLog):
             entries = self._entries(segment, first, last)
             at = entries["position"]
             for relative, position in entries[(at > cursor.position) & (at < segment.size)].tolist():
-                if self._record_at(segment, position) == segment.base + relative:
+                head = self.head_at(segment, position)
+                if head is not None and head.offset == segment.base + relative:
                     return position  # type: ignore[no-any-return]
             first = last
-        for size in RESYNC_BYTES:
-            found = self._search(segment, cursor, size)
-            if found is not None:
-                return found
         return None
 
-    def _search(self, segment: SegmentFile, cursor: Cursor, most: int) -> int | None:
-        """A record cannot be told from its first bytes alone: every place that may be one is tried."""
-        start = cursor.position + 1
-        size = min(segment.size - start, most)
-        if size < HEAD_BYTES + 2:
-            return None
-        window = np.frombuffer(self.read_data(segment, start, size), np.uint8)
-        count = size - HEAD_BYTES
-        likely = np.isin(window[HEAD_BYTES:], (0x0A, 0x10))
-        for i in range(4):  # a length below 4 GiB
-            likely &= window[i : i + count] == 0
-        wanted = range(cursor.count.stored + 1, cursor.count.stored + 65)
-        for at in np.flatnonzero(likely)[:_MOST_CANDIDATES].tolist():
-            if self._record_at(segment, start + at) in wanted:
-                return start + at  # type: ignore[no-any-return]
-        return None
 
-    def _record_at(self, segment: SegmentFile, position: int) -> int | None:
-        return _offset_at(lambda at, size: self.read_data(segment, at, size), segment.size, position)
+def _value_size(message: bytes) -> int | None:
+    """How many bytes the value takes with its tag and length, where a message begins; None if none begins so."""
+    if message[:1] != b"\x0a":
+        return 0 if not message or message[0] in _TAGS else None
+    length = shift = 0
+    for i, byte in enumerate(message[1:]):
+        length |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return 2 + i + length
+    return None
 
 
-def _offset_at(read: Callable[[int, int], Buffer], end: int, position: int) -> int | None:
-    """The offset of a whole record that begins there; None if there is none."""
-    if position + HEAD_BYTES > end:
-        return None
-    length = int.from_bytes(read(position, HEAD_BYTES), "big")
-    if not 0 < length <= min(MAX_VALUE_BYTES, end - position - HEAD_BYTES):
-        return None
-    data = memoryview(read(position + HEAD_BYTES, length))
-    parsed = _parse(Frames(data, np.zeros(1, np.int64), np.array([length], np.int64), True, False))
+def _offset_of(numbers: bytes) -> int | None:
+    """The offset in the part of a message behind its value; None if that does not parse."""
+    data = memoryview(numbers)
+    parsed = _parse(Frames(data, np.zeros(1, np.int64), np.array([len(data)], np.int64), True, False))
     return int(parsed.stored[0]) if parsed.stored is not None and len(parsed.starts) else None
 
 

@@ -24,8 +24,10 @@ from .damage import Kind, Outcome
 
 Numbers = npt.NDArray[np.int64]
 
-#: A jump that is longer than this is taken for damage.
-_MAX_JUMP = 2**36
+#: More offsets than this are missing in no log: such a jump is damage.
+MAX_JUMP = 2**44
+#: No log goes as far as this.
+MAX_OFFSET = 2**62
 
 
 class Trust(IntEnum):
@@ -67,6 +69,16 @@ class Numbered:
     count: Count
     oddities: tuple[Oddity, ...] = ()
     bad: bool = False
+
+    def first(self, count: int, stored: Numbers, before: Count) -> Numbered:
+        """Of the first `count` of these records, which is at least one; `stored` and `before` as given to `assign`."""
+        oddities = tuple(odd for odd in self.oddities if odd.index < count)
+        shift = before.following - before.stored - 1
+        for odd in oddities:
+            if odd.kind is Kind.RESTART:
+                shift = odd.offset - int(stored[odd.index])
+        last = int(self.offsets[count - 1])
+        return Numbered(self.offsets[:count], Count(last - shift, last + 1), oddities)
 
 
 def assign(stored: Numbers, count: Count, *, base: int, trust: Trust, final: bool, loose: bool = False) -> Numbered:
@@ -124,7 +136,8 @@ class _Judge:
             return False
         borne_out = self.trust == Trust.CHECKED or successor == said + 1 or (self.loose and i == 0)
         alone = self.trust != Trust.CHECKED and successor == wanted + 1
-        if not alone and wanted < said <= wanted + _MAX_JUMP and borne_out:
+        possible = wanted < said <= wanted + MAX_JUMP and said + self.shift < MAX_OFFSET
+        if not alone and possible and borne_out:
             self._note(i, Kind.GAP, f"offsets jump from {wanted - 1} to {said}", said + self.shift, "missing")
             self._take(said, self.shift)
         elif not alone and 0 <= said < wanted and (borne_out or said == self.base or self.trust >= Trust.PARSED):

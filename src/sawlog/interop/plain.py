@@ -34,7 +34,7 @@ from ..storage import Directory
 from .columns import MAX_VALUE_BYTES, Extra
 from .damage import Kind
 from .foreign import Damage, Detection, ExportJob, ExportReport
-from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed
+from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed, Way
 from .layout import Sniffed, detect_below
 from .numbering import Count, Numbers, Trust
 from .walking import Cursor, SegmentFile, segment_files
@@ -122,12 +122,12 @@ class PlainLog(FrameLog):
         length = int.from_bytes(head[self.frame.length_at :][: self.frame.length_size], "little")
         return int(positions[-1]) + self.frame.head_size + length
 
-    def resync(self, segment: SegmentFile, cursor: Cursor) -> int | None:
+    def resync(self, segment: SegmentFile, cursor: Cursor) -> Way | None:
         """A place whose own offset stands where a record has it, and whose checksum matches."""
         for size in RESYNC_BYTES:
             found = self._search(segment, cursor.position + 1, size)
             if found is not None:
-                return found
+                return Way(found)
         return None
 
     def _search(self, segment: SegmentFile, start: int, most: int) -> int | None:

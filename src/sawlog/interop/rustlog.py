@@ -28,9 +28,10 @@ from ..log.log import Log
 from ..storage import Directory
 from .damage import Kind
 from .foreign import Damage, Detection, ExportJob, ExportReport
-from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed
+from .frames import Frame, Frames, Parsed
 from .layout import Sniffed, detect_topics
-from .numbering import Numbers, Trust
+from .numbering import MAX_OFFSET, Numbers, Trust
+from .restarts import Head, Range, RestartingLog, views
 from .walking import Cursor, SegmentFile, segment_files
 from .writing import Rows, SegmentWriter, woven, write_segments
 
@@ -43,7 +44,7 @@ _ENTRY_BYTES = 16
 _INDEX = np.dtype([("offset", ">u8"), ("position", ">u8")])
 
 
-class RustLogLog(FrameLog):
+class RustLogLog(RestartingLog):
     """A partition of RustLog, read only."""
 
     format = NAME
@@ -78,64 +79,58 @@ class RustLogLog(FrameLog):
 
     # --- finding the way again
 
-    def resync(self, segment: SegmentFile, cursor: Cursor) -> int | None:
-        """The nearest record that the index points at, or that is known by its offset and its neighbour's."""
-        wanted = cursor.count.stored + 1
-        start = cursor.position + 1
-        end = self._indexed_after(segment, cursor) or segment.size
-        for size in RESYNC_BYTES:
-            found = self._search(segment, start, min(end, start + size), range(wanted, wanted + 64))
-            if found is not None:
-                return found
-        return end if end < segment.size else None
+    def begins(self, segment: SegmentFile) -> Range:
+        """At the segment's first offset, always."""
+        return segment.base, segment.base + 1
 
-    def _indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
-        count = segment.index_size // _ENTRY_BYTES
-        entries = np.frombuffer(self.read_index(segment, 0, count * _ENTRY_BYTES), _INDEX)
+    def head_at(self, segment: SegmentFile, position: int) -> Head | None:
+        """Length and offset."""
+        if position + HEAD_BYTES > segment.size:
+            return None
+        head = self.read_data(segment, position, HEAD_BYTES)
+        length, offset = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
+        if length > MAX_RECORD_BYTES or offset >= MAX_OFFSET:
+            return None
+        return Head(offset, position, position + HEAD_BYTES + length, not any(head))
+
+    def likely(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
+        """By the offset, and a length that can be."""
+        found: set[int] = set()
+        for low, high in ranges:
+            if high - low > 1 or window.find(low.to_bytes(8, "big"), 4) >= 0:
+                offsets = views(window, count, 4, ">u8")
+                found.update(np.flatnonzero((offsets >= low) & (offsets < high)).tolist())
+        at = np.array(sorted(found), np.int64)
+        return at[views(window, count, 0, ">u4")[at] <= MAX_RECORD_BYTES]
+
+    def goes_on(self, segment: SegmentFile, head: Head, following: Head) -> bool:
+        """With the next offset, or after another restart."""
+        assert head.offset is not None
+        return following.offset in (head.offset + 1, segment.base)
+
+    def follows(self, segment: SegmentFile, head: Head, rest: bytes) -> bool:
+        """A length that can be, and the first bytes of such an offset."""
+        assert head.offset is not None
+        heads = (offset.to_bytes(8, "big") for offset in (head.offset + 1, segment.base))
+        return rest[0] == 0 and any(each.startswith(rest[4:]) for each in heads)
+
+    def indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
+        """By the first entry behind it that points at a record."""
+        entries = self._entries(segment)
         behind = entries[(entries["position"] > cursor.position) & (entries["position"] < segment.size)]
         for offset, position in behind.tolist():
-            if self._is_record(segment, position, offset):
+            if self._believable(segment, position, ((offset, offset + 1),)):
                 return int(position)
         return None
 
-    def rewritten(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> int | None:
-        """A record with the same offset that begins within this one."""
-        offset = int.from_bytes(frames.data[4:HEAD_BYTES], "big")
-        end = cursor.position + HEAD_BYTES + int(frames.lengths[0])
-        return self._search(segment, cursor.position + HEAD_BYTES, end, range(offset, offset + 1))
+    def _entries(self, segment: SegmentFile) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+        count = segment.index_size // _ENTRY_BYTES
+        return np.frombuffer(self.read_index(segment, 0, count * _ENTRY_BYTES), _INDEX)
 
-    def _search(self, segment: SegmentFile, start: int, end: int, offsets: range) -> int | None:
-        """The first byte from `start` to `end` where a record with one of these offsets begins, and another follows."""
-        high = {offset >> 8 for offset in offsets if 0 <= offset < 2**63}
-        window = bytes(self.read_data(segment, start, min(segment.size, end + HEAD_BYTES) - start))
-        candidates = set()
-        for prefix in high:  # the upper seven bytes of the offset, which stand at byte 4 of a record
-            pattern = prefix.to_bytes(7, "big")
-            at = window.find(pattern, 4)
-            while at >= 0:
-                candidates.add(at - 4)
-                at = window.find(pattern, at + 1)
-        for at in sorted(candidates):
-            offset = int.from_bytes(window[at + 4 : at + HEAD_BYTES], "big")
-            if start + at < end and offset in offsets and self._is_record(segment, start + at, offset):
-                return start + at
-        return None
-
-    def _is_record(self, segment: SegmentFile, position: int, offset: int) -> bool:
-        """Whether a record with that offset lies there, and the next one (or the end of the file) behind it."""
-        if position + HEAD_BYTES > segment.size:
-            return False
-        head = self.read_data(segment, position, HEAD_BYTES)
-        length = int.from_bytes(head[:4], "big")
-        end = position + HEAD_BYTES + length
-        if int.from_bytes(head[4:], "big") != offset or length > MAX_RECORD_BYTES or end > segment.size:
-            return False
-        if end == segment.size:
-            return True
-        rest = bytes(self.read_data(segment, end, min(HEAD_BYTES, segment.size - end)))
-        if len(rest) < HEAD_BYTES:
-            return False
-        return int.from_bytes(rest[4:], "big") == offset + 1
+    def is_record_of_zeros(self, segment: SegmentFile, position: int) -> bool:
+        """If the index points at it, it is an empty record with offset 0."""
+        entries = self._entries(segment)
+        return bool(((entries["position"] == position) & (entries["offset"] == 0)).any())
 
     def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
         """Say if entries of the index point at something else than these records."""

@@ -53,6 +53,7 @@ from .checkpoint import Checkpoint
 from .commit import GroupCommit
 from .epochs import Epochs, store_epochs
 from .index import MAX_SPAN
+from .locking import is_wanted
 from .names import PRODUCERS, file_name
 from .producers import ProducerState
 from .segment import Segment
@@ -146,6 +147,8 @@ class Appender:
         self.upkeep_lock = forkable(threading.Lock())
         #: Set when the log is about to close: upkeep ends where it is.
         self.closing = False
+        #: Whether this only does upkeep, and ends that when somebody wants to write.
+        self.lent = False
         #: How often the log was truncated: upkeep must not note down what was true before.
         self.cuts = 0
         #: Whether a streaming append is under way.
@@ -214,6 +217,8 @@ class Appender:
         self._check_alive()
         if self.closing:
             raise LogClosed(f"the log {self.directory.path} is being closed")
+        if self.lent and is_wanted(self.directory):
+            raise LogClosed(f"upkeep of {self.directory.path} ended early: somebody wants to write")
 
     @contextmanager
     def upkeeping(self) -> Iterator[None]:

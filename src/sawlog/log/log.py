@@ -52,7 +52,7 @@ from .append import Appender
 from .checkpoint import Checkpoint
 from .compaction import CompactionReport
 from .epochs import Epochs
-from .locking import UPKEEP_NOTE, take_lock
+from .locking import UPKEEP_NOTE, is_wanted, take_lock
 from .names import LOCK, STORE, file_name, is_ours, segment_base
 from .reading import ARROW_ROWS, Fetched, Reader
 from .recovery import RecoveryReport, recover
@@ -186,6 +186,7 @@ class Log:
             segments.epochs = found.epochs
             appender = Appender(directory, config, segments, found.producers, held)
             undo.callback(appender.visible.close)
+            appender.lent = note == UPKEEP_NOTE
             appender.take_over(found, clean=found.report.clean)
             undo.pop_all()
         return appender, found.report
@@ -330,6 +331,11 @@ class Log:
         """Before the first write of a log that was opened with mode "a": others who want to write wait until this one
         is released or closed, instead of being refused. For work that ends soon."""
         self._lock_note = UPKEEP_NOTE
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits to write to a log whose lock upkeep has."""
+        return is_wanted(self._directory)
 
     def end_upkeep(self) -> None:
         """Have upkeep that is going on in another thread end where it is (it raises `LogClosed` there)."""

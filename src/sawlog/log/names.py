@@ -8,6 +8,7 @@ LOCK                             held by the writer; never deleted
 checkpoint                       watermark, log start, clean-shutdown mark, see checkpoint.py
 producers                        state of idempotent producers, see producers.py
 upkeep                           what upkeep has done so far, see upkeep.py
+wanted                           a writer waits for upkeep to end, see locking.py
 visible                          where readers in other processes stop, see visible.py
 leader-epoch-checkpoint          leader epochs, as Kafka writes them, see epochs.py
 *.tmp                            being written; worthless after a crash
@@ -29,6 +30,7 @@ CHECKPOINT = "checkpoint"
 PRODUCERS = "producers"
 UPKEEP = "upkeep"
 VISIBLE = "visible"
+WANTED = "wanted"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 #: A directory with this file is a store of topics, not a log.
 STORE = "sawlog.json"
@@ -42,7 +44,9 @@ _OURS = re.compile(
     r"|[0-9]{20}-[0-9]{20}\.log\.(tmp|swap|quarantined)"
 )
 _SMALL = frozenset(
-    each + suffix for each in (LOCK, CHECKPOINT, PRODUCERS, UPKEEP, VISIBLE, LEADER_EPOCHS) for suffix in ("", TMP)
+    each + suffix
+    for each in (LOCK, CHECKPOINT, PRODUCERS, UPKEEP, VISIBLE, WANTED, LEADER_EPOCHS)
+    for suffix in ("", TMP)
 )
 
 

@@ -267,8 +267,12 @@ class _Output:
         self._check(len(batch), last_offset if count else self._base)
         if last_offset - self._base <= MAX_SPAN:
             self.index.add(last_offset, self.position, len(batch), max_timestamp)
-        self._buffer += batch
         self.position += len(batch)
+        if len(batch) >= _WRITE_BYTES:  # not copied: it may be as large as a segment
+            self.flush()
+            self._storage.append(batch)
+            return
+        self._buffer += batch
         if len(self._buffer) >= _WRITE_BYTES:
             self.flush()
 
@@ -501,9 +505,9 @@ class _Rebatch:
 
     def _make_room(self, size: int) -> None:
         if len(self._buffer) - self._end < size:
-            grown = bytearray(self._end + max(size, 2 * BATCH_BYTES))
-            grown[: self._end] = memoryview(self._buffer)[: self._end]
-            self._buffer = grown
+            used, self._buffer = bytes(memoryview(self._buffer)[: self._end]), bytearray()
+            self._buffer = bytearray(self._end + max(size, 2 * BATCH_BYTES))
+            self._buffer[: self._end] = used
 
     def _close(self) -> None:
         """Finish the open batch, if there is anything in it."""
@@ -514,6 +518,8 @@ class _Rebatch:
         self._reset()
 
     def _reset(self) -> None:
+        if len(self._buffer) > 32 * BATCH_BYTES:  # for a batch of somebody's large values
+            self._buffer = bytearray(2 * BATCH_BYTES)
         self._end, self._count = HEADER_BYTES, 0
         self._base_time = self._max_time = -1
 

@@ -58,11 +58,24 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def run_main(
-    kind: type[P], run: Callable[..., Any], arguments: Sequence[str] | None, about: str, *, needs_spark: bool = True
+    kind: type[P],
+    run: Callable[..., Any],
+    arguments: Sequence[str] | None,
+    about: str,
+    *,
+    check: Callable[[P], object] | None = None,
+    needs_spark: bool = True,
 ) -> int:
-    """What `main` of a job does: parameters, the session that is there or a new one, the report as JSON on stdout."""
+    """What `main` of a job does: parameters, the session that is there or a new one, the report as JSON on stdout.
+
+    `check` raises what is wrong with the parameters and can be known before Spark is started.
+    """
     params = parse(kind, sys.argv[1:] if arguments is None else arguments, about)
     try:
+        if check is not None:
+            check(params)
+        if needs_spark:
+            running.check_packages()
         report = run(running.session(), params) if needs_spark else run(params)
     except SawlogError as error:
         sys.stderr.write(f"{error}\n")

@@ -1,11 +1,11 @@
 """`compact`: rewrite a topic so that each key has its last record only; see rewrite.py for how it is swapped in.
 
 Unlike upkeep with `cleanup.policy=compact`, which goes through one log at a time, keeps offsets and leaves the active
-segment alone, this takes the whole topic at once, in parallel, and numbers the records anew. Any topic can be compacted
-so; its settings stay what they are. A last record without a value (a tombstone) is dropped once it is older than the
-topic's `delete.retention.ms`. Records without a key all stay. Records that come while it runs are brought over as they
-are.
-"""
+segment alone, this takes the whole topic at once, in parallel, and numbers the records anew. Its settings stay what
+they are. Any topic can be compacted so, but one whose `cleanup.policy` is not compact was never meant to lose what a
+later record of the same key replaces: from a command line that needs `yes`. With `dry_run` nothing is changed. A last
+record without a value (a tombstone) is dropped once it is older than the topic's `delete.retention.ms`. Records without
+a key all stay. Records that come while it runs are brought over as they are. """
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..errors import InvalidConfig
 from .arguments import option, run_main
-from .rewrite import RewriteReport, rewrite
+from .rewrite import RewritePlan, RewriteReport, planned, policy_of, rewrite
+from .rewrite import check as check_topic
 from .running import Progress
 
 if TYPE_CHECKING:
@@ -27,16 +29,32 @@ class CompactParams:
 
     data: str = option("the store's directory")
     topic: str = option("the topic")
+    dry_run: bool = option("only say how many records would be dropped", False)
+    yes: bool = option("also if the topic's cleanup.policy is not compact", False)
 
 
-def run(spark: SparkSession, params: CompactParams, progress: Progress | None = None) -> RewriteReport:
-    """Keep the last record of each key."""
+def check(params: CompactParams) -> None:
+    """What is wrong and can be known without Spark: also that the topic is not one to be compacted."""
+    check_topic(params.data, params.topic)
+    policy = policy_of(params.data, params.topic)
+    if "compact" not in policy and not (params.yes or params.dry_run):
+        raise InvalidConfig(
+            f"the topic {params.topic} has cleanup.policy={policy}: compacting drops all but the last record of each "
+            "key; give yes to do it all the same, or dry_run to see how many"
+        )
+
+
+def run(spark: SparkSession, params: CompactParams, progress: Progress | None = None) -> RewriteReport | RewritePlan:
+    """Keep the last record of each key, or say what that would do. Who calls this from Python has decided: `yes` is for
+    command lines."""
+    if params.dry_run:
+        return planned(spark, params.data, params.topic, progress)
     return rewrite(spark, params.data, params.topic, None, last_only=True, progress=progress)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """For `python -m` and `spark-submit`."""
-    return run_main(CompactParams, run, arguments, "Rewrite a topic with the last record of each key.")
+    return run_main(CompactParams, run, arguments, "Rewrite a topic with the last record of each key.", check=check)
 
 
 if __name__ == "__main__":

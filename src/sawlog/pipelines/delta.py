@@ -8,6 +8,7 @@ read older versions, until somebody vacuums.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,14 +19,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+def check_package() -> None:
+    """The package that writes Delta tables is installed."""
+    if importlib.util.find_spec("deltalake") is None:
+        raise InvalidConfig("Delta tables need the package deltalake, which is not installed: pip install deltalake")
+
+
 class DeltaTarget:
     """A Delta table. One query writes to it at a time."""
 
     def __init__(self, root: Path, name: str, by: Sequence[str], file_bytes: int) -> None:
-        try:
-            import deltalake
-        except ImportError as error:
-            raise InvalidConfig(f"Delta needs the package deltalake ({error}): pip install deltalake") from error
+        check_package()
+        import deltalake
+
         self._deltalake = deltalake
         self._root, self._name, self._by = str(root), f"sawlog-{name}", list(by)
         self._file_bytes = file_bytes

@@ -26,6 +26,7 @@ from ..topics import documents
 from ..topics.store import Store
 from . import running
 from .arguments import option, run_main
+from .delta import check_package
 from .ingest import parsed_schema
 from .running import CHECKPOINT, Progress
 
@@ -89,13 +90,21 @@ class Target(Protocol):
         """Put small files together."""
 
 
+def check(params: ExportParams) -> None:
+    """What is wrong and can be known without Spark."""
+    _check(params)
+    running.check_topic(params.data, params.topic)
+    _check_target(Path(params.target).absolute())
+    if params.format == "delta":
+        check_package()
+
+
 def run(spark: SparkSession, params: ExportParams, progress: Progress | None = None) -> ExportReport:
     """Write what is new, or go on until stopped."""
-    _check(params)
+    check(params)
     with Store.open(params.data, "r") as store:
         root, topic_id = str(Path(store.path).absolute()), store.topic(params.topic).id
     target = Path(params.target).absolute()
-    _check_target(target)
     with running.alone(target / NOTES) as directory:
         with running.explained():
             state = _state(spark, params, root, topic_id, directory)
@@ -251,7 +260,7 @@ def _taken_apart(rows: DataFrame, shape: StructType) -> DataFrame:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """For `python -m` and `spark-submit`."""
-    return run_main(ExportParams, run, arguments, "A topic to Parquet or Delta, each record once.")
+    return run_main(ExportParams, run, arguments, "A topic to Parquet or Delta, each record once.", check=check)
 
 
 if __name__ == "__main__":

@@ -1,41 +1,46 @@
 """`ingest`: files into a topic. New files of a directory are taken once each, whatever happens in between.
 
 Text and JSON lines are stored as they are, byte for byte; a key and a time are looked up in a JSON line by name. Rows
-of CSV and Parquet become JSON objects, unless `value` names the column to store. Their schema is inferred in the first
+of CSV and Parquet become JSON objects, unless `value` names the column to store. The schema is inferred in the first
 run, and kept, so that a file that differs is noticed and not bent: a CSV file whose header or cells do not fit ends the
-run with an error.
+run with an error that names file, row and reason. A key is the text of its cell: `01234` stays `01234`. So does any
+other cell that a number could not give back.
 
 How far it is lies in the store, in `pipelines/ingest-<topic>-<source>/`. A run that died is gone on with by running it
-again: Spark repeats its last micro-batch, and the sink recognises it. Spark takes a file as finished when it sees it:
-write it elsewhere and move it in. The lines of a file keep their order within a partition; between files there is none,
-except with `files` = 1, which takes one after the other, the oldest first.
+again: Spark repeats its last micro-batch, and the sink recognises what of it is stored. Spark takes a file as finished
+when it sees it: write it elsewhere and move it in.
+
+What is new at one look is taken in order of the files' paths (`a10` before `a2`), `files` of them in each transaction.
+Within a partition, and so within a key, records stay in the order of the files and of their lines.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from ..batch.compression import CODECS
 from ..errors import InvalidConfig
 from ..storage import FileDirectory
 from ..topics import documents
-from ..topics.names import quoted
+from ..topics.names import check_topic_name, quoted
 from ..topics.store import Store
 from . import running
 from .arguments import option, run_main
+from .files import LINES, Shape, Wanted, inferred, listed, records
 from .running import CHECKPOINT, Progress
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 FORMATS = ("auto", "text", "json", "csv", "parquet")
-_LINES = ("text", "json")
 _ENDINGS = {
     ".txt": "text",
     ".log": "text",
@@ -47,6 +52,12 @@ _ENDINGS = {
 }
 _PACKED = (".gz", ".bz2", ".zst", ".lz4", ".snappy")
 _SCHEMA = "schema.json"
+#: How the current micro-batch is cut into transactions: so many files each, or all of them in one.
+_BATCH = "batch.json"
+_WHOLE = 0
+_NUMBER_BITS = 20
+#: What Spark makes of a file whose content nobody asked for.
+_BINARY = "path string, modificationTime timestamp, length long, content binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ class IngestParams:
     partitions: int = option("for a topic that is made: how many partitions", 1)
     compression: str | None = option("none, gzip, snappy, lz4 or zstd; else what the topic says", None)
     every_s: float | None = option("look for new files every so many seconds, until stopped; else once", None)
-    files: int = option("at most so many files in a micro-batch", 1000)
+    files: int = option("store at most so many files in one transaction", 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +94,36 @@ class IngestReport:
     stopped: bool
 
 
+def check(params: IngestParams) -> None:
+    """What is wrong and can be known without Spark."""
+    _check(params)
+    check_topic_name(params.topic)
+    source = _source(params.source)
+    if "://" not in source and not Path(source).exists() and not glob.has_magic(source):
+        raise InvalidConfig(f"there is no file or directory {source}")
+    _check_columns(params, _form(params, source))
+
+
 def run(spark: SparkSession, params: IngestParams, progress: Progress | None = None) -> IngestReport:
     """Take in what is new, or go on until stopped."""
-    _check(params)
+    check(params)
     source = _source(params.source)
-    form = params.format if params.format != "auto" else guessed(source)
-    _check_columns(params, form)
+    form = _form(params, source)
     with Store.open(params.data, upkeep_interval_s=None) as store:
         store.create_topic(params.topic, params.partitions, exist_ok=True)
         root = Path(store.path)
+    wanted = Wanted(form, source, params.key, params.timestamp, params.value, params.header)
     with running.alone(place(root, params.topic, source)) as directory:
+        _note_unfinished(directory)
         with running.explained():
-            rows = _records(spark, params, source, form, directory)
-            writer = rows.writeStream.format("sawlog").option("path", str(root)).option("topic", params.topic)
-            if params.compression is not None:
-                writer = writer.option("compression", params.compression)
+            taker = _Taker(spark, params, wanted, str(root), directory)
+            names = spark.readStream.format("binaryFile").schema(_BINARY).option("recursiveFileLookup", "true")
+            writer = names.load(source).select("path").writeStream.foreachBatch(taker.take)
             writer = writer.option("checkpointLocation", f"{directory.path}/{CHECKPOINT}")
             query = writer.trigger(**running.trigger(params.every_s)).start()
-        flow = running.watch(query, progress)
-    records, keyless = flow.observed.get("records", 0), flow.observed.get("without_key", 0)
-    return IngestReport(params.topic, source, form, records, keyless, flow.batches, flow.stopped)
+        flow = running.watch(query, look=lambda: taker.tell(progress))
+    counts = taker.records, taker.without_key, taker.transactions
+    return IngestReport(params.topic, source, form, *counts, flow.stopped)
 
 
 def place(root: Path, topic: str, source: str) -> Path:
@@ -117,13 +138,19 @@ def _check(params: IngestParams) -> None:
         raise InvalidConfig(f"every_s is a number of seconds above 0, not {params.every_s}")
     if params.files < 1:
         raise InvalidConfig(f"files is at least 1, not {params.files}")
+    if params.compression is not None and params.compression not in CODECS:
+        raise InvalidConfig(f"compression is one of {', '.join(CODECS)}, not {params.compression!r}")
 
 
 def _check_columns(params: IngestParams, form: str) -> None:
     if form == "text" and (params.key or params.timestamp):
         raise InvalidConfig("lines of text have no columns: key and timestamp are for json, csv and parquet")
-    if form in _LINES and (params.value or params.schema):
+    if form in LINES and (params.value or params.schema):
         raise InvalidConfig(f"{form} lines are stored as they are: value and schema are for csv and parquet")
+
+
+def _form(params: IngestParams, source: str) -> str:
+    return params.format if params.format != "auto" else guessed(source)
 
 
 def _source(source: str) -> str:
@@ -150,120 +177,124 @@ def _by_ending(name: str) -> str | None:
     return _ENDINGS.get((path.with_suffix("") if path.suffix in _PACKED else path).suffix)
 
 
-# --- the rows
+# --- the files
 
 
-def _records(spark: SparkSession, params: IngestParams, source: str, form: str, directory: FileDirectory) -> DataFrame:
-    """Columns value, key and timestamp, as the sink takes them."""
-    from pyspark.sql import functions as F
+class _Taker:
+    """Takes the files that Spark has found to be new, in order of name, and counts what came of them."""
 
-    reader = spark.readStream.option("maxFilesPerTrigger", params.files)
-    if form in _LINES:
-        rows = reader.format("text").option("recursiveFileLookup", "true").load(source)
-        made = _from_lines(rows, params) if form == "json" else rows.select("value")
-    else:
-        shape = _schema(spark, params, source, form, directory)
-        rows = _with_options(reader, params, form).schema(shape).format(form).load(source)
-        made = _from_columns(rows, params)
-    missing = F.count_if(F.col("key").isNull() if params.key is not None else F.lit(False))
-    return made.observe("ingest", F.count(F.lit(1)).alias("records"), missing.alias("without_key"))
+    def __init__(
+        self, spark: SparkSession, params: IngestParams, wanted: Wanted, root: str, directory: FileDirectory
+    ) -> None:
+        self._spark, self._params, self._wanted = spark, params, wanted
+        self._root, self._directory = root, directory
+        self._shape = None if wanted.form in LINES else _shape(spark, params, wanted, directory)
+        if self._shape is not None:
+            wanted.check(self._shape.names)
+        self.records = self.without_key = self.transactions = 0
+        self._told = 0
 
+    def take(self, names: DataFrame, batch: int) -> None:
+        """A micro-batch of Spark's: the names of files. Each transaction is stored once, however often it comes."""
+        with running.explained():
+            paths = sorted(row.path for row in names.collect())
+            for version, some in self._transactions(batch, paths):
+                self._write(version, some)
 
-def _from_lines(rows: DataFrame, params: IngestParams) -> DataFrame:
-    from pyspark.sql import functions as F
+    def _transactions(self, batch: int, paths: list[str]) -> Iterator[tuple[int, list[str]]]:
+        """Files that are stored together, with the number by which a repetition is recognised.
 
-    columns: list[Column] = [F.col("value")]
-    if params.key is not None:
-        columns.append(F.get_json_object("value", _json_path(params.key)).alias("key"))
-    if params.timestamp is not None:
-        text = F.get_json_object("value", _json_path(params.timestamp))
-        columns.append(_time_of_text(text).alias("timestamp"))
-    return rows.where(F.trim("value") != "").select(*columns)
+        How many files go together is noted first: whoever repeats a micro-batch has to cut it in the same way.
+        """
+        size = self._params.files
+        noted = documents.load(self._directory, _BATCH) if self._directory.exists(_BATCH) else {}
+        if noted.get("batch") == batch:
+            size = noted["files"]
+        else:
+            documents.store(self._directory, _BATCH, {"batch": batch, "files": size})
+        if size == _WHOLE:
+            yield batch, paths
+            return
+        for number, first in enumerate(range(0, len(paths), size), 1):
+            yield (batch << _NUMBER_BITS) + number, paths[first : first + size]
 
+    def _write(self, version: int, paths: list[str]) -> None:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
 
-def _json_path(name: str) -> str:
-    return "$" + "".join(f"['{part}']" for part in name.split("."))
+        seen = Observation()
+        rows = records(self._spark, self._wanted, paths, self._shape)
+        missing = F.count_if(F.col("key").isNull() if self._wanted.key is not None else F.lit(False))
+        rows = rows.observe(seen, F.count(F.lit(1)).alias("records"), missing.alias("without_key"))
+        writer = rows.write.format("sawlog").mode("append").option("path", self._root)
+        writer = writer.option("topic", self._params.topic)
+        if self._params.compression is not None:
+            writer = writer.option("compression", self._params.compression)
+        writer.option("txnAppId", self._query()).option("txnVersion", str(version)).save()
+        counted = seen.get
+        self.records += counted["records"]
+        self.without_key += counted["without_key"]
+        self.transactions += 1
 
+    def _query(self) -> str:
+        """The id of the streaming query, which is that of its checkpoint."""
+        found = Path(self._directory.path) / CHECKPOINT / "metadata"
+        return str(json.loads(found.read_text())["id"])
 
-def _from_columns(rows: DataFrame, params: IngestParams) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    for name in filter(None, (params.key, params.timestamp, params.value)):
-        if name not in rows.columns:
-            raise InvalidConfig(f"there is no column {name!r} in {params.source}; there are {', '.join(rows.columns)}")
-    if params.value is None:
-        columns = [F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("value")]
-    else:
-        columns = [_bytes(rows, params.value).alias("value")]
-    if params.key is not None:
-        columns.append(_bytes(rows, params.key).alias("key"))
-    if params.timestamp is not None:
-        columns.append(_time(rows, params.timestamp).alias("timestamp"))
-    return rows.select(*columns)
-
-
-def _kind(rows: DataFrame, name: str) -> str:
-    return rows.schema[name].dataType.simpleString()
-
-
-def _column(name: str) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.col(f"`{name.replace('`', '``')}`")
-
-
-def _bytes(rows: DataFrame, name: str) -> Column:
-    return _column(name) if _kind(rows, name) == "binary" else _column(name).cast("string")
-
-
-def _time(rows: DataFrame, name: str) -> Column:
-    from pyspark.sql import functions as F
-
-    kind = _kind(rows, name)
-    if kind in ("timestamp", "timestamp_ntz", "date"):
-        return _column(name).cast("timestamp")
-    if kind in ("int", "bigint", "smallint", "tinyint"):
-        return F.timestamp_millis(_column(name).cast("bigint"))
-    if kind == "string":
-        return _time_of_text(_column(name))
-    raise InvalidConfig(f"the column {name!r} is {kind}, which is no time")
+    def tell(self, progress: Progress | None) -> None:
+        """Say how much more there is since it was last asked."""
+        more, self._told = self.records - self._told, self.records
+        if more and progress is not None:
+            progress(more)
 
 
-def _time_of_text(text: Column) -> Column:
-    """Milliseconds since 1970, or an ISO time; null, which is now, if it is neither."""
-    from pyspark.sql import functions as F
+def _note_unfinished(directory: FileDirectory) -> None:
+    """A micro-batch that versions up to 0.3 left unfinished is one transaction, with the number of the micro-batch."""
+    checkpoint = Path(directory.path) / CHECKPOINT
+    if directory.exists(_BATCH) or not checkpoint.exists():
+        return
+    planned, done = (_numbers(checkpoint / name) for name in ("offsets", "commits"))
+    if planned > done:
+        documents.store(directory, _BATCH, {"batch": planned, "files": _WHOLE})
 
-    return F.coalesce(F.timestamp_millis(text.try_cast("bigint")), text.try_cast("timestamp"))
+
+def _numbers(directory: Path) -> int:
+    """The highest number of a directory of Spark's; -1 if it has none."""
+    names = [path.name for path in directory.iterdir()] if directory.exists() else []
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 # --- the schema
 
 
-def _with_options(reader: Any, params: IngestParams, form: str) -> Any:
-    if form != "csv":
-        return reader
-    strict = {"header": str(params.header).lower(), "enforceSchema": str(not params.header).lower(), "mode": "FAILFAST"}
-    return reader.options(**strict).option("recursiveFileLookup", "true")
-
-
-def _schema(spark: SparkSession, params: IngestParams, source: str, form: str, directory: FileDirectory) -> StructType:
+def _shape(spark: SparkSession, params: IngestParams, wanted: Wanted, directory: FileDirectory) -> Shape:
     """The one that is given, or was inferred before, or can be inferred now; kept for the next run."""
-    from pyspark.errors import AnalysisException
     from pyspark.sql.types import StructType
 
     if params.schema is not None:
-        shape = parsed_schema(params.schema)
+        shape = Shape(parsed_schema(params.schema))
     elif directory.exists(_SCHEMA):
-        return StructType.fromJson(json.loads(documents.load(directory, _SCHEMA)["schema"]))
+        kept = documents.load(directory, _SCHEMA)
+        return Shape(StructType.fromJson(json.loads(kept["schema"])), kept.get("inferred", False))
     else:
-        reader = _with_options(spark.read, params, form).option("enforceSchema", "true")
-        try:
-            shape = reader.option("inferSchema", "true").format(form).load(source).schema
-        except AnalysisException as error:
-            why = running.failure(error)
-            raise InvalidConfig(f"no schema can be inferred from {source}, so give one: {why}") from error
-    documents.store(directory, _SCHEMA, {"schema": shape.json()})
+        shape = Shape(_inferred(spark, wanted), wanted.form == "csv")
+    documents.store(directory, _SCHEMA, {"schema": shape.schema.json(), "inferred": shape.inferred})
     return shape
+
+
+def _inferred(spark: SparkSession, wanted: Wanted) -> StructType:
+    from pyspark.errors import AnalysisException
+
+    try:
+        if wanted.form != "csv":
+            return spark.read.format(wanted.form).load(wanted.source).schema
+        found = inferred(spark, wanted, listed(spark, wanted.source))
+    except AnalysisException as error:
+        why = running.failure(error)
+        raise InvalidConfig(f"no schema can be inferred from {wanted.source}, so give one: {why}") from error
+    if found is None:
+        raise InvalidConfig(f"no schema can be inferred from {wanted.source}, so give one: there are no rows")
+    return found
 
 
 def parsed_schema(text: str) -> StructType:
@@ -282,7 +313,7 @@ def parsed_schema(text: str) -> StructType:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """For `python -m` and `spark-submit`."""
-    return run_main(IngestParams, run, arguments, "Files into a topic, each once.")
+    return run_main(IngestParams, run, arguments, "Files into a topic, each once.", check=check)
 
 
 if __name__ == "__main__":

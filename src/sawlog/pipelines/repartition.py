@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..errors import InvalidConfig
 from .arguments import option, run_main
 from .rewrite import RewriteReport, rewrite
+from .rewrite import check as check_topic
 from .running import Progress
 
 if TYPE_CHECKING:
@@ -27,6 +29,13 @@ class RepartitionParams:
     partitions: int = option("how many partitions it gets")
 
 
+def check(params: RepartitionParams) -> None:
+    """What is wrong and can be known without Spark."""
+    check_topic(params.data, params.topic)
+    if params.partitions < 1:
+        raise InvalidConfig(f"partitions is at least 1, not {params.partitions}")
+
+
 def run(spark: SparkSession, params: RepartitionParams, progress: Progress | None = None) -> RewriteReport:
     """Spread the records over so many partitions."""
     return rewrite(spark, params.data, params.topic, params.partitions, last_only=False, progress=progress)
@@ -34,7 +43,9 @@ def run(spark: SparkSession, params: RepartitionParams, progress: Progress | Non
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """For `python -m` and `spark-submit`."""
-    return run_main(RepartitionParams, run, arguments, "Rewrite a topic with another number of partitions.")
+    return run_main(
+        RepartitionParams, run, arguments, "Rewrite a topic with another number of partitions.", check=check
+    )
 
 
 if __name__ == "__main__":

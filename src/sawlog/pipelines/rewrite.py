@@ -66,6 +66,41 @@ class RewriteReport:
     followed: int
 
 
+@dataclass(frozen=True, slots=True)
+class RewritePlan:
+    """What compacting a topic would do; nothing was changed."""
+
+    topic: str
+    #: The topic's cleanup.policy.
+    policy: str
+    records_before: int
+    records: int
+    dropped: int
+
+
+def check(data: str, name: str) -> None:
+    """What is wrong and can be known without Spark."""
+    if _MARK in name:
+        raise InvalidConfig(f"{name!r} is what an unfinished rewrite has left; rewrite the topic itself")
+    running.check_topic(data, name)
+
+
+def policy_of(data: str, name: str) -> str:
+    """The cleanup.policy of a topic."""
+    with Store.open(data, "r") as store:
+        return str(store.topic(name).settings.get("cleanup.policy", "delete"))
+
+
+def planned(spark: SparkSession, data: str, name: str, progress: Progress | None = None) -> RewritePlan:
+    """How many records would stay if each key kept its last one only. Takes no lock and writes nothing."""
+    check(data, name)
+    with Store.open(data, "r") as store:
+        old = store.topic(name)
+        looking = _Rewrite(spark, store, old, name, old.partitions, True, progress)
+        before, after = looking.count()
+    return RewritePlan(name, policy_of(data, name), before, after, before - after)
+
+
 def rewrite(
     spark: SparkSession,
     data: str,
@@ -78,9 +113,7 @@ def rewrite(
     """Write the topic anew, with so many partitions, all records or the last of each key."""
     if partitions is not None and partitions < 1:
         raise InvalidConfig(f"partitions is at least 1, not {partitions}")
-    if _MARK in name:
-        raise InvalidConfig(f"{name!r} is what an unfinished rewrite has left; rewrite the topic itself")
-    Store.open(data, "r").close()  # a mistyped directory must not become a store
+    check(data, name)  # also because a mistyped directory must not become a store
     with Store.open(data, upkeep_interval_s=None) as store:
         old = store.topic(name)
         with running.alone(Path(store.path) / "pipelines" / f"rewrite-{quoted(name)}"):
@@ -161,6 +194,20 @@ class _Rewrite:
             partitions=after.partitions,
             followed=followed,
         )
+
+    def count(self) -> tuple[int, int]:
+        """Records as they are, and those that would stay."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        seen = Observation()
+        with running.explained():
+            rows = self._rows({}, _ends(self._old)).observe(seen, F.count(F.lit(1)).alias("records"))
+            kept = _last(rows.withColumn("moment", self._moment()), self._keep_tombstones_ms()).count()
+            before = int(seen.get["records"])
+        if self._progress is not None:
+            self._progress(before)
+        return before, kept
 
     def _copy(self, start: Ends, end: Ends, *, last_only: bool) -> int:
         """Records from `start` to `end` to the new topic, in one transaction; how many were read."""

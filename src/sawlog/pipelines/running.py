@@ -6,18 +6,21 @@ two queries on one checkpoint spoil it.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DirectoryLocked, SawlogError
 from ..spark import register
 from ..spark import session as local_session
+from ..spark.java import find_java
 from ..storage import FileDirectory
+from ..topics.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,8 +32,12 @@ Progress = Callable[[int], None]
 CHECKPOINT = "checkpoint"
 _LOCK = "LOCK"
 _POLL_S = 0.25
+#: What Spark logs, in a session of ours (see sawlog.spark.session).
+_LOG_LEVEL = "SAWLOG_SPARK_LOG"
 #: How errors of ours look inside a message of Spark's.
-_OURS = re.compile(r"^(?:[\w.]+\.)?sawlog(?:\.\w+)+\.(\w+): (.+)$", re.MULTILINE)
+_OURS = re.compile(r"^(?:[\w.]+\.)?sawlog(?:\.\w+)+\.\w+: (.+)$", re.MULTILINE)
+#: What a query of ours complains of with `raise_error`.
+_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 
 
 class PipelineFailed(SawlogError):
@@ -42,11 +49,29 @@ def session() -> SparkSession:
     from pyspark.sql import SparkSession
 
     found = SparkSession.getActiveSession()
-    if found is None:
-        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # then master and settings are spark-submit's
-        found = SparkSession.builder.getOrCreate() if submitted else local_session()
+    if found is None and "PYSPARK_GATEWAY_PORT" in os.environ:  # then master and settings are spark-submit's
+        found = SparkSession.builder.getOrCreate()
+    elif found is None:
+        found = local_session()
+        if _LOG_LEVEL not in os.environ:
+            found.sparkContext.setLogLevel("OFF")  # a job's error is one line of ours; Java's traces would bury it
     register(found)
     return found
+
+
+def check_packages() -> None:
+    """What Spark needs is installed: found out before a minute is spent on starting it."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise PipelineFailed("pipelines need Spark, and pyspark is not installed: pip install 'sawlog[spark]'")
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        find_java()
+
+
+def check_topic(data: str, topic: str | None) -> None:
+    """The store is there, and the topic, if one is named."""
+    with Store.open(data, "r") as store:
+        if topic is not None:
+            store.topic(topic)
 
 
 @contextmanager
@@ -74,8 +99,6 @@ class Flow:
     records: int = 0
     #: Whether somebody ended it (Ctrl-C), rather than that there was nothing more.
     stopped: bool = False
-    #: Sums of what the query observes, by name.
-    observed: dict[str, int] = field(default_factory=dict)
 
 
 def trigger(every_s: float | None) -> dict[str, Any]:
@@ -83,8 +106,8 @@ def trigger(every_s: float | None) -> dict[str, Any]:
     return {"availableNow": True} if every_s is None else {"processingTime": f"{round(every_s * 1000)} milliseconds"}
 
 
-def watch(query: StreamingQuery, progress: Progress | None) -> Flow:
-    """Wait until a query ends, or until somebody presses Ctrl-C; tell how far it is."""
+def watch(query: StreamingQuery, progress: Progress | None = None, *, look: Callable[[], None] | None = None) -> Flow:
+    """Wait until a query ends, or until somebody presses Ctrl-C; tell how far it is. `look` is called now and then."""
     from pyspark.errors import StreamingQueryException
 
     seen: set[int] = set()
@@ -92,6 +115,8 @@ def watch(query: StreamingQuery, progress: Progress | None) -> Flow:
     try:
         while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
             _note(query, seen, flow, progress)
+            if look is not None:
+                look()
     except KeyboardInterrupt:
         query.stop()
         flow.stopped = True
@@ -99,6 +124,8 @@ def watch(query: StreamingQuery, progress: Progress | None) -> Flow:
         _note(query, seen, flow, progress)
         raise failure(error) from error
     _note(query, seen, flow, progress)
+    if look is not None:
+        look()
     return flow
 
 
@@ -111,9 +138,6 @@ def _note(query: StreamingQuery, seen: set[int], flow: Flow, progress: Progress 
         seen.add(batch)
         flow.batches += 1
         flow.records += records
-        for metrics in (each["observedMetrics"] or {}).values():
-            for name, value in metrics.asDict().items():
-                flow.observed[name] = flow.observed.get(name, 0) + (value or 0)
         if progress is not None:
             progress(records)
 
@@ -121,9 +145,9 @@ def _note(query: StreamingQuery, seen: set[int], flow: Flow, progress: Progress 
 def failure(error: Exception) -> PipelineFailed:
     """An error of Spark's as one line: ours if there is one inside it, else its first."""
     text = str(error)
-    ours = _OURS.findall(text)
+    ours = _OURS.findall(text) or _RAISED.findall(text)
     if ours:
-        return PipelineFailed(ours[-1][1])
+        return PipelineFailed(ours[-1])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     inner = [line for line in lines if re.match(r"^(?:Caused by: )?[\w.]*(?:Error|Exception): ", line)]
     return PipelineFailed(inner[-1] if inner else lines[0] if lines else type(error).__name__)

@@ -83,10 +83,16 @@ class StatsReport:
     step_ms: int
 
 
-def run(spark: SparkSession, params: StatsParams, progress: Progress | None = None) -> StatsReport:
-    """Count everything that is there now."""
+def check(params: StatsParams) -> None:
+    """What is wrong and can be known without Spark."""
     if params.every_s is not None and params.every_s < 0.001:
         raise InvalidConfig(f"every_s is at least 0.001 (a millisecond), not {params.every_s}")
+    running.check_topic(params.data, params.topic)
+
+
+def run(spark: SparkSession, params: StatsParams, progress: Progress | None = None) -> StatsReport:
+    """Count everything that is there now."""
+    check(params)
     sizes, root = _sizes(params)
     names = sorted({topic for topic, _ in sizes})
     if not names:
@@ -216,7 +222,7 @@ def write_parquet(report: StatsReport, target: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """For `python -m` and `spark-submit`."""
-    return run_main(StatsParams, run, arguments, "Records, bytes, keys and rates of a store.")
+    return run_main(StatsParams, run, arguments, "Records, bytes, keys and rates of a store.", check=check)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ..errors import SawlogError, StorageError, TopicNotFound
+from ..errors import CorruptData, SawlogError, StorageError, TopicNotFound
 from ..log.log import Log
 from ..log.verify import VerifyReport as LogReport
 from ..log.verify import verify_segment
@@ -74,6 +74,14 @@ class _Task:
 
 
 _Place = tuple[str, int, int]
+
+
+def check(params: VerifyParams) -> None:
+    """What is wrong and can be known without Spark; what is damaged is for the report."""
+    try:
+        running.check_topic(params.data, params.topic)
+    except CorruptData:
+        pass
 
 
 def run(spark: SparkSession, params: VerifyParams, progress: Progress | None = None) -> VerifyReport:
@@ -193,7 +201,7 @@ def _check_all(log: Log, task: _Task) -> Iterator[tuple[_Place, SegmentReport]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """For `python -m` and `spark-submit`; 4 if anything is wrong."""
-    return run_main(VerifyParams, run, arguments, "Check every batch of every segment, in parallel.")
+    return run_main(VerifyParams, run, arguments, "Check every batch of every segment, in parallel.", check=check)
 
 
 if __name__ == "__main__":

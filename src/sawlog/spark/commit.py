@@ -48,8 +48,11 @@ def open_store(path: str) -> Store:
     return Store.open(path, upkeep_interval_s=None)
 
 
-def prepare(options: WriteOptions) -> None:
-    """Before anything is written: the store and the topic are there, or are made if the options say so."""
+def prepare(options: WriteOptions, columns: Sequence[str]) -> None:
+    """Before anything is written: the store and the topic are there, or are made if the options say so. Topics of a
+    column are looked for by the tasks that come across them."""
+    if options.topic is None and "topic" not in columns:
+        raise InvalidConfig('which topic? Give .option("topic", NAME), or a column topic')
     if options.create_store:
         Store.open(options.path, upkeep_interval_s=None).close()
     with open_store(options.path) as store:

@@ -2,23 +2,21 @@
 
 Spark hands options over as text, with names in lower case. Each is read here, once, into a value; a wrong one raises
 `InvalidConfig` with its name, what was given and what would be right. An option that nobody knows is an error, because
-a misspelt `startingOffset` that is ignored reads the wrong data. Options that begin with `kafka.` are for clients of a
-broker: they are taken and ignored, so that a job moves over by changing the format and giving a path.
+a misspelt `startingOffset` that is ignored reads the wrong data. Options that are for clients of a broker (`kafka.*`,
+`kafkaConsumer.*`, `fetchOffset.*`) are taken and ignored, so that a job moves over by changing the format and giving a
+path. Options that contradict each other are errors where they are for Kafka's source.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 from ..batch.compression import CODECS, check_level
-from ..batch.text import parse_json
 from ..errors import InvalidConfig
-from .positions import RESERVED
+from .given import Given, loaded_json
 
 #: The columns in their order; `headers` only with includeHeaders.
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -46,11 +44,13 @@ _READ = {
     "maxtriggerdelay": "but no longer than this: 15m",
     "groupid": "the consumer group that shows the query's progress",
     "groupidprefix": "ignored: see groupId",
+    "partition.metadata.cache.ttl.ms": "ignored: for clients of a broker",
 }
 _WRITE = {
     "path": "the store's directory",
-    "topic": "the topic for rows without a topic column",
+    "topic": "the topic; it comes before a column topic",
     "partitions": "make topics that are missing, with so many partitions",
+    "createstore": "true: make the store if there is none at the path",
     "compression": "none, gzip, snappy, lz4 or zstd; else what the topic says",
     "compressionlevel": "how hard the compression tries; zstd without it: 1",
     "batchbytes": "about so large are the batches",
@@ -61,8 +61,6 @@ _WRITE = {
     "checkpointlocation": "Spark's own",
     "queryname": "Spark's own",
 }
-_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?(?:illiseconds?|econds?|inutes?|ours?|ays?)?")
 
 EARLIEST, LATEST = -2, -1
 #: Tasks are bound by their CPU. Against Kafka's default, 3, this takes half the time (random text) to two thirds (JSON)
@@ -125,136 +123,12 @@ class WriteOptions:
     transaction: tuple[str, int] | None = None
     #: None: the codec's default.
     compression_level: int | None = None
-
-
-class _Given:
-    """The options that were given, each read as what it should be."""
-
-    def __init__(self, options: Mapping[str, str], known: Mapping[str, str]) -> None:
-        self._options = {name.lower(): str(value) for name, value in options.items()}
-        for name in self._options:
-            if name not in known and not name.startswith("kafka."):
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"; did you mean {near[0]} ({known[near[0]]})?" if near else f"; there are {', '.join(known)}"
-                raise InvalidConfig(f"sawlog has no option {name}{hint}")
-        self._known = known
-
-    def wrong(self, name: str) -> InvalidConfig:
-        """The error for a value that cannot be."""
-        return InvalidConfig(f"option {name}={self._options.get(name)!r} is not {self._known[name]}")
-
-    def text(self, name: str) -> str | None:
-        """A text that is not empty."""
-        value = self._options.get(name)
-        if value is not None and not value.strip():
-            raise self.wrong(name)
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        """true or false."""
-        value = self._options.get(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise self.wrong(name)
-        return value.lower() == "true"
-
-    def number(self, name: str, least: int = 1) -> int | None:
-        """A whole number."""
-        found = self.integer(name)
-        if found is not None and found < least:
-            raise self.wrong(name)
-        return found
-
-    def integer(self, name: str) -> int | None:
-        """A whole number, perhaps below zero."""
-        value = self._options.get(name)
-        if value is None:
-            return None
-        digits = value.strip()
-        found = _whole(digits.removeprefix("-"))
-        if found is None:
-            raise self.wrong(name)
-        return -found if digits.startswith("-") else found
-
-    def size(self, name: str) -> int | None:
-        """Bytes, also as 64m or 64MB."""
-        value = self._options.get(name)
-        if value is None:
-            return None
-        found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.strip().lower())
-        number = None if found is None else _whole(found[1])
-        if found is None or number is None or number < 1:
-            raise self.wrong(name)
-        return number << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
-
-    def duration_ms(self, name: str, default: int) -> int:
-        """90s, 15m, 2 hours; a bare number is milliseconds."""
-        value = self._options.get(name)
-        if value is None:
-            return default
-        found = _DURATION.fullmatch(value.strip().lower())
-        number = None if found is None else _whole(found[1])
-        if found is None or number is None:
-            raise self.wrong(name)
-        return number * _UNITS[found[2] or "ms"]
-
-    def time(self, name: str) -> int | None:
-        """A moment in ms since 1970."""
-        value = self._options.get(name)
-        if value is None:
-            return None
-        sign, digits = (-1, value.strip()[1:]) if value.strip().startswith("-") else (1, value.strip())
-        if digits.isdecimal():
-            number = _whole(digits)
-            if number is None:
-                raise self.wrong(name)
-            return sign * number
-        try:
-            moment = datetime.fromisoformat(value.strip())
-        except ValueError:
-            raise self.wrong(name) from None
-        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-        return int(moment.timestamp() * 1000)
-
-    def each(self, name: str) -> tuple[tuple[str, int, int], ...] | None:
-        """{"topic": {"0": number}} as JSON."""
-        value = self._options.get(name)
-        if value is None:
-            return None
-        found = _json(value)
-        made: list[tuple[str, int, int]] = []
-        if not isinstance(found, dict):
-            raise self.wrong(name)
-        found.pop(RESERVED, None)  # it was copied from a checkpoint
-        for topic, numbers in found.items():
-            if not isinstance(numbers, dict):
-                raise self.wrong(name)
-            for partition, number in numbers.items():
-                which = _whole(partition)
-                if which is None or isinstance(number, bool) or not isinstance(number, int):
-                    raise self.wrong(name)
-                made.append((topic, which, number))
-        return tuple(sorted(made))
-
-
-def _whole(text: str) -> int | None:
-    """A number from 0 on that fits into Java's long, which the other end of Spark has."""
-    if not text.isdecimal() or len(text) > 19:
-        return None
-    return number if (number := int(text)) < 2**63 else None
-
-
-def _json(text: str) -> Any:
-    try:
-        return parse_json(text)
-    except ValueError:
-        return None
+    create_store: bool = False
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """The options of `spark.read` or `spark.readStream`."""
-    given = _Given(options, _READ)
+    given = Given(options, _READ)
     path = given.text("path")
     if path is None:
         raise InvalidConfig('sawlog needs the store: .option("path", DIRECTORY), or .load(DIRECTORY)')
@@ -265,7 +139,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     strategy = given.text("startingoffsetsbytimestampstrategy") or "error"
     if strategy not in ("error", "latest"):
         raise given.wrong("startingoffsetsbytimestampstrategy")
-    return ReadOptions(
+    made = ReadOptions(
         path=path,
         subscription=_subscription(given),
         start=_point(given, "starting"),
@@ -281,9 +155,43 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_delay_ms=given.duration_ms("maxtriggerdelay", 15 * 60_000),
         group=given.text("groupid"),
     )
+    if streaming:
+        _check_limits(made)
+    return made
 
 
-def _columns(given: _Given) -> tuple[str, ...]:
+def _check_limits(options: ReadOptions) -> None:
+    least, most = options.min_offsets, options.max_offsets
+    if least is not None and most is not None and least > most:
+        raise InvalidConfig(f"option minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
+
+
+def check_range(options: ReadOptions) -> None:
+    """For a batch: a start and an end that do not go together are refused, as by Kafka's source."""
+    start, end = options.start, options.end
+    if start is None:
+        return
+    if start.kind == "latest" or (start.kind == "offsets" and any(number == LATEST for _, _, number in start.each)):
+        raise InvalidConfig("option startingOffsets: latest (-1) would read nothing in a batch; it is for streams")
+    if start.kind == end.kind == "time" and start.time_ms > end.time_ms:
+        raise InvalidConfig(f"option {start.option} is after {end.option}: {start.time_ms} > {end.time_ms}")
+    if start.kind != end.kind or start.kind not in ("offsets", "times"):
+        return
+    first = {(topic, number): value for topic, number, value in start.each}
+    last = {(topic, number): value for topic, number, value in end.each}
+    if different := sorted(first.keys() ^ last.keys()):
+        topic, number = different[0]
+        raise InvalidConfig(
+            f"options {start.option} and {end.option} have to name the same partitions; only one of them has "
+            f"partition {number} of {topic!r}"
+        )
+    for (topic, number), value in sorted(first.items()):
+        if value > last[topic, number] and (start.kind == "times" or last[topic, number] >= 0):
+            said = f"partition {number} of {topic!r}: {value} > {last[topic, number]}"
+            raise InvalidConfig(f"option {start.option} is after {end.option} in {said}")
+
+
+def _columns(given: Given) -> tuple[str, ...]:
     everything = (*COLUMNS, "headers")
     chosen = given.text("columns")
     if chosen is None:
@@ -295,7 +203,7 @@ def _columns(given: _Given) -> tuple[str, ...]:
     return tuple(by_name[name] for name in names)
 
 
-def _subscription(given: _Given) -> Subscription:
+def _subscription(given: Given) -> Subscription:
     chosen = [name for name in ("subscribe", "subscribepattern", "assign") if given.text(name) is not None]
     if len(chosen) != 1:
         said = "none was given" if not chosen else f"{' and '.join(chosen)} were given"
@@ -315,8 +223,8 @@ def _subscription(given: _Given) -> Subscription:
     return Subscription(assigned=_assigned(given))
 
 
-def _assigned(given: _Given) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    found = _json(given.text("assign") or "")
+def _assigned(given: Given) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    found = loaded_json(given.text("assign") or "")
     if not isinstance(found, dict) or not found:
         raise given.wrong("assign")
     made: list[tuple[str, tuple[int, ...]]] = []
@@ -329,7 +237,7 @@ def _assigned(given: _Given) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple(sorted(made))
 
 
-def _point(given: _Given, which: str) -> Point | None:
+def _point(given: Given, which: str) -> Point | None:
     """By Kafka's precedence: one time for all, times for each, then offsets."""
     moment = given.time(f"{which}timestamp")
     if moment is not None:
@@ -357,7 +265,7 @@ def _point(given: _Given, which: str) -> Point | None:
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """The options of `df.write` or `df.writeStream`."""
-    given = _Given(options, _WRITE)
+    given = Given(options, _WRITE)
     path = given.text("path")
     if path is None:
         raise InvalidConfig('sawlog needs the store: .option("path", DIRECTORY), or .save(DIRECTORY)')
@@ -374,10 +282,11 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         lock_timeout_s=given.duration_ms("locktimeout", 60_000) / 1000,
         transaction=None if name is None or number is None else (name, number),
         compression_level=level,
+        create_store=given.flag("createstore", False),
     )
 
 
-def _compression(given: _Given) -> tuple[str | None, int | None]:
+def _compression(given: Given) -> tuple[str | None, int | None]:
     name, level = given.text("compression"), given.integer("compressionlevel")
     if name is None:
         if level is not None:

@@ -1,8 +1,15 @@
 """Planning: the driver cuts ranges of offsets into tasks.
 
-A task has one or more slices (see `sawlog.log.slices`). Large partitions become many tasks, small ones share one, so
-that the parallelism does not depend on the number of partitions. A slice names its end, so a DataFrame is a snapshot:
-however often Spark reads it, it gives the same records.
+A task has one or more slices (see `sawlog.log.slices`) of one partition. What is large becomes many tasks, so that the
+parallelism does not depend on the number of partitions:
+
+    at least   one task for each partition that has something to read, as with Kafka's source; where there are very many
+               of them (`SHARED_FROM`), small ones share tasks
+    at least   as many as there are cores, if each then has some megabytes to read
+    at least   minPartitions, if there are as many records: a slice may begin and end inside a batch
+    at most    maxPartitionBytes, and maxRecordsPerPartition, in a task
+
+A slice names its end, so a DataFrame is a snapshot: however often Spark reads it, it gives the same records.
 
 A task says which store, which topic and which leader epoch its slices are of, because it may be read later, or on a
 machine that has something else at the same path.
@@ -10,6 +17,7 @@ machine that has something else at the same path.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +35,8 @@ from .ranges import Range, Ranges
 LEAST_TASK_BYTES = 4 << 20
 #: And at most, if nobody says otherwise; as Spark's own files.
 TASK_BYTES = 128 << 20
+#: Up to so many partitions each have a task of their own, however little there is to read.
+SHARED_FROM = 64
 #: How often a partition is planned again because records were dropped meanwhile.
 _RETRIES = 100
 
@@ -39,6 +49,11 @@ class Piece:
     topic_id: str
     partition: int
     what: Slice
+
+    @property
+    def count(self) -> int:
+        """How many offsets it has."""
+        return self.what.end_offset - self.what.start_offset
 
 
 @dataclass(frozen=True)
@@ -55,27 +70,50 @@ class Task(InputPartition):
         object.__setattr__(self, "pieces", tuple(pieces))
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What a task may have."""
+
+    size_bytes: int
+    #: None: any number.
+    records: int | None
+    #: How finely partitions are cut before slices are put together again; None: by the number of records only.
+    cut_bytes: int | None
+    #: Whether partitions may share a task.
+    shared: bool
+
+
 def plan(
     places: Places, options: ReadOptions, start: Positions, end: Positions, *, moved: bool | None = None
 ) -> list[InputPartition]:
     """Tasks for everything from `start` to `end`; for `moved` see `Ranges`."""
     ranges = Ranges(places, start, end, moved=moved)
     found = [each for share in sorted(end.at) if (each := ranges.of(share)) is not None]
-    step = _step(found, options)
-    pieces = [piece for each in found for piece in _cut(ranges, each, step, options)]
-    return [Task(options.path, places.store.id, each) for each in _grouped(pieces, options)]
+    limits = _limits(found, options)
+    pieces = [piece for each in found for piece in _cut(ranges, each, limits)]
+    return [Task(options.path, places.store.id, each) for each in _grouped(_joined(pieces, limits), limits)]
 
 
-def _step(ranges: list[Range], options: ReadOptions) -> int:
-    """How finely partitions are cut before pieces are put together."""
-    step = min(LEAST_TASK_BYTES, options.max_partition_bytes or LEAST_TASK_BYTES)
+def _limits(ranges: Sequence[Range], options: ReadOptions) -> _Limits:
+    total = sum(each.log.size_bytes * (each.last.offset - each.first) // max(len(each.log), 1) for each in ranges)
+    count = sum(each.last.offset - each.first for each in ranges)
+    size = options.max_partition_bytes or min(TASK_BYTES, max(total // (os.cpu_count() or 1), LEAST_TASK_BYTES))
+    records = options.max_records
     if options.min_partitions:
-        total = sum(each.log.size_bytes * (each.last.offset - each.first) // max(len(each.log), 1) for each in ranges)
-        step = min(step, total // options.min_partitions)
-    return max(step, 1)
+        size = min(size, max(total // options.min_partitions, 1))
+        fewer = max(count // options.min_partitions, 1)
+        records = fewer if records is None else min(records, fewer)
+    # As many records as a task may have are about as many bytes, or fewer: cutting by both would make small remainders.
+    by_records = records is not None and not options.max_partition_bytes and records * total <= 2 * size * count
+    return _Limits(
+        size,
+        records,
+        cut_bytes=None if by_records else min(LEAST_TASK_BYTES, size),
+        shared=records is None and len(ranges) > SHARED_FROM,
+    )
 
 
-def _cut(ranges: Ranges, found: Range | None, step: int, options: ReadOptions) -> list[Piece]:
+def _cut(ranges: Ranges, found: Range | None, limits: _Limits) -> list[Piece]:
     """The slices of one partition. What is dropped just now is looked at again."""
     lost: DataLoss | None = None
     for _ in range(_RETRIES):
@@ -88,8 +126,8 @@ def _cut(ranges: Ranges, found: Range | None, step: int, options: ReadOptions) -
                 found.first,
                 last.offset,
                 epoch=None if last.epoch == UNKNOWN else last.epoch,
-                target_bytes=step,
-                max_records=options.max_records,
+                target_bytes=limits.cut_bytes,
+                max_records=limits.records,
             )
             return [Piece(topic.name, topic.id, number, each) for each in made]
         except DataLoss as error:
@@ -98,41 +136,42 @@ def _cut(ranges: Ranges, found: Range | None, step: int, options: ReadOptions) -
     raise lost or AssertionError("nothing was tried")
 
 
-def _grouped(pieces: list[Piece], options: ReadOptions) -> list[list[Piece]]:
-    """Neighbouring pieces of a partition together until a task has enough; then what is small shares tasks."""
-    if not pieces:
-        return []
-    total = sum(piece.what.size_bytes for piece in pieces)
-    target = options.max_partition_bytes or TASK_BYTES
-    if options.min_partitions:
-        target = min(target, max(total // options.min_partitions, 1))
-    joined = [pieces[0]]
-    for piece in pieces[1:]:
-        if (made := _joined(joined[-1], piece, target, options.max_records)) is not None:
+def _joined(pieces: Sequence[Piece], limits: _Limits) -> list[Piece]:
+    """Neighbouring slices of a file made one, as long as that is not too much for a task."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        if joined and (made := _as_one(joined[-1], piece, limits)) is not None:
             joined[-1] = made
         else:
             joined.append(piece)
-    if options.max_records is not None:
-        return [[piece] for piece in joined]
-    tasks: list[list[Piece]] = [[]]
-    size = 0
-    for piece in joined:
-        if tasks[-1] and size + piece.what.size_bytes > target:
-            tasks.append([])
-            size = 0
-        tasks[-1].append(piece)
-        size += piece.what.size_bytes
-    return tasks
+    return joined
 
 
-def _joined(before: Piece, after: Piece, target: int, max_records: int | None) -> Piece | None:
-    """Two slices of one file that follow each other, as one, if that is not too much."""
+def _as_one(before: Piece, after: Piece, limits: _Limits) -> Piece | None:
     one, two = before.what, after.what
     if (before.topic, before.partition, one.name) != (after.topic, after.partition, two.name):
         return None
-    if one.end_offset != two.start_offset or two.end_position - one.start_position > target:
+    if one.end_offset != two.start_offset or two.end_position - one.start_position > limits.size_bytes:
         return None
-    if max_records is not None and two.end_offset - one.start_offset > max_records:
+    if limits.records is not None and two.end_offset - one.start_offset > limits.records:
         return None
     end_position = max(one.end_position, two.end_position)
     return replace(before, what=replace(one, end_offset=two.end_offset, end_position=end_position))
+
+
+def _grouped(pieces: Sequence[Piece], limits: _Limits) -> list[list[Piece]]:
+    """What is small shares a task with what follows: of its partition, or, where partitions are many, of others."""
+    total = sum(piece.what.size_bytes for piece in pieces)
+    size = min(limits.size_bytes, max(total // SHARED_FROM, 1)) if limits.shared else limits.size_bytes
+    tasks: list[list[Piece]] = []
+    taken, records = 0, 0
+    for piece in pieces:
+        taken, records = taken + piece.what.size_bytes, records + piece.count
+        fits = taken <= size and (limits.records is None or records <= limits.records)
+        same = tasks and (tasks[-1][-1].topic, tasks[-1][-1].partition) == (piece.topic, piece.partition)
+        if tasks and fits and (same or limits.shared):
+            tasks[-1].append(piece)
+        else:
+            tasks.append([piece])
+            taken, records = piece.what.size_bytes, piece.count
+    return tasks

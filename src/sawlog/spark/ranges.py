@@ -10,6 +10,10 @@ whatever came of it. So each position is checked against the store as it is now 
     a planned end beyond that of its      what is there is read; the next micro-batch goes on at the end of the epoch,
       epoch                                 because its start is beyond it
     a start below the first record        reading goes on at the first record
+    a partition that is new to the query  it is read from the first record that is there
+      and does not start at offset 0
+    a partition that was read and is      reading goes on without it
+      gone, or was to be read
     another topic of that name, or        the new one is read from its first record; what was planned for the old one is
       another store                         left out
 
@@ -19,7 +23,7 @@ So no record is skipped that is in the log and was to be read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import TopicNotFound
 from ..log import slices
@@ -59,10 +63,10 @@ def starts(
         log, position, end = topic.partition(number), before.at.get(share), ends.at[share]
         if topic.name in read and before.is_recreated(topic.name, topic.id, places.store.id):
             _report_recreated(places, before, topic.name)
-            begun[share] = Position(log.lowest_offset, end.epoch)
+            begun[share] = Position(_new(places, share, log), end.epoch)
             began[share] = begun[share].offset
         elif position is None:
-            began[share] = log.lowest_offset
+            began[share] = _new(places, share, log)
         elif position.epoch == end.epoch and position.offset <= end.offset:
             began[share] = position.offset
         else:
@@ -70,9 +74,22 @@ def starts(
     return began, begun
 
 
+def without_missing(places: Places, known: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
+    """Positions without those in topics that the store has not any more. Topics that are there, and only not subscribed
+    to any more, are the user's choice."""
+    there = {topic.name for topic, _ in shares}
+    gone = sorted(name for name in {name for name, _ in known.at} - there if name not in places.store)
+    for name in gone:
+        said = f"the topic {name!r} in {places.store.path} is gone: records in it may have been missed"
+        places.losses.report(said, "going on without it")
+    at = {share: position for share, position in known.at.items() if share[0] not in gone}
+    return replace(known, at=at, topics={name: each for name, each in known.topics.items() if name not in gone})
+
+
 def still_there(places: Places, target: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
     """Ends that were looked up earlier, as far as the store still has them."""
     at: dict[Share, Position] = {}
+    target = without_missing(places, target, shares)
     for topic, number in shares:
         share = topic.name, number
         if share not in target.at:
@@ -141,7 +158,7 @@ class Ranges:
         last = _end(self._places, share, log, end).offset
         lowest = log.lowest_offset
         if start is None:
-            return lowest, last
+            return _new(self._places, share, log), last
         fits = start.epoch == end.epoch and start.offset <= last
         first = start.offset if fits else _start(self._places, share, log, start)
         if first > last and start.offset > end.offset and self._moved is not None:
@@ -153,6 +170,18 @@ class Ranges:
             said = f"records {first} to {min(lowest, last) - 1} of partition {share[1]} of {share[0]!r} are gone"
             self._places.losses.report(f"{said} (retention or trim)")
         return max(first, lowest), last
+
+
+def _new(places: Places, share: Share, log: Log) -> int:
+    """Where to begin in a partition that the query has not seen before: all of its records were to be read."""
+    lowest = log.lowest_offset
+    if lowest > 0:
+        places.losses.report(
+            f"partition {share[1]} of {share[0]!r} is new to the query and starts at offset {lowest} instead of 0: "
+            "earlier records are gone (retention or trim)",
+            f"going on at offset {lowest}",
+        )
+    return lowest
 
 
 def _start(places: Places, share: Share, log: Log, position: Position) -> int:

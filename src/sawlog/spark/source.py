@@ -28,6 +28,16 @@ _TYPES = {
     "headers": "array<struct<key: string, value: binary>>",
 }
 
+#: What can be written, and as which types.
+_TAKEN = {
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+
 
 def schema(options: Mapping[str, str]) -> str:
     """The columns that the options ask for."""
@@ -65,21 +75,40 @@ def stream_reader(options: Mapping[str, str], shape: StructType) -> DataSourceSt
     return StreamReader(found, _columns(found, shape))
 
 
+def _written_columns(shape: StructType) -> tuple[str, ...]:
+    """The columns of what is written: ours, with types that can be stored."""
+    names = tuple(shape.fieldNames())
+    for part in shape.fields:
+        kinds = _TAKEN.get(part.name)
+        if kinds is None:
+            raise InvalidConfig(
+                f"a sawlog cannot store a column {part.name}; it takes {', '.join(_TAKEN)}. Put the rest into value, "
+                "for example with to_json(struct(...)) AS value"
+            )
+        if part.dataType.simpleString() not in kinds:
+            raise InvalidConfig(
+                f"the column {part.name} must be {' or '.join(kinds)}, not {part.dataType.simpleString()}; cast it"
+            )
+    if "value" not in names:
+        raise InvalidConfig(f"there has to be a column value; there are {', '.join(names)}")
+    return names
+
+
 def writer(options: Mapping[str, str], shape: StructType, *, overwrite: bool) -> DataSourceWriter:
     """A batch that is written."""
-    from .writing import BatchWriter, check_columns
+    from .writing import BatchWriter
 
     if overwrite:
         raise InvalidConfig('a log is only ever appended to: use .mode("append"), not overwrite')
     found = write_options(options)
-    return BatchWriter(found, check_columns(shape, found))
+    return BatchWriter(found, _written_columns(shape))
 
 
 def stream_writer(options: Mapping[str, str], shape: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
     """A stream that is written."""
-    from .writing import StreamWriter, check_columns
+    from .writing import StreamWriter
 
     if overwrite:
         raise InvalidConfig('a log is only ever appended to: use .outputMode("append"), not complete')
     found = write_options(options)
-    return StreamWriter(found, check_columns(shape, found))
+    return StreamWriter(found, _written_columns(shape))

@@ -16,15 +16,24 @@ This object lives in a process beside the driver for as long as the query runs; 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
 from ..errors import DataLoss, SawlogError, TopicNotFound
+from ..storage import Directory
 from ..topics import documents
 from ..topics.members import group_directory
 from ..topics.store import Store
@@ -34,7 +43,7 @@ from .options import Point, ReadOptions
 from .places import Places
 from .planning import plan
 from .positions import Json, Position, Positions, Share
-from .ranges import starts, still_there
+from .ranges import starts, still_there, without_missing
 from .reading import read
 
 if TYPE_CHECKING:
@@ -42,7 +51,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sawlog.spark")
 
-_START = "start"
+#: The files in a group's directory that say where its sources start; version 0.3.0 had one for the whole group.
+_START, _OLD_START = "start", "start"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -56,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Positions | None = None
         self._store: Store | None = None
         self._shown: Json | None = None
-        self._triggered_s = 0.0
+        self._triggered_s: float | None = None
         self._began = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -84,33 +94,51 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def _kept_start(self, group: str, start: Point) -> Json:
-        """Looked up once, and kept in the store until the first micro-batch is done."""
-        store = self._writable()
-        with store.groups.offsets.turn():
-            directory = group_directory(store.directory, group, create=True)
-            try:
-                if directory.exists(_START):
-                    kept: Json = documents.load(directory, _START)
-                    return kept
-                found = self.places.resolve(start).to_json()
-                documents.store(directory, _START, found)
-                return found
-            finally:
-                directory.close()
+        """Looked up once, and kept in the store until the first micro-batch is done. Each source of a group has its
+        own: a join of two topics, or two queries, may have the same groupId."""
+        places = self.places  # first: a path without a store is an error, and not made one
+        with self._group(group) as directory:
+            name = self._start_name()
+            if directory.exists(name):
+                return documents.load(directory, name)
+            if directory.exists(_OLD_START) and self._is_ours(kept := documents.load(directory, _OLD_START)):
+                return kept
+            found = places.resolve(start).to_json()
+            documents.store(directory, name, found)
+            return found
+
+    def _start_name(self) -> str:
+        """The file for the start of a source: what it subscribes to, and where it starts."""
+        said = repr((self._options.subscription, self._options.start, self._options.later_than_all))
+        return f"{_START}-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+
+    def _is_ours(self, kept: Json) -> bool:
+        """Whether a start that version 0.3.0 has kept, one for each group, is of the topics of this source."""
+        there = {topic.name for topic in self.places.topics(lost_ok=True)}
+        read = {topic for topic, _ in Positions.from_json(kept).at}
+        return bool(read) and read <= there
 
     def _forget_start(self, group: str) -> None:
         """The first micro-batch is done: from here on Spark's checkpoint knows where to go on."""
         if self._began:
             return
+        with self._group(group) as directory:
+            directory.remove(self._start_name())
+            if directory.exists(_OLD_START) and self._is_ours(documents.load(directory, _OLD_START)):
+                directory.remove(_OLD_START)
+            directory.sync()
+        self._began = True
+
+    @contextmanager
+    def _group(self, group: str) -> Iterator[Directory]:
+        """The group's directory, while nobody else is at it."""
         store = self._writable()
         with store.groups.offsets.turn():
             directory = group_directory(store.directory, group, create=True)
             try:
-                directory.remove(_START)
-                directory.sync()
+                yield directory
             finally:
                 directory.close()
-        self._began = True
 
     def _writable(self) -> Store:
         if self._store is None:
@@ -120,9 +148,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- how much at a time
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What maxOffsetsPerTrigger says."""
-        most = self._options.max_offsets
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """What maxOffsetsPerTrigger and minOffsetsPerTrigger say. Spark asks for everything instead, whatever they
+        say, if the trigger is `once`."""
+        least, most = self._options.min_offsets, self._options.max_offsets
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is all that this run reads."""
@@ -132,31 +163,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Up to where the next micro-batch goes; `start` itself if there is nothing to read."""
         if start != self._initial:  # Spark asks for more from there when everything before it is done
             self._show(start)
-        before, shares = Positions.from_json(start), self._shares()
+        shares = self._shares()
+        before = without_missing(self.places, Positions.from_json(start), shares)
         if self._target is None:
             ends = self.places.positions(shares)
         else:
             ends = still_there(self.places, self._target, shares)
         began, begun = starts(self.places, before, shares, ends)
-        ahead = {share: max(end.offset - began[share], 0) for share, end in ends.at.items()}
-        if self._waits(sum(ahead.values())):
+        ahead = {share: lag for share, end in ends.at.items() if (lag := end.offset - began[share]) > 0}
+        if not isinstance(limit, ReadAllAvailable) and self._waits(sum(ahead.values())):
             return start
         if isinstance(limit, ReadMaxRows) and sum(ahead.values()) > limit.max_rows:
             ahead = _shared_out(ahead, limit.max_rows)
-        moved = {share: Position(began[share] + n, ends.at[share].epoch) for share, n in ahead.items() if n}
+        moved = {share: Position(began[share] + n, ends.at[share].epoch) for share, n in ahead.items()}
         return before.after(moved, ends, begun).to_json() if moved else start
 
     def _waits(self, available: int) -> bool:
-        """Whether there is too little for now, by minOffsetsPerTrigger and maxTriggerDelay."""
+        """Whether there is too little for now, by minOffsetsPerTrigger and maxTriggerDelay. The first micro-batch of
+        a run never waits, as with Kafka's source."""
         least, now = self._options.min_offsets, time.monotonic()
-        if least is None or self._target is not None:
+        if least is None or self._target is not None or not available:
             return False
-        if not self._triggered_s:
-            self._triggered_s = now
-        if 0 < available < least and (now - self._triggered_s) * 1000 < self._options.max_delay_ms:
+        triggered = self._triggered_s
+        if triggered is not None and available < least and (now - triggered) * 1000 < self._options.max_delay_ms:
             return True
-        if available:
-            self._triggered_s = now
+        self._triggered_s = now
         return False
 
     def _shares(self) -> list[tuple[Topic, int]]:
@@ -233,10 +264,15 @@ def _of_topics_in(store: Store, positions: Positions) -> Mapping[Share, Position
 
 
 def _shared_out(ahead: dict[Share, int], most: int) -> dict[Share, int]:
-    """So many offsets in all, each partition in proportion to what it has, the largest remainders rounded up."""
+    """So many offsets in all, each partition in proportion to what it has, and at least one each, as with Kafka's
+    source; the largest remainders are rounded up. More than `most` only if there are more partitions."""
     total = sum(ahead.values())
-    shares = {each: lag * most // total for each, lag in ahead.items()}
+    shares = {each: max(lag * most // total, 1) for each, lag in ahead.items()}
     left = most - sum(shares.values())
-    for each in sorted(ahead, key=lambda one: (-(ahead[one] * most % total), one))[:left]:
-        shares[each] += 1
+    for each in sorted(ahead, key=lambda one: (-(ahead[one] * most % total), one))[: max(left, 0)]:
+        shares[each] += shares[each] < ahead[each]
+    for each in sorted(shares, key=lambda one: (-shares[one], one)):  # the large ones give what the small ones got
+        given = min(max(-left, 0), shares[each] - 1)
+        shares[each] -= given
+        left += given
     return shares

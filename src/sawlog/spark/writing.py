@@ -2,8 +2,9 @@
 
 Each attempt of each task writes a file of its own, so attempts that fail, are repeated or run twice (speculation) do
 not disturb each other: only what the driver is told of counts, and the rest is swept. A few kilobytes need no file,
-they go to the driver with that message. Rows go to the partition that a
-column `partition` says, else to their key's (Kafka's murmur2), else to one that is drawn for each Arrow batch.
+they go to the driver with that message. Rows go to the topic that the option `topic` says, else to that of the column;
+to the partition that a column `partition` says, else to their key's (Kafka's murmur2), else to one that is drawn for
+each Arrow batch.
 """
 
 from __future__ import annotations
@@ -35,39 +36,9 @@ from .options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
-_TAKEN = {
-    "value": ("binary", "string"),
-    "key": ("binary", "string"),
-    "topic": ("string",),
-    "partition": ("int",),
-    "timestamp": ("timestamp",),
-    "headers": ("array<struct<key:string,value:binary>>",),
-}
 #: Batches are written to the staged file when so many bytes have come together.
 _FLUSH_BYTES = 2 << 20
-
-
-def check_columns(shape: StructType, options: WriteOptions) -> tuple[str, ...]:
-    """The columns of what is written: ours, with types that can be stored."""
-    names = tuple(shape.fieldNames())
-    for part in shape.fields:
-        kinds = _TAKEN.get(part.name)
-        if kinds is None:
-            raise InvalidConfig(
-                f"a sawlog cannot store a column {part.name}; it takes {', '.join(_TAKEN)}. Put the rest into value, "
-                "for example with to_json(struct(...)) AS value"
-            )
-        if part.dataType.simpleString() not in kinds:
-            raise InvalidConfig(
-                f"the column {part.name} must be {' or '.join(kinds)}, not {part.dataType.simpleString()}; cast it"
-            )
-    if "value" not in names:
-        raise InvalidConfig(f"there has to be a column value; there are {', '.join(names)}")
-    if "topic" not in names and options.topic is None:
-        raise InvalidConfig('which topic? Give .option("topic", NAME), or a column topic')
-    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +100,21 @@ class Staging:
         import pyarrow.compute as pc
 
         names = batch.schema.names
-        if "topic" not in names:
-            assert self._options.topic is not None
-            yield self._options.topic, batch
+        rest = batch.select([name for name in names if name != "topic"])
+        if self._options.topic is not None:  # it comes before the column, as in Kafka's sink
+            yield self._options.topic, rest
             return
         topics = batch.column(names.index("topic"))
-        rest = batch.select([name for name in names if name != "topic"])
         if topics.null_count:
-            if self._options.topic is None:
-                raise InvalidRecord("a row has no topic: its column topic is null, and there is no option topic")
-            topics = pc.fill_null(topics, self._options.topic)
+            raise InvalidRecord("a row has no topic: its column topic is null, and there is no option topic")
         for name in pc.unique(topics).to_pylist():
             yield name, rest.filter(pc.equal(topics, pa.scalar(name)))
 
     def _topic(self, name: str) -> Topic:
         if name not in self._topics:
+            if self._options.partitions is not None and name not in self._store:
+                with commit.open_store(self._options.path) as writable:
+                    commit.make_topic(writable, name, self._options)
             self._topics[name] = self._store.topic(name)
         return self._topics[name]
 

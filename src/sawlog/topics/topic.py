@@ -359,6 +359,10 @@ class Topic:
             return log.upkeep(config)
         except DirectoryLocked:
             return None
+        except LogClosed:
+            if self._ended is None and log.wanted:
+                return None  # somebody wants to write: the rest is done another time
+            raise
         finally:
             with self._lock:
                 self._tended.discard(log)

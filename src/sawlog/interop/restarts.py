@@ -1,0 +1,198 @@
+"""Records that were torn, and what their system wrote after it was started again.
+
+Some systems do not look at the end of their files when they start: they append behind whatever stands there. If that is
+a piece of a record (the process was killed, the disk was full), the file reads
+
+    [whole records][head and a part of record 57][record 7][record 8] ...
+                   ^ torn                        ^ written after the restart, from the segment's first offset on
+
+and the length in the head of the torn record counts bytes that were never written: it reaches over the records behind
+it, perhaps exactly to the beginning of one of them. So a length is not believed where something is odd behind it (the
+way on is not clear, offsets do not follow, the file ends), or where so many records fit into it that offsets could
+follow by accident. Then the record is searched for a *run*: whole records, the first of which has an offset that the
+system begins with, and that lead to what stands behind. If there is one, the record ends where the run begins, and that
+piece of it is left out: it was never acknowledged.
+
+A value that ends with such a run is taken for a torn record: without a checksum nobody can tell the two apart.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .frames import FrameLog, Way
+from .numbering import MAX_OFFSET, Numbers
+from .walking import Cursor, SegmentFile
+
+#: How far behind damage the next whole record is looked for.
+_SEARCH_BYTES = 64 << 20
+#: How much of that is looked at in one go.
+_PIECE_BYTES = 1 << 20
+#: So many records may be missing between two that are found again.
+_MOST_MISSING = 1 << 16
+
+#: Offsets, from the first to the one before the second.
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What looks like the beginning of a record."""
+
+    #: None if it cannot be known because the record is not whole.
+    offset: int | None
+    #: Where it stands.
+    start: int
+    #: Where the record ends if its length is right; that may be beyond the end of the file.
+    end: int
+    #: Whether it is nothing but zeros.
+    blank: bool = False
+
+
+class RestartingLog(FrameLog):
+    """A log of a system that appends behind torn records. A format provides `head_at`, `likely`, `begins`, `follows`
+    and `indexed_after`."""
+
+    @abstractmethod
+    def head_at(self, segment: SegmentFile, position: int) -> Head | None:
+        """What may be a record there; None if it cannot be one."""
+
+    @abstractmethod
+    def likely(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
+        """Which of the first `count` bytes may begin a record with an offset in these ranges."""
+
+    @abstractmethod
+    def begins(self, segment: SegmentFile) -> Range:
+        """The offsets that the system may begin with when it is started again."""
+
+    @abstractmethod
+    def follows(self, segment: SegmentFile, head: Head, rest: bytes) -> bool:
+        """Whether the first bytes behind a record may be those of another, of which no whole head is there."""
+
+    @abstractmethod
+    def goes_on(self, segment: SegmentFile, head: Head, following: Head) -> bool:
+        """Whether a record may stand behind another, by their offsets."""
+
+    @abstractmethod
+    def indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
+        """Where the nearest record behind the cursor begins that the index knows."""
+
+    # --- where the length of a record is in doubt
+
+    def joined(
+        self, segment: SegmentFile, start: int, end: int, offset: int, *, broken: bool, exact: bool
+    ) -> int | None:
+        """Where, in the record from `start` to `end`, others begin: then it was torn there.
+
+        If the way on behind it is `broken`, one whole record with what may follow it is enough. Else they have to lead
+        to the end of the record, or beyond; exactly to it if what stands there is in order.
+        """
+        ranges: tuple[Range, ...] = (self.begins(segment),)
+        if not exact and 0 <= offset < MAX_OFFSET:
+            ranges = (*ranges, (offset, offset + 1))  # the same record, written again
+        first: int | None = None
+        passed: set[int] = set()
+        for position in self._candidates(segment, start + 1, end, ranges):
+            if self._believable(segment, position, ranges):
+                if broken:
+                    return position
+                first = position if first is None else first
+                if self._leads_to(segment, position, end, passed, exact=exact):
+                    return first
+        return None
+
+    def _leads_to(self, segment: SegmentFile, position: int, end: int, passed: set[int], *, exact: bool) -> bool:
+        """Whether whole records lead from one byte to another; `passed` are those that are known to lead nowhere."""
+        while position < end and position not in passed:
+            passed.add(position)
+            head = self.head_at(segment, position)
+            if head is None or not self._is_followed(segment, head):
+                return False
+            position = head.end
+        return position == end or (position > end and not exact)
+
+    def _believable(self, segment: SegmentFile, position: int, ranges: tuple[Range, ...]) -> bool:
+        """Whether a whole record with such an offset stands there, and behind it what may follow."""
+        head = self.head_at(segment, position)
+        if head is None or head.offset is None or not any(low <= head.offset < high for low, high in ranges):
+            return False
+        return self._is_followed(segment, head)
+
+    def _is_followed(self, segment: SegmentFile, head: Head) -> bool:
+        if head.offset is None or head.end > segment.size:
+            return False
+        rest = segment.size - head.end
+        following = self.head_at(segment, head.end)
+        if self._is_zeros(segment, head):  # they are a record only if the next one says so
+            return following is not None and following.offset == head.offset + 1
+        if rest < self.frame.head_size:
+            return rest == 0 or self.follows(segment, head, bytes(self.read_data(segment, head.end, rest)))
+        if following is not None and following.blank:
+            return self._is_followed(segment, following)
+        return following is not None and self.goes_on(segment, head, following)
+
+    def _is_zeros(self, segment: SegmentFile, head: Head) -> bool:
+        """Whether there is nothing but zeros behind the length of a record."""
+        position, size = head.start + self.frame.length_at + self.frame.length_size, 64
+        while position < head.end:
+            size = min(size, head.end - position)
+            if np.frombuffer(self.read_data(segment, position, size), np.uint8).any():
+                return False
+            position, size = position + size, _PIECE_BYTES
+        return True
+
+    def _candidates(self, segment: SegmentFile, start: int, end: int, ranges: tuple[Range, ...]) -> Iterator[int]:
+        """The bytes from `start` to `end` where such a record may begin."""
+        margin = self.frame.head_size + 1
+        while start < end:
+            count = min(_PIECE_BYTES, end - start)
+            window = bytes(self.read_data(segment, start, min(count + margin, segment.size - start)))
+            count = min(count, len(window) - margin + 1)
+            if count > 0:
+                for at in self.likely(window, count, ranges).tolist():
+                    yield start + at
+            start += _PIECE_BYTES
+
+    # --- where there is no way on
+
+    def resync(self, segment: SegmentFile, cursor: Cursor) -> Way | None:
+        """The nearest record that is known by the index, or by its offset and what stands behind it."""
+        wanted = cursor.count.stored + 1
+        indexed = self.indexed_after(segment, cursor)
+        end = min(indexed or segment.size, cursor.position + 1 + _SEARCH_BYTES)
+        ranges = (self.begins(segment), (wanted, wanted + _MOST_MISSING))
+        reach = self._reach(segment, cursor)
+        for position in self._candidates(segment, cursor.position + 1, end, ranges):
+            if self._believable(segment, position, ranges):
+                return self._way(segment, position, wanted, reach)
+            reach = self._further(segment, position, reach)  # perhaps it was torn as well
+        return None if indexed is None else self._way(segment, indexed, wanted, reach)
+
+    def _way(self, segment: SegmentFile, position: int, wanted: int, reach: int) -> Way:
+        head = self.head_at(segment, position)
+        again = head is not None and head.offset is not None and head.offset <= wanted
+        return Way(position, again and position <= reach)
+
+    def _reach(self, segment: SegmentFile, cursor: Cursor) -> int:
+        """Where the record at the cursor ends by its length; that of its head, if there is none."""
+        least = cursor.position + self.frame.head_size
+        head = self.head_at(segment, cursor.position)
+        if head is None or head.offset not in (None, cursor.count.stored + 1):
+            return least
+        return max(least, head.end)
+
+    def _further(self, segment: SegmentFile, position: int, reach: int) -> int:
+        low, high = self.begins(segment)
+        head = self.head_at(segment, position)
+        if head is None or position > reach or (head.offset is not None and not low <= head.offset < high):
+            return reach
+        return max(reach, head.end)
+
+
+def views(window: bytes, count: int, at: int, shape: str) -> np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]:
+    """The number that stands `at` bytes behind each of the first bytes."""
+    return np.ndarray((count,), shape, window, at, (1,))

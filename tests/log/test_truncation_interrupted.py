@@ -1,0 +1,55 @@
+"""A truncation that is interrupted anywhere, of segments of any size, keeps every record that was to be kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sawlog import Log, LogConfig, Record
+from sawlog.log import recovery, truncation
+from sawlog.testing import FaultyStorage
+from sawlog.testing.device import Step
+
+CONFIG = LogConfig(segment_bytes=100_000, index_interval_bytes=64, checkpoint_interval_ms=3_600_000)
+MODES: Any = ("dies", "lose", "keep", "prefix", "tear", "reorder", "garbage")
+
+
+def rows(records: list[Record]) -> list[tuple[int, bytes | None]]:
+    return [(record.offset, record.value) for record in records]
+
+
+@pytest.mark.parametrize("small_bytes", [1, 500, 16 << 20], ids=["split", "some split", "copied"])
+@pytest.mark.parametrize("copy_bytes", [64, 8 << 20])
+@pytest.mark.parametrize("offset", [0, 7, 10, 13, 27, 29])
+def test_records_below_the_cut_survive_a_crash_at_every_change(
+    monkeypatch: pytest.MonkeyPatch, small_bytes: int, copy_bytes: int, offset: int
+) -> None:
+    monkeypatch.setattr(recovery, "SMALL_BYTES", small_bytes)
+    for module in (recovery, truncation):
+        monkeypatch.setattr(module, "_COPY_BYTES", copy_bytes)
+    disk = FaultyStorage(seed=offset)
+    log = Log.open(disk.plain, CONFIG)
+    for first in range(0, 30, 5):  # batches of five records
+        log.append_many([b"%d " % number + b"." * 40 for number in range(first, first + 5)])
+    kept = rows(list(log.scan(end=offset)))
+    whole = rows(list(log.scan()))
+    crashed: list[tuple[str, FaultyStorage]] = []
+
+    def watch(step: Step) -> None:
+        crashed.extend(
+            (f"{mode} before {step}", disk.process_dies() if mode == "dies" else disk.crash(mode)) for mode in MODES
+        )
+
+    disk.watch = watch
+    log.truncate(offset)
+    disk.watch = None
+    assert len(crashed) > 20
+    for where, found in crashed:
+        again = Log.open(found.plain, CONFIG)
+        there = rows(list(again.scan()))
+        assert there[: len(kept)] == kept, where
+        assert there in (kept, whole) or there == whole[: len(there)], where
+        assert again.recovery, f"{where}: {again.recovery}"
+        assert again.verify(), where
+        again.append(b"on")

@@ -1,0 +1,78 @@
+"""Opening a store sweeps what the dead have left, and nothing of the living."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sawlog
+from sawlog import Store
+from sawlog.batch.build import encode
+from sawlog.topics import documents
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with sawlog.open(tmp_path / "data", upkeep_interval_s=None) as made:
+        made.create_topic("t", 2)
+        yield made
+
+
+def opened_in_another_process(path: str) -> None:
+    script = "import sawlog, sys; sawlog.open(sys.argv[1], upkeep_interval_s=None).close()"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script, path], check=True, timeout=60)
+
+
+def before_renaming(monkeypatch: pytest.MonkeyPatch, suffix: str, path: str) -> list[str]:
+    """Another process opens the store in the moment before such a file gets its name."""
+    real, seen = os.rename, []
+
+    def rename(old: str, new: str, **more: Any) -> None:
+        if old.endswith(suffix):
+            seen.append(old)
+            opened_in_another_process(path)
+        real(old, new, **more)
+
+    monkeypatch.setattr(os, "rename", rename)
+    return seen
+
+
+@pytest.mark.parametrize("size", [10, 200_000, 2_000_000], ids=["inline", "staged", "spilled"])
+def test_a_transaction_that_is_being_committed_is_not_swept(
+    store: Store, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    seen = before_renaming(monkeypatch, ".intent.tmp", store.path)
+    with store.transaction() as tx:
+        tx.append("t", b"a" * size, partition=0)
+        tx.append("t", b"b", partition=1)
+    assert seen
+    assert [len(record.value or b"") for record in store["t"].scan()] == [size, 1]
+    assert os.listdir(f"{store.path}/staging") == []
+
+
+def test_a_lease_that_is_being_written_is_not_swept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = before_renaming(monkeypatch, ".lease.tmp", store.path)
+    batch = encode([b"x"])
+    name = store.stage_data("job1", batch)
+    assert seen
+    assert (Path(store.path) / "staging" / name).read_bytes() == batch
+    assert any(each.endswith(".lease") for each in os.listdir(f"{store.path}/staging"))
+
+
+def test_what_a_name_leaves_behind_holds_no_record(store: Store) -> None:
+    for sequence in range(3):
+        with store.transaction("query", sequence) as tx:
+            tx.append("t", b"a secret of somebody", partition=0)
+    left = {path.name: path.read_bytes() for path in Path(store.path, "staging").iterdir()}
+    assert set(left) == {"=query.name", "=query.committed"}
+    assert documents.decode(left["=query.committed"], "note")["data"] == ""
+    with store.transaction("query", 2) as tx:
+        assert tx.replayed
+        tx.append("t", b"again")
+    assert len(list(store["t"].scan())) == 3
