@@ -23,7 +23,7 @@ def test_a_writer_does_not_wait_until_upkeep_is_done(work: str) -> None:
         for number in range(400):
             log.append(b"v" * 100, b"%d" % (number % 7))
     directory = FaultyDirectory(inner)
-    tending = Log.open(directory, CONFIG, mode="a")
+    tending = Log.open(directory, CONFIG.with_(segment_bytes=100_000), mode="a")
     tending.lend_to_upkeep()
     with tending.hold():
         pass

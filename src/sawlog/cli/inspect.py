@@ -60,8 +60,9 @@ def inspect(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="A .log, .index, .timeindex, .json, checkpoint, leader-epoch-checkpoint, visible,
-            producers or LOCK file.",
+            metavar="FILE",
+            help="A file of a store: .log, .index, .timeindex, .json, checkpoint, leader-epoch-checkpoint, visible, "
+            "producers or LOCK.",
         ),
     ],
     records: Annotated[bool, typer.Option("--records", help="Show the records of each batch as well.")] = False,

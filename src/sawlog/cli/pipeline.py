@@ -178,7 +178,7 @@ def ingest(
         every_s=_seconds(every),
         files=files,
     )
-    job.check(params)
+    job.check_params(params)
     with _running("ingesting", None, "records") as (spark, advance):
         report = job.run(spark, params, advance)
     _show(report, output)
@@ -236,7 +236,7 @@ def export(
         compact=not no_compact,
         file_bytes=read_as(size_bytes, file_size, "--file-size"),
     )
-    job.check(params)
+    job.check_params(params)
     with _running("exporting", None, "records") as (spark, advance):
         report = job.run(spark, params, advance)
     _show(report, output)
@@ -291,14 +291,15 @@ def compact(
       sawlog pipeline compact orders -d data --yes
     """
     from ..pipelines import compact as job
+    from ..pipelines.rewrite import RewriteReport
 
     params = job.CompactParams(str(data), topic, dry_run, yes=True)
-    job.check(params)
+    job.check_params(params)
     if not dry_run:
         _confirm_compaction(data, topic, yes)
     with _rewriting(data, topic) as (spark, advance):
         report = job.run(spark, params, advance)
-    if isinstance(report, job.RewriteReport):
+    if isinstance(report, RewriteReport):
         _show_rewrite(report, output)
         return
     _show(report, output, [*_COUNTS, Column("dropped", shown=shown_count)])
@@ -338,7 +339,7 @@ def repartition(
     from ..pipelines import repartition as job
 
     params = job.RepartitionParams(str(data), topic, partitions)
-    job.check(params)
+    job.check_params(params)
     with _rewriting(data, topic) as (spark, advance):
         report = job.run(spark, params, advance)
     _show_rewrite(report, output)
@@ -385,7 +386,7 @@ def stats(
     if plot is not None and plot.suffix not in (".svg", ".png"):
         raise typer.BadParameter(f"{plot.name} is neither .svg nor .png", param_hint="--plot")
     params = job.StatsParams(str(data), topic, _seconds(every), None if parquet is None else str(parquet))
-    job.check(params)
+    job.check_params(params)
     with _running("counting", None, "records") as (spark, advance):
         report = job.run(spark, params, advance)
     printer = Printer(output)

@@ -146,8 +146,8 @@ def _tally(place: Place, span: Span) -> Tally:
                 codecs[codec_name(number)] += count
         start = fetched.next_offset
     first = [int(each.min()) for each in oldest if len(each)]
-    columns = map(_joined, (begins, times, counts, sizes))
-    return Tally(place, *columns, min(first) if first else None, codecs)
+    starts, ends = _joined(begins), _joined(times)
+    return Tally(place, starts, ends, _joined(counts), _joined(sizes), min(first) if first else None, codecs)
 
 
 def _begins(rows: Rows) -> Any:

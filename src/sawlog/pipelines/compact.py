@@ -1,11 +1,13 @@
 """`compact`: rewrite a topic so that each key has its last record only; see rewrite.py for how it is swapped in.
 
 Unlike upkeep with `cleanup.policy=compact`, which goes through one log at a time, keeps offsets and leaves the active
-segment alone, this takes the whole topic at once, in parallel, and numbers the records anew. Its settings stay what
-they are. Any topic can be compacted so, but one whose `cleanup.policy` is not compact was never meant to lose what a
-later record of the same key replaces: from a command line that needs `yes`. With `dry_run` nothing is changed. A last
-record without a value (a tombstone) is dropped once it is older than the topic's `delete.retention.ms`. Records without
-a key all stay. Records that come while it runs are brought over as they are. """
+segment alone, this takes the whole topic at once, in parallel, and numbers the records from 0. The topic's settings
+stay what they are. A last record without a value (a tombstone) is dropped once it is older than the topic's
+`delete.retention.ms`. Records without a key all stay. Records that come while it runs are brought over as they are.
+
+Any topic can be compacted. But where `cleanup.policy` is not compact, nobody has said that a record may be dropped when
+a later one has its key, so a command line has to say `yes`. With `dry_run` nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InvalidConfig
 from .arguments import option, run_main
-from .rewrite import RewritePlan, RewriteReport, planned, policy_of, rewrite
-from .rewrite import check as check_topic
+from .rewrite import RewritePlan, RewriteReport, check_topic, planned, policy_of, rewrite
 from .running import Progress
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class CompactParams:
     yes: bool = option("also if the topic's cleanup.policy is not compact", False)
 
 
-def check(params: CompactParams) -> None:
+def check_params(params: CompactParams) -> None:
     """What is wrong and can be known without Spark: also that the topic is not one to be compacted."""
     check_topic(params.data, params.topic)
     policy = policy_of(params.data, params.topic)
@@ -54,7 +55,9 @@ def run(spark: SparkSession, params: CompactParams, progress: Progress | None = 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """For `python -m` and `spark-submit`."""
-    return run_main(CompactParams, run, arguments, "Rewrite a topic with the last record of each key.", check=check)
+    return run_main(
+        CompactParams, run, arguments, "Rewrite a topic with the last record of each key.", check=check_params
+    )
 
 
 if __name__ == "__main__":

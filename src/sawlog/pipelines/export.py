@@ -90,7 +90,7 @@ class Target(Protocol):
         """Put small files together."""
 
 
-def check(params: ExportParams) -> None:
+def check_params(params: ExportParams) -> None:
     """What is wrong and can be known without Spark."""
     _check(params)
     running.check_topic(params.data, params.topic)
@@ -101,7 +101,7 @@ def check(params: ExportParams) -> None:
 
 def run(spark: SparkSession, params: ExportParams, progress: Progress | None = None) -> ExportReport:
     """Write what is new, or go on until stopped."""
-    check(params)
+    check_params(params)
     with Store.open(params.data, "r") as store:
         root, topic_id = str(Path(store.path).absolute()), store.topic(params.topic).id
     target = Path(params.target).absolute()
@@ -260,7 +260,7 @@ def _taken_apart(rows: DataFrame, shape: StructType) -> DataFrame:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """For `python -m` and `spark-submit`."""
-    return run_main(ExportParams, run, arguments, "A topic to Parquet or Delta, each record once.", check=check)
+    return run_main(ExportParams, run, arguments, "A topic to Parquet or Delta, each record once.", check=check_params)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ class IngestReport:
     stopped: bool
 
 
-def check(params: IngestParams) -> None:
+def check_params(params: IngestParams) -> None:
     """What is wrong and can be known without Spark."""
     _check(params)
     check_topic_name(params.topic)
@@ -106,7 +106,7 @@ def check(params: IngestParams) -> None:
 
 def run(spark: SparkSession, params: IngestParams, progress: Progress | None = None) -> IngestReport:
     """Take in what is new, or go on until stopped."""
-    check(params)
+    check_params(params)
     source = _source(params.source)
     form = _form(params, source)
     with Store.open(params.data, upkeep_interval_s=None) as store:
@@ -313,7 +313,7 @@ def parsed_schema(text: str) -> StructType:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """For `python -m` and `spark-submit`."""
-    return run_main(IngestParams, run, arguments, "Files into a topic, each once.", check=check)
+    return run_main(IngestParams, run, arguments, "Files into a topic, each once.", check=check_params)
 
 
 if __name__ == "__main__":

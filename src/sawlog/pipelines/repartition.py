@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InvalidConfig
 from .arguments import option, run_main
-from .rewrite import RewriteReport, rewrite
-from .rewrite import check as check_topic
+from .rewrite import RewriteReport, check_topic, rewrite
 from .running import Progress
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class RepartitionParams:
     partitions: int = option("how many partitions it gets")
 
 
-def check(params: RepartitionParams) -> None:
+def check_params(params: RepartitionParams) -> None:
     """What is wrong and can be known without Spark."""
     check_topic(params.data, params.topic)
     if params.partitions < 1:
@@ -44,7 +43,7 @@ def run(spark: SparkSession, params: RepartitionParams, progress: Progress | Non
 def main(arguments: Sequence[str] | None = None) -> int:
     """For `python -m` and `spark-submit`."""
     return run_main(
-        RepartitionParams, run, arguments, "Rewrite a topic with another number of partitions.", check=check
+        RepartitionParams, run, arguments, "Rewrite a topic with another number of partitions.", check=check_params
     )
 
 

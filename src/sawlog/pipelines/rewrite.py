@@ -78,7 +78,7 @@ class RewritePlan:
     dropped: int
 
 
-def check(data: str, name: str) -> None:
+def check_topic(data: str, name: str) -> None:
     """What is wrong and can be known without Spark."""
     if _MARK in name:
         raise InvalidConfig(f"{name!r} is what an unfinished rewrite has left; rewrite the topic itself")
@@ -93,7 +93,7 @@ def policy_of(data: str, name: str) -> str:
 
 def planned(spark: SparkSession, data: str, name: str, progress: Progress | None = None) -> RewritePlan:
     """How many records would stay if each key kept its last one only. Takes no lock and writes nothing."""
-    check(data, name)
+    check_topic(data, name)
     with Store.open(data, "r") as store:
         old = store.topic(name)
         looking = _Rewrite(spark, store, old, name, old.partitions, True, progress)
@@ -113,7 +113,7 @@ def rewrite(
     """Write the topic anew, with so many partitions, all records or the last of each key."""
     if partitions is not None and partitions < 1:
         raise InvalidConfig(f"partitions is at least 1, not {partitions}")
-    check(data, name)  # also because a mistyped directory must not become a store
+    check_topic(data, name)  # also because a mistyped directory must not become a store
     with Store.open(data, upkeep_interval_s=None) as store:
         old = store.topic(name)
         with running.alone(Path(store.path) / "pipelines" / f"rewrite-{quoted(name)}"):

@@ -83,7 +83,7 @@ class StatsReport:
     step_ms: int
 
 
-def check(params: StatsParams) -> None:
+def check_params(params: StatsParams) -> None:
     """What is wrong and can be known without Spark."""
     if params.every_s is not None and params.every_s < 0.001:
         raise InvalidConfig(f"every_s is at least 0.001 (a millisecond), not {params.every_s}")
@@ -92,7 +92,7 @@ def check(params: StatsParams) -> None:
 
 def run(spark: SparkSession, params: StatsParams, progress: Progress | None = None) -> StatsReport:
     """Count everything that is there now."""
-    check(params)
+    check_params(params)
     sizes, root = _sizes(params)
     names = sorted({topic for topic, _ in sizes})
     if not names:
@@ -222,7 +222,7 @@ def write_parquet(report: StatsReport, target: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """For `python -m` and `spark-submit`."""
-    return run_main(StatsParams, run, arguments, "Records, bytes, keys and rates of a store.", check=check)
+    return run_main(StatsParams, run, arguments, "Records, bytes, keys and rates of a store.", check=check_params)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class _Task:
 _Place = tuple[str, int, int]
 
 
-def check(params: VerifyParams) -> None:
+def check_params(params: VerifyParams) -> None:
     """What is wrong and can be known without Spark; what is damaged is for the report."""
     try:
         running.check_topic(params.data, params.topic)
@@ -201,7 +201,9 @@ def _check_all(log: Log, task: _Task) -> Iterator[tuple[_Place, SegmentReport]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """For `python -m` and `spark-submit`; 4 if anything is wrong."""
-    return run_main(VerifyParams, run, arguments, "Check every batch of every segment, in parallel.", check=check)
+    return run_main(
+        VerifyParams, run, arguments, "Check every batch of every segment, in parallel.", check=check_params
+    )
 
 
 if __name__ == "__main__":
