@@ -212,14 +212,13 @@ def spread(begins: Any, ends: Any, counts: Any, step: int) -> Any:
     low, high = begins // step, ends // step
     each_ms = counts / (ends - begins + 1)
     inside = low == high
-    sums = np.bincount(low[inside], weights=counts[inside], minlength=size)
+    sums = np.zeros(size)
+    sums += np.bincount(low[inside], weights=counts[inside], minlength=size)
     low, high, each_ms = low[~inside], high[~inside], each_ms[~inside]
     sums += np.bincount(low, weights=each_ms * ((low + 1) * step - begins[~inside]), minlength=size)
     sums += np.bincount(high, weights=each_ms * (ends[~inside] + 1 - high * step), minlength=size)
-    whole = np.bincount(low + 1, weights=each_ms, minlength=size + 1) - np.bincount(
-        high, weights=each_ms, minlength=size + 1
-    )
-    return np.maximum(sums + np.cumsum(whole)[:size] * step, 0)
+    going, gone = (np.bincount(at, weights=each_ms, minlength=size + 1) for at in (low + 1, high))
+    return np.maximum(sums + np.cumsum(going - gone)[:size] * step, 0)  # the steps that a batch covers wholly
 
 
 def _rate_rows(rate: TimeChart | None) -> list[dict[str, Any]]:

@@ -89,21 +89,44 @@ class RestartingLog(FrameLog):
         """Where, in the record from `start` to `end`, others begin: then it was torn there.
 
         If the way on behind it is `broken`, one whole record with what may follow it is enough. Else they have to lead
-        to the end of the record, or beyond; exactly to it if what stands there is in order.
+        to the end of the record, or beyond; `exact`ly to it if what stands there is in order.
         """
         ranges: tuple[Range, ...] = (self.begins(segment),)
         if not exact and 0 <= offset < MAX_OFFSET:
             ranges = (*ranges, (offset, offset + 1))  # the same record, written again
+        head = self.head_at(segment, start)
+        if broken and (head is None or not self._is_followed(segment, head)):
+            return self._tear(segment, start, end, offset, ranges)
         first: int | None = None
         passed: set[int] = set()
         for position in self._candidates(segment, start + 1, end, ranges):
             if self._believable(segment, position, ranges):
-                if broken:
-                    return position
                 first = position if first is None else first
                 if self._leads_to(segment, position, end, passed, exact=exact):
                     return first
         return None
+
+    def _tear(self, segment: SegmentFile, start: int, end: int, offset: int, ranges: tuple[Range, ...]) -> int | None:
+        """Where the first whole record begins that was written behind a torn one: within that, or within another that
+        begins there and was torn as well. If nothing whole was written any more, where that other one begins."""
+        reach, other = end, None
+        for position in self._candidates(segment, start + 1, segment.size, ranges):
+            if position >= reach:
+                break
+            if self._believable(segment, position, ranges):
+                return position
+            further = self._further(segment, position, reach)
+            if other is None and further > segment.size:
+                other = position
+            reach = further
+        if other is None or self._next_believable(segment, end, ((offset + 1, offset + _MOST_MISSING),)) is not None:
+            return None
+        return other
+
+    def _next_believable(self, segment: SegmentFile, start: int, ranges: tuple[Range, ...]) -> int | None:
+        end = min(segment.size, start + _SEARCH_BYTES)
+        found = self._candidates(segment, start, end, ranges)
+        return next((position for position in found if self._believable(segment, position, ranges)), None)
 
     def _leads_to(self, segment: SegmentFile, position: int, end: int, passed: set[int], *, exact: bool) -> bool:
         """Whether whole records lead from one byte to another; `passed` are those that are known to lead nowhere."""
@@ -181,9 +204,10 @@ class RestartingLog(FrameLog):
         """Where the record at the cursor ends by its length; that of its head, if there is none."""
         least = cursor.position + self.frame.head_size
         head = self.head_at(segment, cursor.position)
-        if head is None or head.offset not in (None, cursor.count.stored + 1):
+        if least > segment.size or (head is not None and head.offset not in (None, cursor.count.stored + 1)):
             return least
-        return max(least, head.end)
+        size = self._size_of_first(self.read_data(segment, cursor.position, self.frame.head_size))
+        return cursor.position + size if size <= self.frame.head_size + self.frame.most else least
 
     def _further(self, segment: SegmentFile, position: int, reach: int) -> int:
         low, high = self.begins(segment)

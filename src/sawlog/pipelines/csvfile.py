@@ -49,12 +49,19 @@ class Fault:
 def read_rows(stream: BinaryIO) -> Iterator[Row | Fault]:
     """The rows of a stream, empty lines left out. It goes on after a fault, except where bytes are not UTF-8."""
     csv.field_size_limit(_CELL_MOST)
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    try:
-        yield from _rows(csv.reader(text, strict=True))
-    finally:
-        if not text.closed:
-            text.detach()  # the stream is the caller's to close
+    yield from _rows(csv.reader(_lines(stream), strict=True))
+
+
+def _lines(stream: BinaryIO) -> Iterator[str]:
+    """Lines that end with \\n, \\r\\n or \\r. Decoded one by one, so that it is known which one is not UTF-8."""
+    encoding = "utf-8-sig"
+    for line in stream:
+        text = line.decode(encoding)
+        encoding = "utf-8"
+        if "\r" in text:
+            yield from io.StringIO(text, newline="")
+        else:
+            yield text
 
 
 def _rows(reader: Any) -> Iterator[Row | Fault]:
@@ -134,7 +141,7 @@ class CsvFile:
                 scheme, rest = self.path.split("://", 1)
                 system, path = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{rest}")
             with system.open_input_stream(path, compression="detect") as stream:
-                yield stream
+                yield io.BufferedReader(stream)
         except (OSError, pa.ArrowException) as error:
             raise BadRow(f"{self.name}: it cannot be read: {' '.join(str(error).split())}") from error
 

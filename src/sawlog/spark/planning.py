@@ -17,7 +17,6 @@ machine that has something else at the same path.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +29,7 @@ from .options import ReadOptions
 from .places import Places
 from .positions import UNKNOWN, Positions
 from .ranges import Range, Ranges
+from .session import machine_cores
 
 #: What a task reads at least, if there is so much: less would not be worth starting one for.
 LEAST_TASK_BYTES = 4 << 20
@@ -97,7 +97,7 @@ def plan(
 def _limits(ranges: Sequence[Range], options: ReadOptions) -> _Limits:
     total = sum(each.log.size_bytes * (each.last.offset - each.first) // max(len(each.log), 1) for each in ranges)
     count = sum(each.last.offset - each.first for each in ranges)
-    size = options.max_partition_bytes or min(TASK_BYTES, max(total // (os.cpu_count() or 1), LEAST_TASK_BYTES))
+    size = options.max_partition_bytes or min(TASK_BYTES, max(total // machine_cores(), LEAST_TASK_BYTES))
     records = options.max_records
     if options.min_partitions:
         size = min(size, max(total // options.min_partitions, 1))

@@ -33,7 +33,7 @@ def session(
     prepare_environment()
     from pyspark.sql import SparkSession
 
-    count = cores or os.cpu_count() or 2
+    count = cores or machine_cores()
     builder = SparkSession.builder.appName(name).master(master or f"local[{count},4]")
     for key, value in {
         **_defaults(count, memory),
@@ -43,6 +43,11 @@ def session(
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(os.environ.get("SAWLOG_SPARK_LOG", "ERROR"))
     return spark
+
+
+def machine_cores() -> int:
+    """How many cores this machine has: a guess at what Spark has, where nobody can ask it."""
+    return os.cpu_count() or 2
 
 
 def _defaults(cores: int, memory: str | None) -> dict[str, str]:
