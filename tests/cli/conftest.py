@@ -11,8 +11,10 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,8 +79,22 @@ class Cli:
         return Result(code, out.buffer.getvalue(), err.getvalue())  # type: ignore[attr-defined]
 
 
+@contextlib.contextmanager
+def usual_sigint() -> Iterator[None]:
+    """Whoever is started here is interrupted by SIGINT, also where these tests were started without it.
+
+    A shell without job control, and nohup, have background processes ignore SIGINT; their children inherit that. A
+    signal with a handler, as here, is at its default after exec.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Program:
-    """The program as a process of its own."""
+    """The program as a process of its own. It has the usual signals, whatever those of the caller are."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -90,14 +106,15 @@ class Program:
             "SAWLOG_DATA": str(self.data),
             "PYTHONWARNINGS": "ignore:sawlog. interpreted kernel:RuntimeWarning",
         }
-        return subprocess.Popen(
-            [sys.executable, "-m", "sawlog.cli", *map(str, arguments)],
-            env={**environment, **options.pop("env", {})},
-            stdin=options.pop("stdin", subprocess.PIPE),
-            stdout=options.pop("stdout", subprocess.PIPE),
-            stderr=subprocess.PIPE,
-            **options,
-        )
+        with usual_sigint():
+            return subprocess.Popen(
+                [sys.executable, "-m", "sawlog.cli", *map(str, arguments)],
+                env={**environment, **options.pop("env", {})},
+                stdin=options.pop("stdin", subprocess.PIPE),
+                stdout=options.pop("stdout", subprocess.PIPE),
+                stderr=subprocess.PIPE,
+                **options,
+            )
 
     def __call__(self, *arguments: object, stdin: bytes = b"", **options: Any) -> Result:
         process = self.start(*arguments, **options)

@@ -140,6 +140,30 @@ def test_inspect_finds_an_index_entry_that_lies(sawlog: Cli, indexed: Path) -> N
     assert "3 bytes at the end" in sawlog("inspect", file).err
 
 
+@pytest.mark.parametrize("name", ["sawlog.json", "topics/orders/topic.json"])
+def test_inspect_shows_the_documents_of_a_store(sawlog: Cli, orders: Path, name: str) -> None:
+    file = orders / name
+    stored = json.loads(file.read_bytes())
+    del stored["crc32c"]
+    assert sawlog("inspect", file, "--output", "json").ok().json == stored
+    assert stored["id"] in sawlog("inspect", file).ok().out
+    flip_bit(file, file.read_bytes().index(stored["id"].encode()))
+    assert "checksum does not match" in sawlog("inspect", file).err
+    assert sawlog("inspect", file).code == 4
+
+
+def test_inspect_does_not_call_a_lock_damaged(sawlog: Cli, orders: Path) -> None:
+    assert "process" in sawlog("inspect", orders / "LOCK").ok().out
+    sawlog("inspect", segment_of(orders).parent / "LOCK").ok()
+
+
+def test_every_file_of_a_store_can_be_inspected(sawlog: Cli, orders: Path) -> None:
+    with Store.open(orders) as store:
+        store.groups.commit("billing", {("orders", 0): 4})
+    for file in sorted(path for path in orders.rglob("*") if path.is_file()):
+        assert sawlog("inspect", file).code == 0, file
+
+
 def test_inspect_knows_the_checkpoint(sawlog: Cli, orders: Path) -> None:
     file = segment_of(orders).parent / "checkpoint"
     found = sawlog("inspect", file, "--output", "json").ok().json

@@ -69,6 +69,34 @@ def test_seek_moves_to_a_place(billing: Cli, data: Path, arguments: list[str], e
     assert committed(data) == {("orders", 0): expected[0], ("orders", 1): expected[1]}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--to", "500"],
+            ["offset 500 is beyond the end; using the end, 10", "offset 500 is beyond the end"],
+        ),
+        (["--to", "+7"], ["", "offset 7 is beyond the end; using the end, 5"]),
+        (["--by", "100"], ["offset 104 is beyond the end; using the end, 10", "offset 101 is beyond the end"]),
+        (["--by", "-3"], ["", "offset -2 is before the first record; using the start, 0"]),
+        (["--to", "-500"], ["", ""]),
+        (["--to", "@2100-01-01"], ["", ""]),
+        (["--to", "end"], ["", ""]),
+        (["--to", "5"], ["", ""]),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--output", "json"]], ids=["table", "dry run", "json"])
+def test_seek_says_when_it_goes_elsewhere_than_asked(
+    billing: Cli, arguments: list[str], said: list[str], more: list[str]
+) -> None:
+    result = billing("groups", "seek", "billing", *arguments, *more).ok()
+    for number, text in enumerate(said):
+        told = f"orders/{number}: {text}"
+        assert (told in result.err) if text else (f"orders/{number}:" not in result.err)
+    if more == ["--output", "json"]:
+        assert [bool(row["remark"]) for row in result.json] == [bool(text) for text in said]
+
+
 def test_dry_run_moves_nothing(billing: Cli, data: Path) -> None:
     rows = billing("groups", "seek", "billing", "--to", "start", "--dry-run", "--output", "json").ok().json
     assert [(row["committed"], row["to"]) for row in rows] == [(4, 0), (1, 0)]

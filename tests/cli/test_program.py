@@ -166,6 +166,21 @@ def test_ctrl_c_while_producing_keeps_what_was_taken(program: Program, sawlog: C
     sawlog("verify").ok()
 
 
+def test_ctrl_c_works_where_the_tests_run_without_it(program: Program, orders: Path) -> None:
+    """As in a background shell or under nohup: the tests set the signals that they need."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with following(program, "-p", "0", "-o", "-1") as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"a9\n"
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 130
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_being_asked_to_end_is_an_orderly_end(program: Program, sawlog: Cli, orders: Path) -> None:
     process = program.start("produce", "orders", "--partition", "1")
     assert process.stdin is not None
@@ -236,6 +251,24 @@ def in_terminal(program: Program, *arguments: object, typed: bytes = b"", **envi
             seen += chunk
     os.close(controller)
     return process.wait(PATIENCE_S), seen.decode()
+
+
+@pytest.mark.parametrize("more", [[], ["--input", "file", "--partition", "1"]], ids=["lines", "file"])
+def test_nothing_is_drawn_into_what_is_typed(program: Program, sawlog: Cli, orders: Path, more: list[str]) -> None:
+    code, seen = in_terminal(program, "produce", "orders", *more, typed=b"hello\nworld\n\x04", TERM="xterm-256color")
+    assert code == 0
+    assert "\x1b" not in seen
+    assert "producing" not in seen
+    assert [line.removeprefix("^D").strip("\b ") for line in seen.split("\r\n")[:2]] == ["hello", "world"]
+    assert "record" in seen
+    assert "hello" in sawlog("read", "orders").out
+
+
+def test_what_comes_from_a_file_has_its_progress_drawn(program: Program, orders: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"x\n" * 20_000)
+    code, seen = in_terminal(program, "produce", "orders", tmp_path / "lines", TERM="xterm-256color")
+    assert code == 0
+    assert "producing" in seen
 
 
 def test_terminal_gets_colour_unless_it_says_no(program: Program, orders: Path) -> None:

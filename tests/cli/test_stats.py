@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from sawlog.cli.plot import BarChart, TimeChart, round_steps, svg, text_lines, time_steps
+from sawlog.cli.stats import spread
 from sawlog.topics.store import Store
 
 from .conftest import Cli
@@ -34,6 +36,44 @@ def test_rate_adds_up_to_the_records(sawlog: Cli, orders: Path) -> None:
     rate = sawlog("stats", "--output", "json").json["rate"]
     assert sum(each["records_per_second"] * each["step_ms"] / 1000 for each in rate) == pytest.approx(15, abs=0.05)
     assert rate[0]["time"] == 1_700_000_000_000
+
+
+def test_the_records_of_a_batch_are_spread_over_its_time(sawlog: Cli, data: Path) -> None:
+    """Event times: a day's records came in one batch, and an hour of the next day's in another."""
+    day = 1_700_000_000_000
+    with Store.open(data) as store:
+        topic = store.create_topic("events", durability="os")
+        topic.append_many([(b"%d" % n, None, (), day + 60_000 * n) for n in range(1440)])
+        topic.append_many([(b"%d" % n, None, (), day + 86_400_000 + 60_000 * n) for n in range(60)])
+    rate = sawlog("stats", "events", "--output", "json").ok().json["rate"]
+    assert rate[0]["time"] == day
+    counts = [each["records_per_second"] * each["step_ms"] / 1000 for each in rate]
+    assert sum(counts) == pytest.approx(1500, abs=5)
+    a_minute = rate[0]["step_ms"] / 60_000
+    assert all(count == pytest.approx(a_minute, rel=0.1) for count in counts[:-1])
+
+
+def test_a_batch_that_the_log_has_stamped_is_at_one_time(sawlog: Cli, data: Path) -> None:
+    with Store.open(data) as store:
+        topic = store.create_topic("events", durability="os", message_timestamp_type="LogAppendTime")
+        topic.append_many([(b"%d" % n, None, (), 1_000 * n) for n in range(10)])
+    found = sawlog("stats", "events", "--output", "json").ok().json
+    assert len(found["rate"]) == 1
+    assert found["rate"][0]["time"] == found["partitions"][0]["newest"]
+
+
+@given(
+    some.lists(some.tuples(some.integers(0, 5000), some.integers(0, 5000), some.integers(1, 100)), min_size=1),
+    some.integers(1, 700),
+)
+def test_spreading_is_what_adding_up_every_millisecond_gives(batches: list[tuple[int, int, int]], step: int) -> None:
+    begins, lengths, counts = (np.array(each, np.int64) for each in zip(*batches, strict=True))
+    ends = begins + lengths
+    each_ms = np.zeros(int(ends.max()) + 1)
+    for begin, end, count in zip(begins, ends, counts, strict=True):
+        each_ms[begin : end + 1] += count / (end - begin + 1)
+    expected = np.add.reduceat(each_ms, range(0, len(each_ms), step))
+    assert spread(begins, ends, counts, step) == pytest.approx(expected, abs=1e-6)
 
 
 def test_part_of_the_log_can_be_looked_at(sawlog: Cli, orders: Path) -> None:

@@ -200,8 +200,11 @@ def damaged(files: Files, what: list[tuple[int, int, str, int]]) -> Files:
 @share(0.3)
 @given(what=damages)
 def test_no_damage_is_too_much(format: str, what: list[tuple[int, int, str, int]]) -> None:
-    found, _ = look(damaged(written(format), what), format)
-    if format in ("laminarmq", "plain"):
+    files = damaged(written(format), what)
+    found, _ = look(files, format)
+    with interop.open(in_memory(files), format=format, damage="skip") as log:
+        unchecked = any(finding.kind is interop.Kind.INDEX_BEHIND for finding in log.report)
+    if format in ("laminarmq", "plain") and not unchecked:  # without an entry there is no checksum
         assert {value for _, value in found} <= set(VALUES_WRITTEN.values())
 
 

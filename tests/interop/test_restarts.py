@@ -1,5 +1,5 @@
-"""A system that is killed within a record, started again, and appends behind the piece: RustLog from the segment's first
-offset on, GUMLOG from the one after it on. What it acknowledged is read, and nothing that nobody wrote."""
+"""A system that is killed within a record, started again, and appends behind the piece: RustLog from the segment's
+first offset on, GUMLOG from the one after it on. What it acknowledged is read, and nothing that nobody wrote."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def pieces(format: str, offset: int, value: bytes) -> Iterator[bytes]:
 @pytest.mark.parametrize("value", [b"short", b"t" * 120, bytes(70)], ids=["short", "long", "zeros"])
 @both
 def test_what_was_written_behind_a_torn_record_is_read(format: str, value: bytes, stuck: bool, base: int) -> None:
-    """Wherever it was torn, and whatever its length seems to reach to: the end, the middle of a record, the beginning of
-    one, even of one that has the next offset."""
+    """Wherever it was torn, and whatever its length seems to reach to: the end, the middle of a record, the beginning
+    of one, even of one that has the next offset."""
     if stuck and format == "rustlog":
         return
     for old in (OLD, OLD[:1], []):

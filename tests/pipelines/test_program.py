@@ -19,7 +19,7 @@ import pytest
 import sawlog as package
 from sawlog import Record, Store
 from sawlog.pipelines import __main__ as script
-from sawlog.pipelines import export, ingest
+from sawlog.pipelines import export, ingest, running
 from sawlog.pipelines.export import ExportParams
 from sawlog.pipelines.ingest import IngestParams
 
@@ -40,7 +40,7 @@ def test_files_go_in_and_out(cli: Cli, tmp_path: Path, contents: Contents) -> No
     assert ds.dataset(out, partitioning="hive", format="parquet").count_rows() == 2
     rewritten = cli("pipeline", "repartition", "orders", "-P", 3, "--output", "json").ok().json
     assert (rewritten["partitions_before"], rewritten["partitions"]) == (1, 3)
-    compacted = cli("pipeline", "compact", "orders").ok()
+    compacted = cli("pipeline", "compact", "orders", "--yes").ok()
     assert "records before" in compacted.out
     assert sorted(r.key for r in contents()) == [b"1", b"2"]
 
@@ -53,7 +53,112 @@ def test_what_is_missing_or_wrong_has_its_exit_code(cli: Cli, filled: Fill, tmp_
     cli("pipeline", "ingest", "orders", tmp_path / "missing.csv").failed(2)
     with Store.open(cli.data, upkeep_interval_s=None) as writer:
         writer["orders"].append(b"mine", partition=0)
-        cli("pipeline", "compact", "orders").failed(5)
+        cli("pipeline", "compact", "orders", "--yes").failed(5)
+
+
+def test_compact_of_a_topic_that_is_not_compacted_asks_first(cli: Cli, filled: Fill, contents: Contents) -> None:
+    filled(30)
+    refused = cli("pipeline", "compact", "orders").failed(2)
+    assert "cleanup.policy is delete" in refused
+    assert "30 records" in refused
+    assert "--yes" in refused
+    assert len(contents()) == 30
+    planned = cli("pipeline", "compact", "orders", "--dry-run", "--output", "json").ok().json
+    assert planned == {"topic": "orders", "policy": "delete", "records_before": 30, "records": 5, "dropped": 25}
+    shown = cli("pipeline", "compact", "orders", "--dry-run").ok()
+    assert "nothing was changed" in shown.err
+    assert len(contents()) == 30
+    assert cli("pipeline", "compact", "orders", "--yes", "--output", "json").ok().json["records"] == 5
+    assert len(contents()) == 5
+
+
+def test_compact_of_a_compacted_topic_does_not_ask(cli: Cli, filled: Fill, contents: Contents) -> None:
+    filled(30, cleanup_policy="compact")
+    assert cli("pipeline", "compact", "orders", "--output", "json").ok().json["records"] == 5
+    assert len(contents()) == 5
+
+
+def test_a_script_that_compacts_needs_yes_as_well(
+    spark: Any, filled: Fill, contents: Contents, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["compact", "--data", str(filled(10)), "--topic", "orders"]
+    assert script.main(arguments) == 1
+    assert "cleanup.policy=delete" in capsys.readouterr().err
+    assert len(contents()) == 10
+    assert script.main([*arguments, "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["dropped"] == 5
+    assert script.main([*arguments, "--yes"]) == 0
+    assert len(contents()) == 5
+
+
+@pytest.fixture
+def unstarted(data: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The program, where Spark must not be started."""
+
+    def refuse() -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setenv("SAWLOG_DATA", str(data))
+    monkeypatch.setattr(running, "session", refuse)
+    return Cli(data)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["export", "nothing", "out"], 3, "nothing"),
+        (["stats", "nothing"], 3, "nothing"),
+        (["verify", "nothing"], 3, "nothing"),
+        (["compact", "nothing", "--yes"], 3, "nothing"),
+        (["repartition", "nothing", "-P", "2"], 3, "nothing"),
+        (["export", "orders", "out", "--by", "colour"], 2, "colour"),
+        (["export", "orders", "out", "--format", "delta"], 2, "pip install deltalake"),
+        (["ingest", "orders", "missing.csv"], 2, "missing.csv"),
+        (["ingest", "bad/name", "."], 2, "bad/name"),
+        (["ingest", "orders", "missing-*.csv", "--compression", "rar"], 2, "rar"),
+        (["stats", "-d", "nowhere"], 3, "nowhere"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_can_be_known_is_said_before_spark_is_started(
+    unstarted: Cli, filled: Fill, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, said: str
+) -> None:
+    filled(5)
+    monkeypatch.chdir(unstarted.data.parent)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    assert said in unstarted("pipeline", *arguments).failed(code)
+    assert not (unstarted.data.parent / "out").exists()
+
+
+def test_a_missing_spark_is_said_with_what_to_install(
+    unstarted: Cli, filled: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(5)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert "pip install 'sawlog[spark]'" in unstarted("pipeline", "stats").failed(1)
+
+
+@pytest.mark.slow
+def test_an_error_in_a_file_is_one_line_without_javas_traces(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,n\n1,2\n3\n")
+    arguments = [
+        "pipeline",
+        "ingest",
+        "orders",
+        tmp_path / "a.csv",
+        "-d",
+        data,
+        "--key",
+        "id",
+        "--schema",
+        "id int, n int",
+    ]
+    process = started(sys.executable, "-m", "sawlog.cli", *arguments)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    lines = err.decode().splitlines()
+    assert lines[-1] == f"sawlog: {tmp_path}/a.csv, row 2, line 3: 1 cells, but 2 columns"
+    assert not [line for line in lines if "\tat " in line or "Exception" in line or "Traceback" in line]
 
 
 def test_arguments_of_a_script_are_the_parameters(

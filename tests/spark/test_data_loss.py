@@ -13,6 +13,7 @@ import pickle
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from errno import EMFILE, ENOSPC
 from pathlib import Path
 from typing import Any
@@ -446,7 +447,7 @@ def test_a_topic_that_is_deleted_while_a_task_reads_it_is_data_loss(
 
 
 def test_a_task_opens_the_store_once(data: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    append(store.create_topic("orders", 3, segment_bytes=300, durability="os"), *range(60))
+    append(store.create_topic("orders", segment_bytes=300, durability="os"), *range(60))
     reader = batch_reader(data)
     [task] = reader.partitions()
     assert isinstance(task, Task)
@@ -598,3 +599,99 @@ def test_a_query_whose_topic_was_cut_off_and_has_grown_fails_or_delivers_every_r
     copy(spark, data, checkpoint, failOnDataLoss="false").awaitTermination()
     assert stored(copies) == [*range(10), *range(100, 120)]
     assert reading.DataLoss is DataLoss
+
+
+# --- partitions and topics that come and go
+
+
+@pytest.mark.parametrize("more", [{}, {"maxOffsetsPerTrigger": 2}])
+@pytest.mark.parametrize("kind", ["partition", "topic"])
+def test_what_is_new_and_was_trimmed_before_it_was_seen_is_data_loss(
+    data: Path, store: Store, orders: Topic, kind: str, more: dict[str, Any]
+) -> None:
+    query = Query(data, subscribePattern="orders.*", **more)
+    query.drain()
+    _new_and_trimmed(store, kind)
+    with pytest.raises(DataLoss, match="is new to the query and starts at offset 4 instead of 0"):
+        query.trigger()
+    with pytest.raises(DataLoss, match="is new to the query"):  # not only the first time
+        query.restart().trigger()
+
+
+@pytest.mark.parametrize("more", [{}, {"maxOffsetsPerTrigger": 2}])
+@pytest.mark.parametrize("kind", ["partition", "topic"])
+def test_what_is_new_and_was_trimmed_is_read_from_its_first_record_if_data_loss_is_no_failure(
+    data: Path, store: Store, orders: Topic, caplog: pytest.LogCaptureFixture, kind: str, more: dict[str, Any]
+) -> None:
+    query = Query(data, subscribePattern="orders.*", failOnDataLoss="false", **more)
+    query.drain()
+    topic, number = _new_and_trimmed(store, kind)
+    assert values(query.drain()) == list(range(104, 110))
+    assert caplog.text.count("is new to the query and starts at offset 4 instead of 0") == 1
+    query._options = replace(query._options, fail_on_data_loss=True)  # from here on it is known
+    query.restart()
+    append(topic, 200, partition=number)
+    assert values(query.drain()) == [200]
+
+
+def _new_and_trimmed(store: Store, kind: str) -> tuple[Topic, int]:
+    if kind == "topic":
+        topic, number = store.create_topic("orders-2", durability="os"), 0
+    else:
+        topic, number = store.alter_topic("orders", partitions=2), 1
+    append(topic, *range(100, 110), partition=number)
+    topic.trim({number: 4})
+    return topic, number
+
+
+def test_a_new_partition_that_is_trimmed_after_it_was_planned_is_data_loss(
+    data: Path, store: Store, orders: Topic
+) -> None:
+    query = Query(data)
+    query.drain()
+    topic = store.alter_topic("orders", partitions=2)
+    append(topic, *range(100, 110), partition=1)
+    assert query.construct()
+    topic.trim({1: 10})
+    with pytest.raises(DataLoss, match="instead of 0"):
+        query.restart().read()
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_topic_of_a_pattern_that_is_deleted_is_data_loss(
+    data: Path, store: Store, orders: Topic, available_now: bool
+) -> None:
+    append(store.create_topic("orders-2", durability="os"), *range(100, 110))
+    query = Query(data, subscribePattern="orders.*", maxOffsetsPerTrigger=4)
+    if available_now:
+        query.restart(available_now=True)
+    query.trigger()
+    store.delete_topic("orders-2")
+    with pytest.raises(DataLoss, match=r"the topic 'orders-2' in .* is gone"):
+        query.trigger()
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_topic_of_a_pattern_that_is_deleted_is_left_out_if_data_loss_is_no_failure(
+    data: Path, store: Store, orders: Topic, caplog: pytest.LogCaptureFixture, available_now: bool
+) -> None:
+    append(store.create_topic("orders-2", durability="os"), *range(100, 110))
+    query = Query(data, subscribePattern="orders.*", maxOffsetsPerTrigger=4, failOnDataLoss="false")
+    query.restart(available_now=available_now)
+    found = values(query.trigger() or [])
+    store.delete_topic("orders-2")
+    found += values(query.drain())
+    assert [each for each in sorted(found) if each < 100] == list(range(10))
+    assert "the topic 'orders-2'" in caplog.text
+    query._options = replace(query._options, fail_on_data_loss=True)  # what is gone is not looked for again
+    append(orders, 10)
+    assert values(query.restart().drain()) == [10]
+
+
+def test_a_topic_that_is_not_subscribed_to_any_more_is_no_loss(data: Path, store: Store, orders: Topic) -> None:
+    append(store.create_topic("clicks", durability="os"), 100)
+    query = Query(data, subscribe="orders,clicks")
+    query.drain()
+    query._options = replace(query._options, subscription=replace(query._options.subscription, topics=("orders",)))
+    append(orders, 10)
+    assert values(query.restart().drain()) == [10]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sawlog.errors import InvalidConfig
-from sawlog.spark.options import COLUMNS, Point, Subscription, read_options, write_options
+from sawlog.spark.options import COLUMNS, Point, Subscription, check_range, read_options, write_options
 
 READ = {"path": "data", "subscribe": "orders"}
 
@@ -147,6 +147,75 @@ def test_a_misspelt_option_is_refused_with_the_one_that_was_meant() -> None:
         read(startingOffset="earliest")
     with pytest.raises(InvalidConfig, match="batchbytes"):
         write_options({"path": "data", "batchByte": "1"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "kafkaConsumer.pollTimeoutMs",
+        "partition.metadata.cache.ttl.ms",
+    ],
+)
+def test_options_of_kafkas_source_about_its_client_are_taken_and_ignored(name: str) -> None:
+    assert read(**{name: "120000"}) == read()
+    assert read(streaming=True, **{name: "120000"}) == read(streaming=True)
+
+
+def test_a_minimum_above_the_maximum_is_refused() -> None:
+    assert read(streaming=True, minOffsetsPerTrigger=5, maxOffsetsPerTrigger=5).min_offsets == 5
+    with pytest.raises(InvalidConfig, match="minOffsetsPerTrigger=6 is above maxOffsetsPerTrigger=5"):
+        read(streaming=True, minOffsetsPerTrigger=6, maxOffsetsPerTrigger=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"startingOffsets": "latest"}, "latest"),
+        ({"startingOffsets": '{"orders": {"0": -1}}'}, "latest"),
+        ({"startingOffsets": '{"orders": {"0": 5}}', "endingOffsets": '{"orders": {"0": 4}}'}, "5 > 4"),
+        ({"startingOffsets": '{"orders": {"0": 5}}', "endingOffsets": '{"orders": {"1": 9}}'}, "the same partitions"),
+        (
+            {"startingOffsets": '{"orders": {"0": 5}}', "endingOffsets": '{"orders": {"0": 9, "1": 9}}'},
+            "the same partitions",
+        ),
+        ({"startingTimestamp": "5", "endingTimestamp": "4"}, "5 > 4"),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"orders": {"0": 5}}',
+                "endingOffsetsByTimestamp": '{"orders": {"0": 4}}',
+            },
+            "5 > 4",
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"orders": {"0": 5}}',
+                "endingOffsetsByTimestamp": '{"orders": {"1": 9}}',
+            },
+            "the same partitions",
+        ),
+    ],
+)
+def test_a_batch_whose_start_and_end_do_not_go_together_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said):
+        check_range(read(**given))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"endingOffsets": '{"orders": {"0": 4}}'},
+        {"startingOffsets": '{"orders": {"0": 5}}'},
+        {"startingOffsets": '{"orders": {"0": 5}}', "endingOffsets": '{"orders": {"0": 5}}'},
+        {"startingOffsets": '{"orders": {"0": 5}}', "endingOffsets": '{"orders": {"0": -1}}'},
+        {"startingOffsets": '{"orders": {"0": -2}}', "endingOffsets": '{"orders": {"0": 0}}'},
+        {"startingOffsets": '{"orders": {"0": 5}}', "endingTimestamp": "4"},
+    ],
+)
+def test_a_batch_whose_start_and_end_may_go_together_is_taken(given: dict[str, str]) -> None:
+    check_range(read(**given))
 
 
 def test_options_of_a_broker_are_taken_and_ignored() -> None:

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import sawlog
 from sawlog import Store, Topic
-from sawlog.errors import GroupNotFound
+from sawlog.errors import GroupNotFound, StoreNotFound
 from sawlog.spark.options import read_options
 from sawlog.spark.reading import DataLoss
 from sawlog.spark.streaming import StreamReader
@@ -189,6 +190,47 @@ def test_a_group_whose_query_has_begun_can_be_used_by_a_new_query(data: Path, or
     assert values(Query(data, groupId="spark", startingOffsets="latest").drain()) == []
 
 
+def test_each_source_of_a_group_has_its_own_start(data: Path, store: Store, orders: Topic) -> None:
+    """A join of two topics, or of a topic with itself from its beginning; two queries of an application."""
+    clicks = store.create_topic("clicks", durability="os")
+    append(clicks, *range(10))
+    both: dict[str, Any] = {"groupId": "app", "startingOffsets": "latest"}
+    queries = [
+        Query(data, **both),
+        Query(data, **both, subscribe="clicks"),
+        Query(data, **{**both, "startingOffsets": "earliest"}),
+    ]
+    for query in queries:
+        query.reader.initialOffset()
+    append(orders, 10)
+    append(clicks, 11)
+    found = [values(query.restart().drain()) for query in queries]
+    assert found == [[10], [11], list(range(11))]
+    described = store.groups.describe("app")
+    assert {row.topic for row in described.rows} == {"orders", "clicks"}
+
+
+def test_a_start_that_version_0_3_0_has_kept_still_counts(data: Path, store: Store, orders: Topic) -> None:
+    query = Query(data, groupId="app", startingOffsets="latest")
+    kept = query.reader.initialOffset()
+    directory = data / "members" / "app"
+    [file] = [each for each in directory.iterdir() if each.name.startswith("start")]
+    file.rename(directory / "start")
+    append(orders, 10, 11)
+    store.create_topic("clicks")
+    other = Query(data, groupId="app", startingOffsets="latest", subscribe="clicks")
+    assert other.reader.initialOffset()["clicks"] == {"0": 0}
+    assert query.restart().reader.initialOffset() == kept
+    assert values(query.drain()) == [10, 11]
+    assert not (directory / "start").exists()
+
+
+def test_a_path_without_a_store_is_an_error_also_with_a_group(data: Path) -> None:
+    with pytest.raises(StoreNotFound):
+        Query(data, groupId="app", startingOffsets="latest").reader.initialOffset()
+    assert not data.exists()
+
+
 def test_the_first_record_that_there_was_stays_the_start_when_retention_drops_it(data: Path, orders: Topic) -> None:
     query = Query(data, groupId="spark")
     assert query.construct()
@@ -223,24 +265,55 @@ def test_a_micro_batch_has_no_more_than_it_should_and_every_partition_its_share(
 def test_a_limit_below_the_number_of_partitions_makes_progress_in_all_of_them(data: Path, store: Store) -> None:
     append(store.create_topic("orders", 5, durability="os"), *range(20))
     query = Query(data, maxOffsetsPerTrigger=1)
-    found = query.drain()
-    assert len(query.offsets) == 20
-    assert values(found) == list(range(20))
-
-
-def test_it_waits_for_enough_records(data: Path, orders: Topic) -> None:
-    query = Query(data, minOffsetsPerTrigger=15, maxTriggerDelay="1h")
+    assert [len(query.trigger() or []) for _ in range(4)] == [5] * 4
     assert query.trigger() is None
-    append(orders, *range(10, 15))
-    assert values(query.trigger() or []) == list(range(15))
+
+
+def test_no_partition_is_starved_by_a_large_one(data: Path, store: Store) -> None:
+    topic = store.create_topic("orders", 4, durability="os")
+    topic.append_many([b"%d" % number for number in range(1000)], partition=0)
+    append(topic, 1001, 1002, 1003)
+    query = Query(data, maxOffsetsPerTrigger=10)
+    found = query.trigger() or []
+    assert len(found) == 10
+    assert {row[1] for row in found} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("more", [{}, {"maxOffsetsPerTrigger": 100}])
+def test_it_waits_for_enough_records_except_in_the_first_micro_batch(
+    data: Path, orders: Topic, more: dict[str, Any]
+) -> None:
+    query = Query(data, minOffsetsPerTrigger=15, maxTriggerDelay="1h", **more)
+    assert values(query.trigger() or []) == list(range(10))
+    append(orders, *range(10, 20))
+    assert query.trigger() is None
+    append(orders, *range(20, 25))
+    assert values(query.trigger() or []) == list(range(10, 25))
+    append(orders, 25)
+    assert query.trigger() is None
+    assert values(query.restart().trigger() or []) == [25]
+
+
+@pytest.mark.parametrize("more", [{}, {"maxOffsetsPerTrigger": 100}])
+def test_a_trigger_that_asks_for_everything_does_not_wait(data: Path, orders: Topic, more: dict[str, Any]) -> None:
+    """`trigger(once=True)`: Spark passes this limit instead of ours."""
+    query = Query(data, minOffsetsPerTrigger=15, maxTriggerDelay="1h", **more)
+    query.drain()
+    append(orders, 10)
+    start = query.offsets[-1]
+    assert query.reader.latestOffset(start, query.reader.getDefaultReadLimit()) == start
+    assert query.reader.latestOffset(start, ReadAllAvailable()) != start
 
 
 def test_it_does_not_wait_for_longer_than_it_should(data: Path, orders: Topic) -> None:
-    assert values(Query(data, minOffsetsPerTrigger=15, maxTriggerDelay="0s").trigger() or []) == list(range(10))
+    query = Query(data, minOffsetsPerTrigger=15, maxTriggerDelay="0s")
+    query.drain()
+    append(orders, 10)
+    assert values(query.trigger() or []) == [10]
 
 
 def test_what_is_available_now_is_read_and_what_comes_later_is_not(data: Path, orders: Topic) -> None:
-    query = Query(data, maxOffsetsPerTrigger=4, minOffsetsPerTrigger=1000).restart(available_now=True)
+    query = Query(data, maxOffsetsPerTrigger=4, minOffsetsPerTrigger=4).restart(available_now=True)
     append(orders, 10, 11)
     assert values(query.drain()) == list(range(10))
     assert len(query.offsets) == 3

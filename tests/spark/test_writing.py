@@ -19,7 +19,7 @@ from tests.processes.launch import finish, ready, start
 import sawlog
 from sawlog import DirectoryLocked, Store, Topic
 from sawlog.batch.header import scan
-from sawlog.errors import InvalidConfig, InvalidRecord, TopicNotFound
+from sawlog.errors import InvalidConfig, InvalidRecord, StoreNotFound, TopicNotFound
 from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import Staged, stage
@@ -176,15 +176,43 @@ def test_a_topic_that_was_made_anew_under_a_job_is_not_written_to(data: Path, st
 def test_a_row_that_belongs_nowhere_fails_the_task(
     data: Path, orders: Topic, columns: dict[str, list[Any]], said: str
 ) -> None:
+    given = write_options({"path": str(data), **({} if "topic" in columns else {"topic": "orders"})})
     with pytest.raises((InvalidRecord, TopicNotFound), match=said):
-        staged(data, "job", batch(1, **columns))
+        stage(iter([batch(1, **columns)]), given, "job", None)
 
 
-def test_a_row_without_a_topic_goes_to_that_of_the_option(data: Path, store: Store, orders: Topic) -> None:
+def test_the_option_topic_comes_before_the_column(data: Path, store: Store, orders: Topic) -> None:
+    """As in Kafka's sink: a copy job that keeps the column would write back to what it reads."""
     clicks = store.create_topic("clicks")
     told = staged(data, "job", batch(1, 2, 3, topic=["clicks", None, "orders"]))
     commit.publish(options(data), "job", [told])
-    assert (values(clicks), values(orders)) == ([1], [2, 3])
+    assert (values(clicks), values(orders)) == ([], [1, 2, 3])
+
+
+def test_without_the_option_rows_go_to_the_topic_of_the_column(data: Path, store: Store, orders: Topic) -> None:
+    clicks, given = store.create_topic("clicks"), write_options({"path": str(data)})
+    told = stage(iter([batch(1, 2, 3, topic=["clicks", "orders", "clicks"])]), given, "job", None)
+    commit.publish(given, "job", [told])
+    assert (values(clicks), values(orders)) == ([1, 3], [2])
+
+
+def test_topics_of_a_column_that_are_missing_are_made_if_the_options_say_so(
+    data: Path, store: Store, orders: Topic
+) -> None:
+    given = write_options({"path": str(data), "partitions": "3"})
+    commit.prepare(given, ["value", "topic"])
+    told = stage(iter([batch(1, 2, 3, topic=["new", "orders", "newer"])]), given, "job", None)
+    commit.publish(given, "job", [told])
+    assert (values(store["new"]), values(orders), values(store["newer"])) == ([1], [2], [3])
+    assert (store["new"].partitions, orders.partitions) == (3, 2)
+
+
+def test_rows_may_have_no_headers_and_headers_no_value(data: Path, orders: Topic) -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([None, [], [{"key": "a", "value": None}, {"key": "b", "value": b"x"}]], kind)
+    commit.publish(options(data), "job", [staged(data, "job", batch(1, 2, 3, headers=headers))])
+    found = {record.value: record.headers for record in orders.scan()}
+    assert found == {b"1": (), b"2": (), b"3": (("a", None), ("b", b"x"))}
 
 
 def test_a_compacted_topic_wants_keys(data: Path, store: Store) -> None:
@@ -286,6 +314,29 @@ def test_a_topic_that_is_missing_is_made_if_the_options_say_so(data: Path, store
 def test_a_topic_that_is_missing_is_an_error_before_anything_runs(data: Path, store: Store) -> None:
     with pytest.raises(InvalidConfig, match=r"no topic 'orders'.*partitions"):
         commit.prepare(options(data), ["value"])
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_path_without_a_store_is_an_error_and_nothing_is_made_there(data: Path, empty: bool) -> None:
+    """It is mistyped, or not mounted: then it may be an empty directory."""
+    if empty:
+        data.mkdir()
+    for given in (options(data), options(data, partitions=3)):
+        with pytest.raises(StoreNotFound, match="createStore"):
+            commit.prepare(given, ["value"])
+        with pytest.raises(StoreNotFound):
+            commit.discard(given, "job")
+    assert (list(data.iterdir()) if empty else data.exists()) in ([], False)
+
+
+def test_a_store_is_made_if_the_options_say_so(data: Path) -> None:
+    given = options(data, partitions=3, createStore="true")
+    commit.prepare(given, ["value"])
+    commit.prepare(given, ["value"])
+    commit.publish(given, "job", [staged(data, "job", batch(1))])
+    with sawlog.open(data, "r") as made:
+        assert made["orders"].partitions == 3
+        assert values(made["orders"]) == [1]
 
 
 # --- with Spark

@@ -124,6 +124,8 @@ def seek(
             move = store.groups.seek if group in store.groups.list() else store.groups.commit  # a new one is made
             move(group, {(row["topic"], row["partition"]): row["to"] for row in rows})
     columns = [Column("topic"), Column("partition"), Column("committed", "from"), Column("to"), Column("lag")]
+    if output is not Format.TABLE:
+        columns.append(Column("remark"))  # people have read it on stderr
     Printer(output).rows(rows, columns)
     if dry_run and output is Format.TABLE:
         note("nothing was moved: --dry-run")

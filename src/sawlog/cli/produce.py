@@ -302,9 +302,11 @@ def _stream_one(
         raise InvalidRecord(_NO_KEY.format(topic.name))
     number = 0 if key is None else partition_for(key, topic.partitions)
     with Progress("producing", size, "bytes", quiet=quiet) as progress:
+        # What `read` gives at the end of what is typed is not the end: it would take a second Ctrl-D.
+        read = getattr(stream, "read1", stream.read)
 
         def chunks() -> Iterator[bytes]:
-            while chunk := stream.read(_CHUNK_BYTES):
+            while chunk := read(_CHUNK_BYTES):
                 progress.advance(len(chunk))
                 yield chunk
 

@@ -225,7 +225,11 @@ def _rate_rows(rate: TimeChart | None) -> list[dict[str, Any]]:
     if rate is None:
         return []
     return [
-        {"time": rate.start_ms + number * rate.step_ms, "step_ms": rate.step_ms, "records_per_second": round(value, 3)}
+        {
+            "time": rate.start_ms + number * rate.step_ms,
+            "step_ms": rate.step_ms,
+            "records_per_second": float(f"{value:.6g}"),  # a record a minute is 0.0167, not 0.017
+        }
         for number, value in enumerate(rate.values)
     ]
 

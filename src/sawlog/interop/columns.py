@@ -6,7 +6,7 @@ an import and can be written back by an export: `Extra`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,19 @@ class Extra:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One header that all of the records get, and where in the buffer its bytes lie."""
+
+    name: str
+    starts: Numbers
+    lengths: Numbers
+
+    def slice(self, first: int, last: int) -> Part:
+        """For some of the records."""
+        return Part(self.name, self.starts[first:last], self.lengths[first:last])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Values:
     """Records in a buffer: offset, and where the value lies."""
 
@@ -43,14 +56,21 @@ class Values:
     starts: Numbers
     lengths: Numbers
     extras: tuple[Extra, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def slice(self, first: int, last: int) -> Values:
         """Some of them."""
-        extras = tuple(each.slice(first, last) for each in self.extras)
-        return Values(self.data, self.offsets[first:last], self.starts[first:last], self.lengths[first:last], extras)
+        return Values(
+            self.data,
+            self.offsets[first:last],
+            self.starts[first:last],
+            self.lengths[first:last],
+            tuple(each.slice(first, last) for each in self.extras),
+            tuple(each.slice(first, last) for each in self.parts),
+        )
 
     def between(self, start: int, end: int | None) -> Values:
         """Those with start <= offset < end."""
@@ -87,6 +107,8 @@ class Values:
         return pa.Array.from_buffers(pa.binary(), count, [None, ends, content], 0)
 
     def _headers(self) -> pa.Array:
+        if self.parts:
+            return pa.array([list(self._pairs_of(number)) for number in range(len(self))], HEADER_TYPE)
         if not any(each.where.any() for each in self.extras):
             ends = pa.py_buffer(np.zeros(len(self) + 1, np.int32))
             return pa.Array.from_buffers(HEADER_TYPE, len(self), [None, ends], 0, children=[_pairs([], b"")])
@@ -98,6 +120,15 @@ class Values:
         names = pa.array([each.name for each in self.extras], pa.string()).take(pa.array(which))
         pairs = _pairs(names, numbers.astype(">i8").tobytes())
         return pa.Array.from_buffers(HEADER_TYPE, len(self), [None, pa.py_buffer(ends)], 0, children=[pairs])
+
+    def _pairs_of(self, number: int) -> Iterator[dict[str, object]]:
+        """The headers of one record."""
+        for part in self.parts:
+            start = int(part.starts[number])
+            yield {"key": part.name, "value": bytes(self.data[start : start + int(part.lengths[number])])}
+        for extra in self.extras:
+            if extra.where[number]:
+                yield {"key": extra.name, "value": (int(extra.numbers[number]) % 2**64).to_bytes(8, "big")}
 
 
 def _pairs(names: pa.Array | list[str], numbers: bytes) -> pa.Array:

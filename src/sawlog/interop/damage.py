@@ -70,6 +70,8 @@ class Kind(Enum):
     BAD_OFFSET = "bad offset"
     #: Offsets leave some out.
     GAP = "offset gap"
+    #: Records that were not in the files yet when the log was copied before.
+    LATE = "came later"
     #: A record whose checksum or length is not what was written down.
     CHECKSUM = "checksum mismatch"
     #: A record, or a frame around one, that cannot be.

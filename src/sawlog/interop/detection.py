@@ -7,12 +7,16 @@ certain; then the others do not count. If several are uncertain, nobody guesses:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from os import PathLike
 
 from ..errors import InvalidConfig, UnknownFormat
 from ..storage import Directory, FileDirectory
-from .foreign import Damage, Detection, ForeignLog, Format, Place
+from .foreign import Damage, DecodingFormat, Detection, ForeignLog, Format, Place
+
+#: The offset in the metadata of a record, None if there is none there.
+Decoder = Callable[[bytes], int | None]
 
 #: The modules of this package that provide a format, each as its `FORMAT`.
 _MODULES = ("kafka", "laminarmq", "rustlog", "gumlog", "plain")
@@ -78,24 +82,41 @@ def detected_or_named(path: str | PathLike[str], format: str | None) -> Detectio
     return found or Detection(format, "partition", str(path), (Place(str(path)),), "named by the caller", False)
 
 
-def open_place(place: Place, format: str, *, damage: Damage = "stop", strict: bool = False) -> ForeignLog:
+def open_place(
+    place: Place, format: str, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
+) -> ForeignLog:
     """The log that was found there."""
-    chosen = format_named(format)
     directory = FileDirectory(place.path, create=False)
     try:
-        return chosen.open(directory, damage=damage, strict=strict)
+        return _open(directory, format, damage, strict, metadata)
     except BaseException:
         directory.close()
         raise
 
 
+def _open(directory: Directory, format: str, damage: Damage, strict: bool, metadata: Decoder | None) -> ForeignLog:
+    chosen = format_named(format)
+    if metadata is None:
+        return chosen.open(directory, damage=damage, strict=strict)
+    if not isinstance(chosen, DecodingFormat):
+        raise InvalidConfig(f"records of {format} have no metadata to decode: leave `metadata` out")
+    return chosen.open_decoding(directory, metadata, damage=damage, strict=strict)
+
+
 def open_log(
-    path: str | PathLike[str] | Directory, *, format: str | None = None, damage: Damage = "stop", strict: bool = False
+    path: str | PathLike[str] | Directory,
+    *,
+    format: str | None = None,
+    damage: Damage = "stop",
+    strict: bool = False,
+    metadata: Decoder | None = None,
 ) -> ForeignLog:
     """The log in a directory, read only: `sawlog.interop.open`.
 
     Without `format` the directory has to tell what it is. At records that cannot be read a scan raises, or, with
     `damage="skip"`, goes on behind them. With `strict` whatever is not as it should be raises the error of its kind.
+    `metadata` is for laminarmq with metadata other than `()`: it gets the bytes of a record's metadata, and gives the
+    index in it, None if there is none, or raises `ValueError`.
     """
     if format is None:
         found = required_detection(path, None)
@@ -108,5 +129,5 @@ def open_log(
         if isinstance(path, (str, PathLike)):
             path = found.places[0].path
     if isinstance(path, (str, PathLike)):  # whoever names the format may know better than what the first bytes say
-        return open_place(Place(str(path)), format, damage=damage, strict=strict)
-    return format_named(format).open(path, damage=damage, strict=strict)
+        return open_place(Place(str(path)), format, damage=damage, strict=strict, metadata=metadata)
+    return _open(path, format, damage, strict, metadata)

@@ -174,6 +174,11 @@ class ForeignLog(ABC):
             f"{self.format} does not address records by bytes, so {byte_offset} means nothing"
         )
 
+    def segments_below(self, end: int) -> Iterator[tuple[str, int, int]]:
+        """The segments that end at or below an offset, and may have been incomplete when they were read before: the
+        file, the first offset, and the one behind the last. As far as this log was read."""
+        return iter(())
+
     def copy_to(self, log: Log, job: ImportJob) -> int:
         """Append the records from `log.next_offset` on to a log of ours, at the same offsets; how many."""
         from .transfer import copy_records
@@ -262,6 +267,22 @@ class Format(Protocol):
 
     def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
         """Write these records into an empty directory. Unknown options raise `InvalidConfig`."""
+
+
+@runtime_checkable
+class DecodingFormat(Protocol):
+    """A format whose records carry metadata that only their owner can decode."""
+
+    def open_decoding(
+        self,
+        directory: Directory,
+        metadata: Callable[[bytes], int | None],
+        *,
+        damage: Damage = "stop",
+        strict: bool = False,
+    ) -> ForeignLog:
+        """As `Format.open`, with a decoder: the offset in the metadata of a record, None if there is none there, or
+        `ValueError`."""
 
 
 @runtime_checkable

@@ -36,7 +36,7 @@ from .damage import Kind
 from .foreign import Damage, Detection, ExportJob, ExportReport
 from .frames import Frame, Frames, Parsed
 from .layout import Sniffed, detect_below
-from .numbering import Numbers, Trust
+from .numbering import MAX_OFFSET, Numbers, Trust
 from .restarts import Head, Range, RestartingLog, views
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, segment_files
 from .writing import NO_TIMES, Rows, SegmentWriter, content_of, write_segments
@@ -60,6 +60,10 @@ class GumlogLog(RestartingLog):
     format = NAME
     frame = Frame(HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES)
     trust = Trust.PARSED
+    gap_hint = (
+        "; a GUMLOG that is running keeps the end of each segment in memory: if it is, import again when it is closed, "
+        "and they are looked for once more"
+    )
 
     def _segments_of(self) -> list[SegmentFile]:
         found, strangers = segment_files(self.directory, ".store", ".index")
@@ -344,7 +348,7 @@ def _sniff(directory: Directory) -> Sniffed | None:
     if not any(segment.size for segment in stores):
         indexed = any(segment.index is not None for segment in stores)
         return Sniffed("empty stores with indexes", False) if indexed else None
-    for segment in stores[:4]:
+    for segment in [each for each in stores if each.size and each.base < MAX_OFFSET][:4]:
         storage = directory.open_shared(segment.data or "")
         try:
             head = memoryview(storage.read(0, min(segment.size, _SNIFF_BYTES)))

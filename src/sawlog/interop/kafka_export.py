@@ -1,6 +1,7 @@
 """Writing what a Kafka broker has on its disk: a partition's directory, or all of a topic's in a broker's directory.
 
-Batches go out as they are stored, whole and checked; only a leader epoch that is lower than one before it is raised to
+Batches go out as they are stored, whole and checked, but for those that only stand for offsets that are gone (no
+record, no producer, no marker): Kafka has gaps there. Only a leader epoch that is lower than one before it is raised to
 that, because Kafka takes epochs that go back for a log that was truncated (the epoch is under no checksum). Beside them
 stand the indexes that Kafka would have made: offsets, times, aborted transactions, leader epochs.
 
@@ -199,7 +200,7 @@ def write_partition(log: Log, directory: Directory, job: ExportJob) -> ExportRep
     writer = _Writer(directory, frozenset(each.base_offset for each in log.segments), _segment_bytes(options))
     total, records = log.size_bytes, 0
     first, following, done = -1, start, 0
-    for data, rows in _batches(log, start, end):
+    for data, rows in _without_fillers(_batches(log, start, end)):
         writer.put(data, rows)
         first = int(rows[0, BASE]) if first < 0 else first
         following = int(rows[-1, LAST]) + 1
@@ -230,6 +231,22 @@ def _batches(log: Log, start: int, end: int) -> Iterator[tuple[memoryview, Rows]
             if len(wanted):
                 yield buffer, wanted
         start = page.next_offset
+
+
+def _without_fillers(batches: Iterator[tuple[memoryview, Rows]]) -> Iterator[tuple[memoryview, Rows]]:
+    """The same but for batches that only stand for offsets that are gone, which Kafka has no use for. The first and the
+    last one stay: they say where the log begins and ends."""
+    begun, held = False, None
+    for data, rows in batches:
+        empty = (rows[:, COUNT] == 0) & (rows[:, PRODUCER_ID] == -1) & (rows[:, ATTRIBUTES] & CONTROL_BIT == 0)
+        empty[0] &= begun
+        ends = [*(np.flatnonzero(np.diff(empty)) + 1).tolist(), len(rows)]
+        for first, last in zip([0, *ends], ends, strict=False):
+            if not empty[first]:
+                yield data, rows[first:last]
+        begun, held = True, (data, rows[-1:]) if empty[-1] else None
+    if held is not None:
+        yield held
 
 
 def _notes(first: int, start: int, following: int, end: int, raised: int) -> tuple[str, ...]:

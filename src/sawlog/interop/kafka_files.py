@@ -56,10 +56,10 @@ PARTITION_FILES = frozenset({LEADER_EPOCHS, PARTITION})
 
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]*)")
 _STATE_NAME = re.compile(r"(?s).+\.[0-9a-f]{32}-(delete|future|stray)")
-_SEGMENT = re.compile(r"(\d{20})\.log(\.swap|\.cleaned)?")
+_SEGMENT = re.compile(r"([0-9]{20})\.log(\.swap|\.cleaned)?")
 _FILE = re.compile(
-    r"\d{20}\.(log|index|timeindex|txnindex|snapshot)(\.deleted|\.cleaned|\.swap)?"
-    r"|\d{20}-\d{10}\.checkpoint(\.part)?|quorum-state|remote_log_snapshot.*"
+    r"[0-9]{20}\.(log|index|timeindex|txnindex|snapshot)(\.deleted|\.cleaned|\.swap)?"
+    r"|[0-9]{20}-[0-9]{10}\.checkpoint(\.part)?|quorum-state|remote_log_snapshot.*"
 )
 _STATES = {
     "delete": "Kafka is deleting it",

@@ -23,11 +23,14 @@ from . import kafka_files as files
 from .damage import Finding, ForeignReport, Kind
 from .foreign import Damage, ForeignLog, ImportJob, Progress
 from .kafka_damage import BrokenPlace, Gaps
+from .numbering import MAX_JUMP, MAX_OFFSET
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _INDEX_INTERVAL_BYTES = 4096
+#: How far behind its first offset the last one of a segment can be.
+_MAX_SPAN = 2**31 - 1
 MAX_DECOMPRESSED_BYTES = LogConfig().max_decompressed_bytes
 
 
@@ -60,8 +63,23 @@ class KafkaLog(ForeignLog):
         found = files.segment_files(self._directory.names(), self._end_of)
         if not found:
             raise UnknownFormat(f"{self.path} holds no segment of Kafka's: there is no file like {'0' * 20}.log")
+        found = self._without_far_ones(found)
         bases = [*found, list(found)[-1]]
         return [self._segment(name, base, bases[at + 1]) for at, (base, name) in enumerate(found.items())]
+
+    def _without_far_ones(self, found: dict[int, str]) -> dict[int, str]:
+        """The segments up to one that begins where no log can go on: its name is damaged, or it is none of this log."""
+        near: dict[int, str] = {}
+        for base, name in found.items():
+            most = max(near) + MAX_JUMP if near else MAX_OFFSET - 1
+            if base > min(most, MAX_OFFSET - 1):
+                what = f"the one before it at {max(near)}: no log has such a gap" if near else "no log goes so far"
+                size = self._directory.size(name)
+                detail = f"a segment begins at offset {base}, {what}"
+                self._note(Finding(Kind.BAD_OFFSET, name, 0, detail, "lost", size), raising=self._strict or not near)
+            else:
+                near[base] = name
+        return near
 
     def _segment(self, name: str, base: int, following: int) -> Segment:
         size = self._directory.size(name)
@@ -207,7 +225,8 @@ class KafkaLog(ForeignLog):
     def check_end(self) -> None:
         """Whoever has read everything is told that there should have been more."""
         for finding in self._report:
-            if finding.kind in (Kind.GAP, Kind.TORN_TAIL) and finding.outcome == "lost" and self.damage == "stop":
+            ends = finding.kind in (Kind.GAP, Kind.TORN_TAIL, Kind.BAD_OFFSET)
+            if ends and finding.outcome == "lost" and self.damage == "stop":
                 raise finding.error(self.path)
 
     def segments_from(self, start: int) -> Iterator[Segment]:
@@ -232,17 +251,37 @@ class KafkaLog(ForeignLog):
         while position < segment.size:
             try:
                 for chunk in segment.batches(storage, position, segment.size, following, skip_below=start):
-                    if not finding_end:
-                        self._check_within(segment, chunk)
-                    last = chunk.rows[-1]
-                    yield chunk
-                    following, position = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
-                return
+                    far = self._cut_far(segment, chunk)
+                    if len(chunk.rows):
+                        if not finding_end:
+                            self._check_within(segment, chunk)
+                        last = chunk.rows[-1]
+                        yield chunk
+                        following, position = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
+                    if far is not None:
+                        self._note(far, raising=self._strict or raising)
+                        position = far.position + far.size_bytes
+                        break
+                else:
+                    return
             except CorruptBatch as error:
                 at = position if error.position is None else error.position
                 broken = BrokenPlace(segment, storage, at, max(following, segment.base_offset), error.reason)
                 finding, position, following = broken.found(self._may_be_torn if finding_end else None)
                 self._note(finding, raising=self._strict or (raising and finding.outcome == "lost"))
+
+    @staticmethod
+    def _cut_far(segment: Segment, chunk: Chunk) -> Finding | None:
+        """Leave out what follows from a batch on whose offsets no segment of Kafka's can hold, with that: a base offset
+        is under no checksum. Offsets in a segment are relative and have 31 bits."""
+        beyond = np.flatnonzero(chunk.rows[:, LAST] - segment.base_offset > _MAX_SPAN)
+        if not len(beyond):
+            return None
+        row = chunk.rows[beyond[0]]
+        chunk.rows = chunk.rows[: beyond[0]]
+        detail = f"a batch says offset {row[BASE]} in a segment that begins at {segment.base_offset}, which is too far"
+        where = chunk.origin + int(row[POSITION])
+        return Finding(Kind.BAD_OFFSET, segment.name, where, detail, "lost", int(row[SIZE]))
 
     def _check_within(self, segment: Segment, chunk: Chunk) -> None:
         """No batch reaches into the next segment: a base offset is under no checksum."""

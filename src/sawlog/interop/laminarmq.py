@@ -10,10 +10,10 @@
 Names are decimal, without leading zeros. The checksum is CRC-32 (IEEE, as zlib has it) of all three parts, in the low
 half of the field; the length counts all three. It is compared for every record that is read.
 
-Without an entry nobody knows where a record ends, so the index is needed, and everything that laminarmq checks is
-checked: the base in the name and in the file (`BaseMismatch`, `NoBase`), the size of the index (`IndexSizeMismatch`),
-entries that leave bytes out or point elsewhere (`IndexGap`), checksum and length (`ChecksumMismatch`), metadata
-(`UnreadableRecord`). With `strict` each of them raises; else, of what is known to go wrong:
+Without an entry there is no checksum, so the index is needed, and everything that laminarmq checks is checked: the base
+in the name and in the file (`BaseMismatch`, `NoBase`), the size of the index (`IndexSizeMismatch`), entries that leave
+bytes out or point elsewhere (`IndexGap`), checksum and length (`ChecksumMismatch`), metadata (`UnreadableRecord`). With
+`strict` each of them raises; else, of what is known to go wrong:
 
 * a second base marker (after truncating to the first record) is passed over; laminarmq itself takes it for a record;
 * a torn entry at the end of the index is passed over, and if what is left of it proves the record, that is read;
@@ -22,7 +22,11 @@ entries that leave bytes out or point elsewhere (`IndexGap`), checksum and lengt
 * entries for bytes that are not in the store are left out; so are zeros at the end of the index;
 * an entry whose length or position is damaged is corrected if the checksum proves it.
 
-A record whose checksum does not match is lost, and so is a store without an index.
+* records that the index has no entries for (it is written later than the store) are found by their metadata, see
+  laminarmq_store.py; all but the last one, of which nothing says where it ends.
+
+A record whose checksum does not match is lost. Metadata other than `()` needs a decoder (`open_decoding`); it is kept
+in the header `laminarmq.metadata`.
 
 Export writes segments of `segment_bytes` (default 256 MiB), with `index_bits` 32 or 64 (default: 32 if that is enough).
 """
@@ -38,11 +42,12 @@ from ..batch import kernel
 from ..errors import ExportRefused, InvalidConfig
 from ..log.log import Log
 from ..storage import Directory
-from .columns import MAX_VALUE_BYTES, Extra, Values
+from .columns import MAX_VALUE_BYTES, Extra, Part, Values
 from .damage import Finding, Kind
 from .foreign import Damage, Detection, ExportJob, ExportReport
+from .laminarmq_store import Decoder, Stretch, decoded, heads_at, stretch
 from .layout import Sniffed, detect_below
-from .numbering import Numbers, Trust, assign
+from .numbering import MAX_OFFSET, Numbers, Trust, assign
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, Step, WalkedLog, segment_files
 from .writing import Rows, SegmentWriter, woven, write_segments
 
@@ -52,6 +57,8 @@ _ENTRY = np.dtype([("checksum", "<u8"), ("length", "<u4"), ("position", "<u4")])
 _MAX_ROWS = 1 << 16
 #: The header of records that could not keep their index.
 _OFFSET = f"{NAME}.offset"
+#: The header that holds the metadata of records, where a decoder was given.
+_METADATA = f"{NAME}.metadata"
 #: No record is shorter: the length of its metadata and one byte of it.
 _LEAST_BYTES = 5
 
@@ -63,6 +70,17 @@ class LaminarmqLog(WalkedLog):
     first_entry = ENTRY_BYTES
     #: How many bytes the index of a record has in its metadata, as far as has been seen.
     index_bytes: int | None = None
+
+    def __init__(
+        self,
+        directory: Directory,
+        *,
+        damage: Damage = "stop",
+        strict: bool = False,
+        metadata: Decoder | None = None,
+    ) -> None:
+        self._decoder = metadata
+        super().__init__(directory, damage=damage, strict=strict)
 
     def _segments_of(self) -> list[SegmentFile]:
         found, strangers = segment_files(self.directory, ".store", ".index")
@@ -127,6 +145,8 @@ class LaminarmqLog(WalkedLog):
         self, segment: SegmentFile, cursor: Cursor, data: memoryview, starts: Numbers, lengths: Numbers
     ) -> Step:
         """Records whose checksums match; ends before one with other metadata than the first."""
+        if self._decoder is not None:
+            return self._decoded_records(segment, cursor, data, starts, lengths, self._decoder)
         sizes = np.empty(len(starts), np.int64)
         kernel.numbers_at(data, memoryview(starts), 0, 4, False, memoryview(sizes))
         size = int(sizes[0])
@@ -138,16 +158,49 @@ class LaminarmqLog(WalkedLog):
             return self._lost(segment, cursor, after, Kind.UNREADABLE, detail, int(lengths[0]))
         starts, lengths = starts[:same], lengths[:same]
         stored = self._indices(cursor, data, starts, size)
+        return self._numbered(segment, cursor, Values(data, stored, starts + 4 + size, lengths - 4 - size))
+
+    def _numbered(self, segment: SegmentFile, cursor: Cursor, found: Values) -> Step:
+        """Records with the index that they say they have."""
+        stored, count = found.offsets, len(found)
         numbered = assign(stored, cursor.count, base=segment.base, trust=Trust.CHECKED, final=True, loose=cursor.loose)
-        assert len(numbered.offsets) == same, "checked numbers are always taken"
+        assert len(numbered.offsets) == count, "checked numbers are always taken"
         for odd in numbered.oddities:
-            at = cursor.position + int(starts[odd.index])
+            at = cursor.position + int(found.starts[odd.index])
             self.note(odd.kind, segment, at, odd.detail, odd.outcome, offset=odd.offset)
         moved = stored != numbered.offsets
         extras = (Extra(_OFFSET, stored, moved),) if moved.any() else ()
-        values = Values(data, numbered.offsets, starts + 4 + size, lengths - 4 - size, extras)
-        end = cursor.position + int(starts[-1] + lengths[-1])
-        return Step(cursor.to(end, numbered.count, entry=cursor.entry + ENTRY_BYTES * same), values)
+        end = cursor.position + int(found.starts[-1] + found.lengths[-1])
+        values = Values(found.data, numbered.offsets, found.starts, found.lengths, extras, found.parts)
+        return Step(cursor.to(end, numbered.count, entry=cursor.entry + ENTRY_BYTES * count), values)
+
+    def _decoded_records(
+        self,
+        segment: SegmentFile,
+        cursor: Cursor,
+        data: memoryview,
+        starts: Numbers,
+        lengths: Numbers,
+        decoder: Decoder,
+    ) -> Step:
+        """Records with metadata that somebody can decode; ends before one that is not understood."""
+        sizes, stored = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
+        good, following = 0, cursor.count.stored + 1
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+            size = int.from_bytes(data[start : start + 4], "little")
+            index = decoded(decoder, bytes(data[start + 4 : start + 4 + size])) if size <= length - 4 else -1
+            if index is not None and not 0 <= index < MAX_OFFSET:
+                break
+            sizes[good], stored[good] = size, following if index is None else index
+            good, following = good + 1, int(stored[good]) + 1
+        if not good:
+            after = cursor.to(cursor.position + int(lengths[0]), cursor.count.skip(), entry=cursor.entry + ENTRY_BYTES)
+            detail = f"{size} bytes of metadata that the decoder does not understand; the checksum is right"
+            return self._lost(segment, cursor, after, Kind.UNREADABLE, detail, int(lengths[0]))
+        starts, lengths, sizes = starts[:good] + 4, lengths[:good] - 4, sizes[:good]
+        kept = (Part(_METADATA, starts, sizes),)
+        found = Values(data, stored[:good], starts + sizes, lengths - sizes, parts=kept)
+        return self._numbered(segment, cursor, found)
 
     def _indices(self, cursor: Cursor, data: memoryview, starts: Numbers, size: int) -> Numbers:
         """The index that each record says it has; without one, the next."""
@@ -234,6 +287,8 @@ class LaminarmqLog(WalkedLog):
                 return self._records(segment, ahead, data, np.zeros(1, np.int64), np.array([left], np.int64))
         elif rest:
             self.note(Kind.PADDED_INDEX, segment.index or "", cursor.entry, f"{len(rest)} zeros at the end")
+        if left > 0 and (found := self._unindexed(segment, cursor)) is not None:
+            return found
         after = self.enter(cursor.segment + 1, cursor)
         if left <= 0:
             return Step(after)
@@ -246,10 +301,50 @@ class LaminarmqLog(WalkedLog):
         )
         return Step(after)
 
+    def _unindexed(self, segment: SegmentFile, cursor: Cursor) -> Step | None:
+        """Records that no entry points at, by their metadata; None if there are none that are known to be whole."""
+        index, size = cursor.count.stored + 1, CHUNK_BYTES
+        while True:
+            size = min(size, segment.size - cursor.position)
+            data = bytes(self.read_data(segment, cursor.position, size))
+            final = cursor.position + size == segment.size
+            heads = heads_at(data, index, self._decoder)
+            if heads is None:
+                return None
+            found = stretch(data, index, heads, final=final)
+            if found is not None:
+                return self._stretch(segment, cursor, data, found)
+            size *= 2
+
+    def _stretch(self, segment: SegmentFile, cursor: Cursor, data: bytes, found: Stretch) -> Step | None:
+        if found.unclear is not None:
+            detail = "two records that the index has no entries for, and that cannot be told apart"
+            after = cursor.to(cursor.position + found.unclear, cursor.count.skip(2), loose=True)
+            return self._lost(segment, cursor, after, Kind.INDEX_BEHIND, detail, found.unclear)
+        count = len(found.bounds) - 1
+        if not count:
+            return None
+        detail = f"{count} records that the index has no entries for, and so no checksums, were found by their metadata"
+        self.note(
+            Kind.INDEX_BEHIND,
+            segment,
+            cursor.position,
+            detail,
+            size_bytes=found.bounds[-1],
+            offset=cursor.count.following,
+        )
+        bounds = np.array(found.bounds, np.int64)
+        return self._records(segment, cursor, memoryview(data), bounds[:-1], np.diff(bounds))
+
     def _no_index(self, segment: SegmentFile, cursor: Cursor) -> Step:
-        detail = f"a store of {segment.size} bytes without an index: nobody knows where its records end"
+        left = segment.size - cursor.position
+        if left > 0 and (found := self._unindexed(segment, cursor)) is not None:
+            return found
+        detail = f"a store of {segment.size} bytes without an index: nobody knows where its last record ends"
         after = self.enter(cursor.segment + 1, cursor)
-        return self._lost(segment, cursor, after, Kind.MISSING_FILE, detail, segment.size)
+        if left <= 0:
+            return Step(after)
+        return self._lost(segment, cursor, after, Kind.MISSING_FILE, detail, left)
 
     def _lost(
         self, segment: SegmentFile, cursor: Cursor, after: Cursor, kind: Kind, detail: str, size_bytes: int
@@ -334,6 +429,12 @@ class LaminarmqFormat:
         """One log."""
         return LaminarmqLog(directory, damage=damage, strict=strict)
 
+    def open_decoding(
+        self, directory: Directory, metadata: Decoder, *, damage: Damage = "stop", strict: bool = False
+    ) -> LaminarmqLog:
+        """One log with metadata other than `()`."""
+        return LaminarmqLog(directory, damage=damage, strict=strict, metadata=metadata)
+
     def place(self, topic: str, partition: int) -> str:
         """laminarmq has no topics: a directory for each log."""
         return f"{topic}-{partition}"
@@ -381,19 +482,41 @@ class _Writer(SegmentWriter):
 
 def _sniff(directory: Directory) -> Sniffed | None:
     found, _ = segment_files(directory, ".store", ".index")
-    if not any(segment.index is not None for segment in found):
-        return None
     if not any(segment.size for segment in found):
-        empty = all(segment.index_size == 0 for segment in found) and any(segment.data is not None for segment in found)
-        return Sniffed("empty stores with empty indexes", False) if empty else None
-    log = LaminarmqLog(directory, damage="skip")
-    try:
-        for _, step in zip(range(8), log.walk(), strict=False):
-            if step.values is not None:
-                return Sniffed(f"records whose checksums in {log.segments[0].index} match", True)
-    finally:
-        log.let_go()
+        return _sniff_empty(directory, found)
+    if any(segment.index is not None for segment in found):
+        log = LaminarmqLog(directory, damage="skip")
+        try:
+            for _, step in zip(range(8), log.walk(), strict=False):
+                if step.values is not None:
+                    return Sniffed(f"records whose checksums in {log.segments[0].index} match", True)
+        finally:
+            log.let_go()
+    for segment in found:
+        if segment.size and heads_at(_beginning(directory, segment.data or ""), segment.base, None) is not None:
+            return Sniffed(f"{segment.data} begins with a record whose metadata says {segment.base}", True)
     return None
+
+
+def _sniff_empty(directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
+    """Stores without a record: their indexes are empty, or hold nothing but the marker."""
+    if not all(segment.index_size in (0, ENTRY_BYTES) for segment in found):
+        return None
+    if not any(segment.data is not None and segment.index is not None for segment in found):
+        return None
+    for segment in found:
+        if segment.index_size and _beginning(directory, segment.index or "") != segment.base.to_bytes(16, "little"):
+            return None
+    marked = any(segment.index_size for segment in found)
+    return Sniffed(f"empty stores with {'the marker in their' if marked else 'empty'} indexes", marked)
+
+
+def _beginning(directory: Directory, name: str) -> bytes:
+    storage = directory.open_shared(name)
+    try:
+        return storage.read(0, min(storage.size, ENTRY_BYTES))
+    finally:
+        storage.close()
 
 
 FORMAT = LaminarmqFormat()

@@ -66,7 +66,7 @@ def detect_topics(format: str, directory: Directory, sniff: Sniff) -> Detection 
     return None
 
 
-_PARTITION = re.compile(r"(?:partition-)?(\d{1,9})")
+_PARTITION = re.compile(r"(?:partition-)?([0-9]{1,9})")
 
 
 def _named(path: str) -> tuple[str | None, int]:

@@ -52,6 +52,7 @@ class PlainLog(FrameLog):
 
     format = NAME
     trust = Trust.CHECKED
+    named_by_offset = False
 
     def __init__(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> None:
         self.frame = _frame_of(directory)

@@ -161,8 +161,9 @@ class RestartingLog(FrameLog):
     def _is_zeros(self, segment: SegmentFile, head: Head) -> bool:
         """Whether there is nothing but zeros behind the length of a record."""
         position, size = head.start + self.frame.length_at + self.frame.length_size, 64
-        while position < head.end:
-            size = min(size, head.end - position)
+        end = min(head.end, segment.size)
+        while position < end:
+            size = min(size, end - position)
             if np.frombuffer(self.read_data(segment, position, size), np.uint8).any():
                 return False
             position, size = position + size, _PIECE_BYTES
@@ -197,7 +198,7 @@ class RestartingLog(FrameLog):
 
     def _way(self, segment: SegmentFile, position: int, wanted: int, reach: int) -> Way:
         head = self.head_at(segment, position)
-        again = head is not None and head.offset is not None and head.offset <= wanted
+        again = head is not None and head.offset is not None and head.offset < max(wanted + 1, self.begins(segment)[1])
         return Way(position, again and position <= reach)
 
     def _reach(self, segment: SegmentFile, cursor: Cursor) -> int:
@@ -213,6 +214,8 @@ class RestartingLog(FrameLog):
         low, high = self.begins(segment)
         head = self.head_at(segment, position)
         if head is None or position > reach or (head.offset is not None and not low <= head.offset < high):
+            return reach
+        if self._is_zeros(segment, head):
             return reach
         return max(reach, head.end)
 

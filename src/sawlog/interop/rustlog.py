@@ -52,7 +52,7 @@ class RustLogLog(RestartingLog):
     trust = Trust.BARE
 
     def _segments_of(self) -> list[SegmentFile]:
-        found, strangers = segment_files(self.directory, ".log", ".index", digits=r"\d{20}")
+        found, strangers = segment_files(self.directory, ".log", ".index", digits="[0-9]{20}")
         for name in strangers:
             self.note(Kind.STRANGER, name, 0, "left alone")
         for segment in found:
@@ -217,7 +217,7 @@ class _Writer(SegmentWriter):
 
 
 def _sniff(directory: Directory) -> Sniffed | None:
-    found, _ = segment_files(directory, ".log", ".index", digits=r"\d{20}")
+    found, _ = segment_files(directory, ".log", ".index", digits="[0-9]{20}")
     logs = [segment for segment in found if segment.data is not None]
     if not logs:
         return None

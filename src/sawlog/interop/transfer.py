@@ -6,6 +6,11 @@ that is needed to go on after an interruption: `log.next_offset` says which reco
 to a log that holds something already, its last record is compared with the source's at that offset, so that nothing
 is ever appended to the copy of another log. There is no state file.
 
+A system that is running may not have written the end of each segment yet (GUMLOG buffers every store): then the copy
+has a gap there. So an import that goes on looks whether the copy has the last record of every segment. If one is
+missing, and the source has it now, the copy is cut back to where the gap begins, once it is known that the source still
+has all that is cut off, and copied again from there. Whoever reads the copy goes back, too: leader epochs see to that.
+
 *Export* writes beside the target and renames at the end: a directory of the target's name is always a whole one.
 
 Memory: some megabytes, or the largest record if that is larger.
@@ -22,12 +27,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..batch import kernel
+from ..batch.checksum import crc32c
+from ..batch.header import HEADER_BYTES
 from ..errors import (
     ExportRefused,
     ForeignDamage,
     ImportMismatch,
     InvalidConfig,
     OffsetOutOfRange,
+    OffsetsOutOfOrder,
     RecordRemoved,
     TopicNotFound,
 )
@@ -35,9 +44,10 @@ from ..log.log import Log
 from ..storage import Directory, FileDirectory
 from ..topics.store import Store
 from ..topics.topic import Topic
-from .damage import Finding, ForeignReport
-from .detection import detected_or_named, format_named, open_place
+from .damage import Finding, ForeignReport, Kind
+from .detection import Decoder, detected_or_named, format_named, open_place
 from .foreign import Damage, Detection, ExportJob, ExportReport, ForeignLog, ImportJob, Place, Progress, TopicFormat
+from .numbering import MAX_JUMP
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,6 +116,7 @@ def import_log(
     timestamp: int | None = None,
     resume: bool = True,
     progress: Progress | None = None,
+    metadata: Decoder | None = None,
 ) -> ImportReport:
     """Copy another system's log, or all that a directory of it holds, keeping offsets; run again, it goes on.
 
@@ -113,8 +124,8 @@ def import_log(
     `settings`), under the names that the source has; one that has none becomes `topic`, or is named after its
     directory. `only` is for one topic of several. A topic that holds records already is continued if it is a beginning
     of the same log (`ImportMismatch` if not); with `resume=False` it is refused. `damage="skip"` leaves out what cannot
-    be read, with a line in the report. `timestamp` (ms) is for records of systems that keep no time; by default it is
-    the time of the import.
+    be read, with a line in the report. `metadata` is for laminarmq: see `open`. `timestamp` (ms) is for records of
+    systems that keep no time; by default it is the time of the import.
     """
     started = time.monotonic()
     if isinstance(source, ForeignLog):
@@ -130,7 +141,7 @@ def import_log(
         if isinstance(source, ForeignLog):
             done.append(_import_one(place, source, log, job, resume))
         else:  # one after the other: a server may have more logs than a process may have open files
-            with open_place(place, name, damage=damage) as each:
+            with open_place(place, name, damage=damage, metadata=metadata) as each:
                 done.append(_import_one(place, each, log, job, resume))
     if progress is not None:
         progress(sum(sizes), sum(sizes))  # also what is no part of a log
@@ -222,6 +233,52 @@ def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
             f"{log.path} holds offsets {lowest} to {following - 1}, which are not a beginning of {source.path}; "
             "import into a new log"
         )
+    _look_again(source, log)
+
+
+def _look_again(source: ForeignLog, log: Log) -> None:
+    """Cut the log back to where it lacks records that the source has now, and had not when they were copied."""
+    for file, first, following in source.segments_below(log.next_offset):
+        last = following - 1
+        if last >= log.lowest_offset and not _has(log, last) and _has_now(source, last):
+            missing = _first_missing(log, max(first, log.lowest_offset), last)
+            _check_same_from(source, log, missing)
+            log.truncate(missing)
+            detail = f"offsets {missing} to {last} were not there when they were copied; copied again from there on"
+            source.report.add(Finding(Kind.LATE, file, 0, detail, offset=missing))
+            return
+
+
+def _has(log: Log, offset: int) -> bool:
+    try:
+        log.read(offset)
+    except RecordRemoved:
+        return False
+    return True
+
+
+def _has_now(source: ForeignLog, offset: int) -> bool:
+    return any(table.num_rows for table in source.tables(offset, offset + 1, ("offset",)))
+
+
+def _first_missing(log: Log, low: int, high: int) -> int:
+    """The first of these offsets that the log has not; it has not the last. What is missing is the end of a segment."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _has(log, middle) else (low, middle)
+    return low
+
+
+def _check_same_from(source: ForeignLog, log: Log, offset: int) -> None:
+    """See that the source has all that the log has from there on."""
+    theirs = source.scan(offset)
+    for ours in log.scan(offset):
+        same = next((each for each in theirs if each.offset >= ours.offset), None)
+        if same is None or (same.offset, same.value) != (ours.offset, ours.value):
+            raise ImportMismatch(
+                f"{log.path} lacks records from offset {offset} on that {source.path} has now, and has another at "
+                f"{ours.offset}: import into a new log"
+            )
 
 
 def _same_record(source: ForeignLog, log: Log, offset: int) -> bool:
@@ -248,10 +305,31 @@ def copy_records(source: ForeignLog, log: Log, job: ImportJob) -> int:
         table = pa.Table.from_batches(tables)
         offsets = table.column(0).to_numpy()
         for first, last in _runs(offsets):
-            log.advance(int(offsets[first]))
+            _advance(source, log, int(offsets[first]))
             log.append_arrow(_rows(table, first, last, job.timestamp), expect_offset=int(offsets[first]))
         copied += len(offsets)
     return copied
+
+
+def _advance(source: ForeignLog, log: Log, offset: int) -> None:
+    """Pass over offsets that the source has not. At the beginning of the copy they are a gap as well, so that the copy
+    begins where the source does, and what may still come has a place."""
+    if offset - log.next_offset > MAX_JUMP:
+        raise OffsetsOutOfOrder(
+            f"offsets jump from {log.next_offset - 1} to {offset}: no log has such a gap", source.path, 0, offset
+        )
+    if offset > log.next_offset and log.lowest_offset == log.next_offset:
+        log.append_kept(_place_holder(log.next_offset))
+    log.advance(offset)
+
+
+def _place_holder(offset: int) -> bytearray:
+    """A batch without a record that stands for one offset."""
+    made = bytearray(HEADER_BYTES)
+    view = memoryview(made)
+    kernel.write_header(view, 0, offset, HEADER_BYTES, 0, 0, 0, -1, -1, -1, -1, -1, 0)
+    kernel.patch_crc(view, 0, crc32c(view[21:]))
+    return made
 
 
 def _gathered(tables: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

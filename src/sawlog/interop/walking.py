@@ -23,7 +23,7 @@ from ..storage import Directory, Storage
 from .columns import Values
 from .damage import Finding, ForeignReport, Kind, Outcome
 from .foreign import Damage, ForeignLog, Progress
-from .numbering import Count
+from .numbering import MAX_JUMP, MAX_OFFSET, Count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,8 +94,15 @@ class WalkedLog(ForeignLog):
             raise LogNotFound(
                 errno.ENOENT, f"there is no log of {self.format} in {directory.path}: it holds no segment"
             )
+        if self.segments[0].base >= MAX_OFFSET:
+            first = self.segments[0]
+            detail = f"the log begins at offset {first.base}, and sawlog's logs end below 2**62: it cannot be read"
+            raise Finding(Kind.BAD_OFFSET, first.data or first.index or "", 0, detail).error(self.path)
         #: How many bytes lie before each segment, and before the end.
         self._before = [0, *accumulate(segment.size for segment in self.segments)]
+        #: Where the offsets of each segment begin and end, as far as anybody has been.
+        self._firsts: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
         self._marks: list[Cursor] = [self.enter(0, None)]
         self._ended: Cursor | None = None
 
@@ -112,6 +119,10 @@ class WalkedLog(ForeignLog):
     #: Where the data and the index of a segment begin.
     first_position = 0
     first_entry = 0
+    #: Whether the name of a segment says its first offset.
+    named_by_offset = True
+    #: What to say about offsets that are in no file.
+    gap_hint = ""
 
     @property
     def lowest_offset(self) -> int:
@@ -122,21 +133,58 @@ class WalkedLog(ForeignLog):
 
     def enter(self, number: int, before: Cursor | None) -> Cursor:
         """The beginning of a segment, after another or as the first; says so if the two do not join."""
+        if before is not None:
+            self._ends[number - 1] = before.count.following
         if number >= len(self.segments):
             assert before is not None
             return Cursor(number, 0, 0, before.count)
         segment = self.segments[number]
         following = segment.base if before is None else before.count.following
-        if segment.base > following and segment.size:
-            detail = f"offsets {following} to {segment.base - 1} are in no file"
+        if self._is_too_far(segment, following):
+            return Cursor(number, self.first_position, self.first_entry, Count(segment.base - 1, following))
+        if segment.base > following:
+            detail = f"offsets {following} to {segment.base - 1} are in no file{self.gap_hint}"
             self.note(Kind.GAP, segment, 0, detail, "missing", offset=following)
             following = segment.base
-        elif segment.base > following:
-            following = segment.base  # an empty segment: nothing is known to be missing, but offsets go on there
         elif segment.base < following and segment.size:
             detail = f"the segment begins at offset {segment.base}, the one before it ends at {following - 1}"
             self.note(Kind.RESTART, segment, 0, f"{detail}; its records get offsets from {following} on")
+        self._firsts[number] = following
         return Cursor(number, self.first_position, self.first_entry, Count(segment.base - 1, following))
+
+    def _is_too_far(self, segment: SegmentFile, following: int) -> bool:
+        """Whether a segment begins where no log can go on."""
+        return self.named_by_offset and (segment.base - following > MAX_JUMP or segment.base >= MAX_OFFSET)
+
+    def _refused(self, cursor: Cursor) -> Step | None:
+        """Over a segment that begins too far behind the one before: its name is damaged, or it is none of this log."""
+        segment, following = self.segments[cursor.segment], cursor.count.following
+        if not self._is_too_far(segment, following):
+            return None
+        detail = f"a segment that begins at offset {segment.base}, where {following} should be: no log has such a gap"
+        outcome: Outcome = "lost" if segment.size else "mended"
+        found = self.note(Kind.BAD_OFFSET, segment, 0, detail, outcome, size_bytes=segment.size, offset=following)
+        after = self.enter(cursor.segment + 1, cursor.to(segment.size, Count(following - 1, following)))
+        return Step(after, lost=found if segment.size else None)
+
+    def _bounded(self, cursor: Cursor, step: Step) -> Step:
+        """The same, but for records whose offsets no log of ours can hold: there it ends."""
+        values = step.values
+        if values is None or int(values.offsets[-1]) < MAX_OFFSET:
+            return step
+        segment, kept = self.segments[cursor.segment], values.between(0, MAX_OFFSET)
+        detail = f"{len(values) - len(kept)} records or more at offset {MAX_OFFSET} and behind it: sawlog ends there"
+        lost = self.note(Kind.BAD_OFFSET, segment, cursor.position, detail, "lost", offset=MAX_OFFSET)
+        after = Cursor(len(self.segments), 0, 0, Count(MAX_OFFSET - 1, MAX_OFFSET))
+        return Step(after, kept if len(kept) else None, lost)
+
+    def segments_below(self, end: int) -> Iterator[tuple[str, int, int]]:
+        """The segments that end at or below an offset up to which this log was read, and hold something: the file, the
+        first offset, and the one behind the last."""
+        for number, first in sorted(self._firsts.items()):
+            last = self._ends.get(number, end + 1)
+            if first < last <= end:
+                yield self.segments[number].data or "", first, last
 
     def walk(self, start: int | None = None) -> Iterator[Step]:
         """From the last place before offset `start` where somebody has been (None: from where nobody has), to the
@@ -144,7 +192,7 @@ class WalkedLog(ForeignLog):
         cursor = self._marks[-1] if start is None else self._mark_before(start)
         while cursor.segment < len(self.segments):
             self.check_open()
-            step = self.step(cursor)
+            step = self._refused(cursor) or self._bounded(cursor, self.step(cursor))
             assert step.after != cursor, f"no way on from {cursor}"
             cursor = step.after
             self._remember(cursor)
@@ -270,7 +318,7 @@ def _within(lost: Finding, start: int, end: int | None) -> bool:
 
 
 def segment_files(
-    directory: Directory, data_suffix: str, index_suffix: str, *, digits: str = r"\d{1,20}"
+    directory: Directory, data_suffix: str, index_suffix: str, *, digits: str = "[0-9]{1,20}"
 ) -> tuple[list[SegmentFile], list[str]]:
     """Files named after a number, in pairs and sorted by it; and the names that are no such thing."""
     pattern = re.compile(rf"({digits})({re.escape(data_suffix)}|{re.escape(index_suffix)})")
@@ -278,12 +326,7 @@ def segment_files(
     strangers: list[str] = []
     for name in directory.names():
         match = pattern.fullmatch(name)
-        if (
-            match is None
-            or int(match[1]) >= 2**62
-            or match[2] in found.get(int(match[1]), {})
-            or not directory.exists(name)
-        ):
+        if match is None or match[2] in found.get(int(match[1]), {}) or not directory.exists(name):
             strangers.append(name)
         else:
             found.setdefault(int(match[1]), {})[match[2]] = name

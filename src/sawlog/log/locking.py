@@ -3,7 +3,7 @@
 A partition has one writer, and a second one is told at once. There is one exception: upkeep takes the lock of a log
 that nobody is writing, for as long as its work takes, and says so in the lock's note. Whoever wants to write then waits
 for it instead of failing, for a bounded time, and asks it to end by a file `wanted`: upkeep looks for that between two
-steps, ends where it is, and does the rest another time. """
+steps, ends where it is, and does the rest another time."""
 
 from __future__ import annotations
 
@@ -36,9 +36,13 @@ def take_lock(directory: Directory, note: bytes = b"") -> Lock:
             if refusals > 1 or time.monotonic() > deadline:
                 raise
         else:
-            held.leave(note)
-            if is_wanted(directory):  # by us, or by somebody who has given up
-                directory.remove(WANTED)
+            try:
+                held.leave(note)
+                if is_wanted(directory):  # by us, or by somebody who has given up
+                    directory.remove(WANTED)
+            except BaseException:
+                held.release()
+                raise
             return held
         time.sleep(_POLL_S)
 

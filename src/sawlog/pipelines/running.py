@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,11 +53,43 @@ def session() -> SparkSession:
     if found is None and "PYSPARK_GATEWAY_PORT" in os.environ:  # then master and settings are spark-submit's
         found = SparkSession.builder.getOrCreate()
     elif found is None:
-        found = local_session()
-        if _LOG_LEVEL not in os.environ:
-            found.sparkContext.setLogLevel("OFF")  # a job's error is one line of ours; Java's traces would bury it
+        found = _quiet_session()
     register(found)
     return found
+
+
+def _quiet_session() -> SparkSession:
+    """A local session that says nothing on stderr, unless SAWLOG_SPARK_LOG asks for it.
+
+    A job's error is one line of ours: traces of Java and of its Python workers would bury it.
+    """
+    if _LOG_LEVEL in os.environ:
+        return local_session()
+    with _stderr_aside():
+        made = local_session()
+    made.sparkContext.setLogLevel("OFF")
+    return made
+
+
+@contextmanager
+def _stderr_aside() -> Iterator[None]:
+    """Processes that are started here have a nameless file for their stderr; what is in it is shown if this fails."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed, so nothing can be shown
+        yield
+        return
+    with tempfile.TemporaryFile() as aside:
+        os.dup2(aside.fileno(), 2)
+        try:
+            yield
+        except Exception:
+            aside.seek(0)
+            os.write(kept, aside.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def check_packages() -> None:

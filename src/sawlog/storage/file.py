@@ -17,7 +17,6 @@ import shutil
 import socket
 import stat
 import time
-import weakref
 from collections.abc import Sequence
 
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError, SyncFailed
@@ -218,7 +217,7 @@ class FileLock:
 
     A child that was forked, or that is being started by another thread, has copies of the descriptors, which hold the
     lock as well. So it is not given up by closing them, but by an unlock, which counts for all copies; and a child, in
-    its turn, only closes its own. Whoever forgets to give it up gives it up by going.
+    its turn, only closes its own. It is held until `release`, also if nobody has the object any more.
     """
 
     #: Also of one that could not be made.
@@ -274,6 +273,7 @@ class FileLock:
 
     def release(self) -> None:
         """Let the next one in."""
+        _held.discard(self)
         fds, self._fds = self._fds, ()
         mine = self._pid == os.getpid()
         for fd in fds:
@@ -282,11 +282,6 @@ class FileLock:
                     fcntl.flock(fd, fcntl.LOCK_UN)
             finally:
                 os.close(fd)
-
-    def __del__(self) -> None:
-        """Forgotten without `release`."""
-        if self._fds:
-            self.release()
 
 
 class SharedHold:
@@ -312,7 +307,7 @@ class SharedHold:
 
 
 #: Locks of this process. A forked child closes its copies, so that it cannot keep its parent's locks alive.
-_held: weakref.WeakSet[FileLock] = weakref.WeakSet()
+_held: set[FileLock] = set()
 
 
 def _forget_parents_locks() -> None:

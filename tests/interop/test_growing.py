@@ -1,0 +1,100 @@
+"""Logs that are imported while their system is running, and again when it has written more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sawlog import ImportMismatch, Log, LogConfig, interop
+from sawlog.interop import Kind
+
+from .files import lay
+from .test_restarts import message
+
+VALUES = [b"value %d" % i + b"." * (i % 40) for i in range(1000)]
+#: So many records are in a segment, and so many bytes are written at once.
+SEGMENT, BUFFER_BYTES = 50, 1024
+
+
+def gumlog(records: int, *, closed: bool = False, buffer: int = BUFFER_BYTES) -> dict[str, bytes | str]:
+    """A GUMLOG with so many records. While it is running, each store ends where its buffer was last written."""
+    files: dict[str, bytes | str] = {}
+    for base in range(0, records, SEGMENT):
+        made = [message(base + i, value) for i, value in enumerate(VALUES[base : min(base + SEGMENT, records)])]
+        store, index, position = b"".join(made), b"", 0
+        for number, each in enumerate(made):
+            index += number.to_bytes(4, "big") + position.to_bytes(8, "big")
+            position += len(each)
+        size = len(store) if closed else len(store) // buffer * buffer
+        files[f"{base}.store"] = store[:size]
+        files[f"{base}.index"] = index if closed else index.ljust(SEGMENT * 12, b"\0")
+    return files
+
+
+def content(log: Log) -> list[tuple[int, bytes | None]]:
+    return [(record.offset, record.value) for record in log]
+
+
+@pytest.mark.parametrize("buffer", [256, BUFFER_BYTES, 1 << 20])
+def test_what_a_running_system_had_not_written_yet_is_taken_by_the_next_import(tmp_path: Path, buffer: int) -> None:
+    """Also if it was nothing at all of some segments, the first ones among them."""
+    with Log.open(tmp_path / "ours", LogConfig(segment_bytes=4096)) as mine:
+        for records in (120, 430, 1000):
+            lay(tmp_path / "gumlog", gumlog(records, buffer=buffer))
+            interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
+        lay(tmp_path / "gumlog", gumlog(1000, closed=True))
+        report = interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
+        assert content(mine) == list(enumerate(VALUES))
+        if buffer < 1 << 20:  # else there was nothing before
+            late = [finding for finding in report.findings if finding.kind is Kind.LATE]
+            assert len(late) == 1
+            assert late[0].outcome == "mended"
+        again = interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
+        assert (again.records, again.findings) == (0, ())
+
+
+def test_the_first_import_says_what_was_not_there(tmp_path: Path) -> None:
+    lay(tmp_path / "gumlog", gumlog(120))
+    with Log.in_memory() as mine:
+        report = interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
+        gaps = [finding for finding in report.findings if finding.kind is Kind.GAP]
+        assert len(gaps) == 2
+        assert all(finding.outcome == "missing" and "import again" in finding.detail for finding in gaps)
+
+
+def test_what_is_still_missing_is_a_gap_and_nothing_is_copied_twice(tmp_path: Path) -> None:
+    """GUMLOG was killed: the ends of its segments are gone for good."""
+    lay(tmp_path / "gumlog", gumlog(430))
+    with Log.in_memory() as mine:
+        interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
+        before, epoch = content(mine), mine.leader_epoch
+        report = interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
+        assert (report.records, content(mine), mine.leader_epoch) == (0, before, epoch)
+
+
+def test_only_a_copy_of_the_same_log_is_cut_back(tmp_path: Path) -> None:
+    """The source has the last record of the copy, and another one before it."""
+    lay(tmp_path / "gumlog", gumlog(430))
+    with Log.in_memory() as mine:
+        interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
+        last = list(mine)[-1]
+        mine.truncate(last.offset - 1)
+        mine.append(b"somebody else's")
+        mine.append(last.value)
+        before = content(mine)
+        lay(tmp_path / "gumlog", gumlog(1000, closed=True))
+        with pytest.raises(ImportMismatch, match="new log"):
+            interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
+        assert content(mine) == before
+
+
+def test_readers_of_the_copy_go_back_to_what_came_later(tmp_path: Path) -> None:
+    lay(tmp_path / "gumlog", gumlog(120))
+    with Log.in_memory() as mine:
+        interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
+        epoch, position = mine.leader_epoch, mine.next_offset
+        lay(tmp_path / "gumlog", gumlog(120, closed=True))
+        report = interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
+        assert mine.leader_epoch > epoch
+        assert report.logs[0].start_offset < position
