@@ -103,12 +103,13 @@ def test_a_log_that_is_forgotten_gives_up_its_lock(tmp_path: Path) -> None:
         assert [record.value for record in again] == [b"acknowledged"]
 
 
-def test_a_lock_that_is_forgotten_is_given_up(tmp_path: Path) -> None:
+def test_a_lock_is_held_also_if_nobody_has_the_object_any_more(tmp_path: Path) -> None:
+    """The members of a group rest on that."""
     directory = FileDirectory(tmp_path)
-    held = directory.lock("LOCK")
-    del held
+    directory.lock("LOCK")
     gc.collect()
-    directory.lock("LOCK").release()
+    with pytest.raises(DirectoryLocked):
+        directory.lock("LOCK")
     directory.close()
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -123,6 +124,8 @@ class Appender:
         self.segments = segments
         self.producers = producers
         self.held = held
+        # A log that is dropped without `close` lets the next writer in when it is collected.
+        weakref.finalize(self, held.release).atexit = False
         #: Re-entrant: a streaming append and a truncation hold it over several steps.
         self.lock = forkable(threading.RLock())
         self.recipe = recipe_of(config)
