@@ -138,6 +138,12 @@ def test_trim_drops_the_oldest(sawlog: Cli, orders: Path) -> None:
     assert [row["lowest_offset"] for row in found] == [7, 2]
 
 
+def test_trim_says_when_it_is_sent_beyond_the_end(sawlog: Cli, orders: Path) -> None:
+    said = sawlog("topic", "trim", "orders", "--to", 7, "--dry-run").ok().err
+    assert "orders/0:" not in said
+    assert "orders/1: offset 7 is beyond the end; using the end, 5" in said
+
+
 def test_trim_by_time_in_one_partition(sawlog: Cli, orders: Path) -> None:
     sawlog("topic", "trim", "orders", "--to", "@1700000004000", "-p", 0, "--yes").ok()
     found = sawlog("topic", "describe", "orders", "--output", "json").json["rows"]

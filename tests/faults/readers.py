@@ -157,13 +157,15 @@ def _opened(disk: FaultyStorage) -> Store:
 
 @contextmanager
 def _small() -> Iterator[None]:
-    """Tables in several groups, the log of the groups in small segments, and nobody waits in vain."""
+    """Tables in several groups, the log of the groups in small segments, nobody waits in vain, and nothing depends on
+    the time: it passes while the work stands still, and all that it is crashed for happens."""
     changed: list[tuple[Any, str, Any]] = [
         (groups, "_CONFIG", LogConfig(segment_bytes=900)),
         (groups, "_SEGMENTS", 2),
         (log_module, "_TABLE_BYTES", 200),
         (log_module, "BATCH_BYTES", 150),
         (consumer_module, "_DOUBT_S", 0.0),
+        (consumer_module, "_TOPICS_S", 1e9),
         (slices, "_DOUBT_S", 0.0),
     ]
     before = [getattr(module, name) for module, name, _ in changed]
@@ -297,7 +299,8 @@ class Shift:
         """A member of a group comes, reads so many records, or all, commits and goes."""
         got = self.witness.got.setdefault(name, set())
         with Store.open(self.disk.plain, upkeep_interval_s=None) as store:
-            with store.consumer(name, [TOPIC], on_lost=on_lost, auto_commit_ms=None) as consumer:
+            patient = {"auto_commit_ms": None, "session_timeout_ms": 10**9, "max_poll_interval_ms": 10**9}
+            with store.consumer(name, [TOPIC], on_lost=on_lost, **patient) as consumer:
                 for _ in range(50):
                     try:
                         records = consumer.poll(timeout_s=0, max_records=most or 100)

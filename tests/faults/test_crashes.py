@@ -22,7 +22,7 @@ from .crashes import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
 #: How many of the scenarios of a workload are tried here; a store takes longer than a log.
-SHARES = {"tests.faults.workloads": 0.07, "tests.faults.stores": 0.025, "tests.faults.readers": 0.006}
+SHARES = {"tests.faults.workloads": 0.07, "tests.faults.stores": 0.025, "tests.faults.readers": 0.005}
 
 
 def few(scenario: Scenario) -> bool:

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sawlog import ExportRefused, InvalidConfig, Log, LogConfig, SourceInUse, Store, interop
-from sawlog.batch.header import scan
+from sawlog.batch.header import BASE, COUNT, LAST, scan
+from sawlog.log.incoming import rows_of
 from sawlog.topics.topic import Topic
 
 from ..batch import wire
@@ -307,3 +308,47 @@ def test_a_log_comes_back_as_it_went(tmp_path_factory: pytest.TempPathFactory, s
         visible = [record for record in seen(copy) if record[0] >= log.lowest_offset]
         assert visible == seen(log)
         assert copy.verify()
+
+
+# --- gaps
+
+
+def headers_in(directory: Path) -> list[tuple[int, int, int]]:
+    """(first offset, last offset, records) of every batch, file by file."""
+    found = []
+    for path in sorted(directory.glob("*.log")):
+        rows = rows_of(memoryview(path.read_bytes()))
+        found += [(int(row[BASE]), int(row[LAST]), int(row[COUNT])) for row in rows]
+    return found
+
+
+def test_batches_that_stand_for_a_gap_are_left_out(tmp_path: Path) -> None:
+    """Kafka has gaps of its own; and no file for each piece of a long one."""
+    far = 2**40
+    with Log.in_memory() as log:
+        log.append(b"a")
+        log.advance(5)
+        log.append(b"b")
+        log.advance(far)
+        log.append(b"c")
+        report = interop.export_log(log, tmp_path / "t-0", format="kafka")
+    assert headers_in(tmp_path / "t-0") == [(0, 0, 1), (5, 5, 1), (far, far, 1)]
+    assert (report.start_offset, report.next_offset, report.records) == (0, far + 1, 3)
+    assert len(list((tmp_path / "t-0").glob("*.log"))) == 2
+    with interop.open(tmp_path / "t-0", format="kafka") as theirs, Log.in_memory() as mine:
+        interop.import_log(theirs, mine)
+        assert [(record.offset, record.value) for record in mine] == [(0, b"a"), (5, b"b"), (far, b"c")]
+
+
+def test_a_gap_at_the_beginning_or_the_end_still_says_where_the_log_begins_and_ends(tmp_path: Path) -> None:
+    with Log.in_memory() as log:
+        log.append(b"a")
+        log.advance(2**33)
+        log.append(b"b")
+        log.advance(2**34)
+        log.trim(1)
+        report = interop.export_log(log, tmp_path / "t-0", format="kafka")
+        assert (report.start_offset, report.next_offset) == (log.lowest_offset, log.next_offset) == (1, 2**34)
+    with interop.open(tmp_path / "t-0", format="kafka") as theirs:
+        assert (theirs.lowest_offset, theirs.next_offset) == (1, 2**34)
+        assert [record.value for record in theirs] == [b"b"]

@@ -269,7 +269,7 @@ def test_it_works_in_sql(spark: Any, store: Store, data: Path) -> None:
 def test_records_that_retention_dropped_are_an_error_or_left_out(store: Store, load: Load) -> None:
     topic = filled(store, count=90)
     topic.trim({0: 10})
-    start = '{"orders": {"0": 4, "1": -1, "2": -1}}'
+    start = '{"orders": {"0": 4, "1": 30, "2": 30}}'
     with pytest.raises(Exception, match="records 4 to 9 of partition 0 of 'orders' are gone"):
         load(startingOffsets=start).count()
     assert load(startingOffsets=start, failOnDataLoss=False).count() == 20

@@ -100,6 +100,10 @@ class FrameLog(WalkedLog):
         restarts.py. Systems that have checksums need not ask."""
         return None
 
+    def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
+        """Whether these bytes of a record may be others: a quick look, to spare most of them the search."""
+        return False
+
     def is_record_of_zeros(self, segment: SegmentFile, position: int) -> bool:
         """Whether it is known that a record stands there, should there be nothing but zeros."""
         return False
@@ -332,8 +336,11 @@ class FrameLog(WalkedLog):
         so long that records from the segment's first offset up to their own would fit into them."""
         head = self.frame.head_size
         before = stored[:last] - segment.base
-        long = (before >= 0) & (frames.lengths[:last] + head > head * before)
-        return sorted({*np.flatnonzero(long).tolist(), *(number for number in odd if 0 <= number <= last), last})
+        long = np.flatnonzero((before >= 0) & (frames.lengths[:last] + head > head * before))
+        data = bytes(frames.data) if len(long) else b""
+        starts, ends = frames.starts - head, frames.starts + frames.lengths
+        held = (n for n in long.tolist() if self.may_hold_records(segment, data, int(starts[n]) + 1, int(ends[n])))
+        return sorted({*held, *(number for number in odd if 0 <= number <= last), last})
 
     def _left_out(self, segment: SegmentFile, cursor: Cursor, found: int) -> Step:
         size = found - cursor.position

@@ -14,7 +14,9 @@ the index only what it says about records that cannot be read is used. What is k
 * an append that the index had no room for was refused, but stays in the store. Its offset is given again to the next:
   all of them are kept, with new offsets, and say in the header `gumlog.offset` which one they had;
 * entries for records that never reached the store (it is buffered, the index is not): reported;
-* the last record is not whole: it is cut off.
+* the last record is not whole: it is cut off. If GUMLOG was started again, others follow behind the piece, from the
+  second offset of the segment on: the piece is left out, and its length not believed (see restarts.py);
+* a GUMLOG that is running keeps the end of every store in memory: see transfer.py.
 
 `term` and `type`, which GUMLOG's Raft log uses, become the headers `gumlog.term` and `gumlog.type` (u64, big endian)
 where they are not 0, and are written back from there.
@@ -179,6 +181,10 @@ class GumlogLog(RestartingLog):
         lengths = views(window, count, 0, ">u8")
         found = np.flatnonzero((lengths > 0) & (lengths <= MAX_VALUE_BYTES))
         return found[np.isin(views(window, count, HEAD_BYTES, "u1")[found], _TAGS)]
+
+    def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
+        """By the upper half of a length."""
+        return data.find(bytes(4), start, end) >= 0
 
     def goes_on(self, segment: SegmentFile, head: Head, following: Head) -> bool:
         """With the next offset; with the same, if GUMLOG is stuck; after another restart."""

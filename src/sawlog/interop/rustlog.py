@@ -10,7 +10,9 @@ There is no checksum. What cannot be told from the bytes is taken from the neigh
 before it plus one. What is known to go wrong, and what is done:
 
 * the last record is not whole: it is cut off, as RustLog's documents say;
-* a write that failed half-way left a piece of a record, and the record follows again behind it: the piece is left out;
+* a write that failed half-way left a piece of a record, and the record follows again behind it, or others that were
+  written after a restart: the piece is left out, and its length not believed (see restarts.py);
+* twelve zeros at the end are an empty record at offset 0 if the index points at them, else space without content;
 * RustLog begins again at the segment's first offset when it is opened again, so that offsets restart: the records get
   new offsets, and keep the old one in the header `rustlog.offset`;
 * the index is missing (RustLog never writes one), of an odd size, or wrong: it is not needed, and reported.
@@ -102,6 +104,10 @@ class RustLogLog(RestartingLog):
                 found.update(np.flatnonzero((offsets >= low) & (offsets < high)).tolist())
         at = np.array(sorted(found), np.int64)
         return at[views(window, count, 0, ">u4")[at] <= MAX_RECORD_BYTES]
+
+    def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
+        """By the offset that they would begin with."""
+        return data.find(segment.base.to_bytes(8, "big"), start + 4, end) >= 0
 
     def goes_on(self, segment: SegmentFile, head: Head, following: Head) -> bool:
         """With the next offset, or after another restart."""

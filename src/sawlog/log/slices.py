@@ -270,17 +270,8 @@ def _read_file(
                 raise CorruptBatch(f"offset {reached} is not where it was", path=segment.path, position=chunk.origin)
             reached = int(wanted.rows[-1, LAST]) + 1
             if wanted.rows[:, COUNT].any():
-                yield (
-                    to_arrow(
-                        wanted.view,
-                        wanted.rows,
-                        piece.start_offset,
-                        piece.end_offset,
-                        columns=columns,
-                        max_bytes=config.max_decompressed_bytes,
-                    ),
-                    reached,
-                )
+                bounds, most = (piece.start_offset, piece.end_offset), config.max_decompressed_bytes
+                yield to_arrow(wanted.view, wanted.rows, *bounds, columns=columns, max_bytes=most), reached
             if reached >= piece.end_offset:
                 return
             storage.forget(passed, chunk.origin - passed)
