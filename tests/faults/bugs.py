@@ -326,7 +326,7 @@ _STORING = (
         "a transaction is placed before its intent was synced",
         (
             f"{_INTENTS}._place_all",
-            "documents.store(self.staging, intent.file, intent.fields())",
+            "self._store(intent.file, intent.fields())",
             "documents.store(self.staging, intent.file, intent.fields(), durable=False)",
         ),
     ),

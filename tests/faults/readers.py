@@ -160,7 +160,7 @@ def _small() -> Iterator[None]:
     """Tables in several groups, the log of the groups in small segments, nobody waits in vain, and nothing depends on
     the time: it passes while the work stands still, and all that it is crashed for happens."""
     changed: list[tuple[Any, str, Any]] = [
-        (groups, "_CONFIG", LogConfig(segment_bytes=900)),
+        (groups, "_CONFIG", LogConfig(segment_bytes=900, checkpoint_interval_ms=3_600_000)),
         (groups, "_SEGMENTS", 2),
         (log_module, "_TABLE_BYTES", 200),
         (log_module, "BATCH_BYTES", 150),

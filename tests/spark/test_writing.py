@@ -356,12 +356,12 @@ def test_all_columns_are_stored(spark: Any, data: Path, store: Store) -> None:
     rows = [
         (b"one", b"k", "orders", 2, moment, [("h", b"1"), ("h", None)]),
         (None, b"deleted", "clicks", 0, moment, []),
-        (b"plain", None, None, 1, moment, None),
+        (b"plain", None, "orders", 1, moment, None),
     ]
     shape = "value binary, key binary, topic string, partition int, timestamp timestamp, " + (
         "headers array<struct<key: string, value: binary>>"
     )
-    write(spark.createDataFrame(rows, shape), data, topic="orders")
+    write(spark.createDataFrame(rows, shape), data)
     found = [
         (r.topic, r.partition, r.key, r.value, r.timestamp, list(r.headers))
         for topic in (store["clicks"], store["orders"])

@@ -338,8 +338,8 @@ class FrameLog(WalkedLog):
         before = stored[:last] - segment.base
         long = np.flatnonzero((before >= 0) & (frames.lengths[:last] + head > head * before))
         data = bytes(frames.data) if len(long) else b""
-        starts, ends = frames.starts - head, frames.starts + frames.lengths
-        held = (n for n in long.tolist() if self.may_hold_records(segment, data, int(starts[n]) + 1, int(ends[n])))
+        starts, ends = frames.starts, frames.starts + frames.lengths
+        held = (n for n in long.tolist() if self.may_hold_records(segment, data, int(starts[n]), int(ends[n])))
         return sorted({*held, *(number for number in odd if 0 <= number <= last), last})
 
     def _left_out(self, segment: SegmentFile, cursor: Cursor, found: int) -> Step:

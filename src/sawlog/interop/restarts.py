@@ -32,6 +32,8 @@ from .walking import Cursor, SegmentFile
 _SEARCH_BYTES = 64 << 20
 #: How much of that is looked at in one go.
 _PIECE_BYTES = 1 << 20
+#: How much is read for looks at single heads.
+_NEAR_BYTES = 64 << 10
 #: So many records may be missing between two that are found again.
 _MOST_MISSING = 1 << 16
 
@@ -56,6 +58,18 @@ class Head:
 class RestartingLog(FrameLog):
     """A log of a system that appends behind torn records. A format provides `head_at`, `likely`, `begins`, `follows`
     and `indexed_after`."""
+
+    #: Bytes that were read last for a look at heads: of which segment, from which byte on.
+    _near: tuple[SegmentFile | None, int, bytes] = (None, 0, b"")
+
+    def peek(self, segment: SegmentFile, position: int, size: int) -> bytes:
+        """As `read_data`, for many looks at a few bytes each."""
+        held, start, data = self._near
+        if held is not segment or not start <= position <= position + size <= start + len(data):
+            start = position
+            data = bytes(self.read_data(segment, position, min(max(size, _NEAR_BYTES), segment.size - position)))
+            self._near = segment, start, data
+        return data[position - start : position - start + size]
 
     @abstractmethod
     def head_at(self, segment: SegmentFile, position: int) -> Head | None:
@@ -153,7 +167,7 @@ class RestartingLog(FrameLog):
         if self._is_zeros(segment, head):  # they are a record only if the next one says so
             return following is not None and following.offset == head.offset + 1
         if rest < self.frame.head_size:
-            return rest == 0 or self.follows(segment, head, bytes(self.read_data(segment, head.end, rest)))
+            return rest == 0 or self.follows(segment, head, self.peek(segment, head.end, rest))
         if following is not None and following.blank:
             return self._is_followed(segment, following)
         return following is not None and self.goes_on(segment, head, following)
@@ -164,9 +178,9 @@ class RestartingLog(FrameLog):
         end = min(head.end, segment.size)
         while position < end:
             size = min(size, end - position)
-            if np.frombuffer(self.read_data(segment, position, size), np.uint8).any():
+            if any(self.peek(segment, position, size)):
                 return False
-            position, size = position + size, _PIECE_BYTES
+            position, size = position + size, _NEAR_BYTES
         return True
 
     def _candidates(self, segment: SegmentFile, start: int, end: int, ranges: tuple[Range, ...]) -> Iterator[int]:

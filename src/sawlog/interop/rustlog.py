@@ -23,6 +23,7 @@ Export writes segments of `segment_bytes` (default 256 MiB) with an index.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from ..batch import kernel
 from ..errors import ExportRefused
@@ -89,7 +90,7 @@ class RustLogLog(RestartingLog):
         """Length and offset."""
         if position + HEAD_BYTES > segment.size:
             return None
-        head = self.read_data(segment, position, HEAD_BYTES)
+        head = self.peek(segment, position, HEAD_BYTES)
         length, offset = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
         if length > MAX_RECORD_BYTES or offset >= MAX_OFFSET:
             return None
@@ -103,11 +104,14 @@ class RustLogLog(RestartingLog):
                 offsets = views(window, count, 4, ">u8")
                 found.update(np.flatnonzero((offsets >= low) & (offsets < high)).tolist())
         at = np.array(sorted(found), np.int64)
-        return at[views(window, count, 0, ">u4")[at] <= MAX_RECORD_BYTES]
+        at = at[views(window, count, 0, ">u4")[at] <= MAX_RECORD_BYTES]
+        return at[~_are_blank(window, at)]
 
     def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
         """By the offset that they would begin with."""
-        return data.find(segment.base.to_bytes(8, "big"), start + 4, end) >= 0
+        first = segment.base.to_bytes(8, "big")
+        at = data.find(first[0], start, end)  # one byte is found much faster than eight
+        return at >= 0 and data.find(first, at, end) >= 0
 
     def goes_on(self, segment: SegmentFile, head: Head, following: Head) -> bool:
         """With the next offset, or after another restart."""
@@ -172,6 +176,17 @@ class RustLogLog(RestartingLog):
             offset = int.from_bytes(entry[:8], "big")
             detail = f"an entry for offset {offset}, which is not in the log any more"
             self.note(Kind.INDEX_AHEAD, segment.index, cursor.entry, detail, "cut", offset=cursor.count.following)
+
+
+def _are_blank(window: bytes, at: Numbers) -> npt.NDArray[np.bool_]:
+    """Which of these heads are nothing but zeros, and not followed by one with offset 1: space without content."""
+    count = len(window) - HEAD_BYTES + 1
+    lengths, offsets = views(window, count, 0, ">u4"), views(window, count, 4, ">u8")
+    blank = (lengths[at] == 0) & (offsets[at] == 0)
+    following = at + HEAD_BYTES
+    blank &= following < count
+    blank[blank] = offsets[following[blank]] != 1
+    return blank
 
 
 class RustLogFormat:

@@ -374,6 +374,9 @@ class Appender:
         if self._synced[0] >= offset:  # it was synced before it was whole
             self._durable_tail = self._written
             self.commit.reached(offset)
+        elif self._shows_written and self._synced > self._durable_tail:  # some of it was, by a rotation
+            self._durable_tail = self._synced
+            self.commit.reached(self._synced[0])
 
     def begin(self) -> None:
         """Everything that had to be done before others may write is done: what is there counts."""

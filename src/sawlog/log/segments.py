@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from ..batch.header import LAST, POSITION, SIZE
+from ..batch.header import BASE, LAST, POSITION, SIZE
 from ..config import LogConfig
 from ..errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
 from ..storage import Directory, Published, open_published
@@ -341,7 +341,8 @@ class FollowedSet(SegmentSet):
             return True
         try:
             for chunk in segment.batches(segment.storage, position, segment.storage.size, following):
-                rows = chunk.rows if chunk.rows[-1, LAST] < most else chunk.rows[chunk.rows[:, LAST] < most]
+                # A batch that reaches beyond the end is being cut through: its file is about to be replaced, not cut.
+                rows = chunk.rows if chunk.rows[-1, BASE] < most else chunk.rows[chunk.rows[:, BASE] < most]
                 if len(rows):
                     segment.index.add_rows(rows, chunk.origin)
                     last = rows[-1]
