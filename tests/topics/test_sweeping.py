@@ -14,7 +14,6 @@ import pytest
 import sawlog
 from sawlog import Store
 from sawlog.batch.build import encode
-from sawlog.topics import documents
 
 
 @pytest.fixture
@@ -63,16 +62,3 @@ def test_a_lease_that_is_being_written_is_not_swept(store: Store, monkeypatch: p
     assert seen
     assert (Path(store.path) / "staging" / name).read_bytes() == batch
     assert any(each.endswith(".lease") for each in os.listdir(f"{store.path}/staging"))
-
-
-def test_what_a_name_leaves_behind_holds_no_record(store: Store) -> None:
-    for sequence in range(3):
-        with store.transaction("query", sequence) as tx:
-            tx.append("t", b"a secret of somebody", partition=0)
-    left = {path.name: path.read_bytes() for path in Path(store.path, "staging").iterdir()}
-    assert set(left) == {"=query.name", "=query.committed"}
-    assert documents.decode(left["=query.committed"], "note")["data"] == ""
-    with store.transaction("query", 2) as tx:
-        assert tx.replayed
-        tx.append("t", b"again")
-    assert len(list(store["t"].scan())) == 3

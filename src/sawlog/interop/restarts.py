@@ -66,8 +66,9 @@ class RestartingLog(FrameLog):
         """As `read_data`, for many looks at a few bytes each."""
         held, start, data = self._near
         if held is not segment or not start <= position <= position + size <= start + len(data):
-            start = position
-            data = bytes(self.read_data(segment, position, min(max(size, _NEAR_BYTES), segment.size - position)))
+            start = max(position - _NEAR_BYTES // 4, 0)  # looks go back a little, too
+            end = min(max(position + size, start + _NEAR_BYTES), segment.size)
+            data = bytes(self.read_data(segment, start, end - start))
             self._near = segment, start, data
         return data[position - start : position - start + size]
 

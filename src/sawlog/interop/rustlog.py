@@ -105,7 +105,7 @@ class RustLogLog(RestartingLog):
                 found.update(np.flatnonzero((offsets >= low) & (offsets < high)).tolist())
         at = np.array(sorted(found), np.int64)
         at = at[views(window, count, 0, ">u4")[at] <= MAX_RECORD_BYTES]
-        return at[~_are_blank(window, at)]
+        return at[~_are_hopeless(window, at, ranges[0][0])]
 
     def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
         """By the offset that they would begin with."""
@@ -178,15 +178,18 @@ class RustLogLog(RestartingLog):
             self.note(Kind.INDEX_AHEAD, segment.index, cursor.entry, detail, "cut", offset=cursor.count.following)
 
 
-def _are_blank(window: bytes, at: Numbers) -> npt.NDArray[np.bool_]:
-    """Which of these heads are nothing but zeros, and not followed by one with offset 1: space without content."""
+def _are_hopeless(window: bytes, at: Numbers, base: int) -> npt.NDArray[np.bool_]:
+    """Which of these heads are certainly of no whole record, by what stands behind it, and are not the first that was
+    written after a restart: all at once, because a value may be full of them."""
     count = len(window) - HEAD_BYTES + 1
     lengths, offsets = views(window, count, 0, ">u4"), views(window, count, 4, ">u8")
-    blank = (lengths[at] == 0) & (offsets[at] == 0)
-    following = at + HEAD_BYTES
-    blank &= following < count
-    blank[blank] = offsets[following[blank]] != 1
-    return blank
+    following = at + HEAD_BYTES + lengths[at].astype(np.int64)
+    seen = following < count
+    said, then = offsets[at[seen]].astype(np.int64), offsets[following[seen]]
+    blank = (lengths[at[seen]] == 0) & (said == 0)
+    hopeless = np.zeros(len(at), np.bool_)
+    hopeless[seen] = np.where(blank, then != 1, (said != base) & (then != said + 1) & (then != base))
+    return hopeless
 
 
 class RustLogFormat:

@@ -176,10 +176,9 @@ class Appender:
         #: (offset, segment, position): the end of the last whole append; of what is synced, whole or not; of what is
         #: both.
         self._written = self._synced = self._durable_tail = self._tail()
-        if self.visible.before is None:  # readers see every whole batch already
-            self._show(self._written[0])
-        else:
-            segments.visible_offset = min(self.visible.before[0], self._written[0])
+        # Nothing is published yet: `take_over` does, when it is known in which epoch.
+        known = self.visible.before
+        segments.visible_offset = self._written[0] if known is None else min(known[0], self._written[0])
         if isinstance(self._policy, Interval):
             background.every(self._policy.ms / 1000, self._sync_in_time)
         background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
@@ -706,7 +705,7 @@ class Appender:
             self.begin_epoch(self.segments.epochs)
         else:
             self.save(clean=False)
-        if self.visible.before is None:
+        if self.visible.before is None:  # readers see every whole batch already; what is placed from now on they do not
             self._show(self._written[0])
 
     def claim(self, size_bytes: int) -> None:

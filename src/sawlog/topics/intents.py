@@ -9,7 +9,7 @@ what is in the logs already; and sees to it that there is room for all of it, so
 3. writes the *intent*: which bytes of which staged file go to which partition at which offset. It is renamed into
    place: this is the commit point. Before it nothing has happened; after it everything has, sooner or later;
 4. appends the batches, and syncs the logs;
-5. removes the intent (if the transaction has a name, after the note that this number is done is written), then lets
+5. removes the intent (or, if the transaction has a name, renames it to the note that this number is done), then lets
    everybody see the records, in all partitions (`Log.appending`): what may still be taken back is never visible. Then
    the staged files go.
 
@@ -21,7 +21,7 @@ staging/
   <id>.intent            committed, not completed
   <id>.applied.<n>       the n-th part of the intent is in its log, durably
   =<name>.name           locked while a transaction of that name commits
-  =<name>.committed      the last intent of that name, without its batches
+  =<name>.committed      the last intent of that name
 ```
 
 **Rolling forward.** A process that dies between 3 and 5 leaves the intent. Whoever gets the lock of one of its
@@ -145,8 +145,6 @@ class Intent:
     sequence: int | None = None
     #: Batches that are in no file.
     data: bytes = b""
-    #: Of a note: when it was written; 0 if that is not known.
-    time_ms: int = 0
 
     @property
     def file(self) -> str:
@@ -171,7 +169,6 @@ class Intent:
                 for part in self.parts
             ],
             "data": b64encode(self.data).decode(),
-            "time_ms": self.time_ms,
         }
 
     @classmethod
@@ -198,7 +195,6 @@ class Intent:
                 fields["name"],
                 fields["sequence"],
                 b64decode(fields["data"]),
-                _count(fields.get("time_ms", 0)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile(f"{path} is no intent: {error}") from error
@@ -578,8 +574,7 @@ class Intents:
             note = _named(intent.name, _COMMITTED)
             known = self._load(note)
             if self.staging.exists(intent.file) and (known is None or _sequence(known) < _sequence(intent)):
-                # Without the batches: they are in the logs, and would outlive their topics here.
-                self._store(note, replace(intent, data=b"", time_ms=int(time.time() * 1000)).fields())
+                self.staging.rename(intent.file, note)
         self.staging.remove(intent.file)
         self.staging.sync()
 
