@@ -288,6 +288,7 @@ def _write(bench: Bench) -> list[Row]:
 
         def to_topic(source: Any = source, target: Path = target) -> None:
             writer = source.write.format("sawlog").mode("append").option("path", str(target / "store"))
+            writer = writer.option("createStore", "true")
             writer.option("topic", "copy").option("partitions", "4").option("compression", "zstd").save()
 
         def to_parquet(source: Any = source, target: Path = target) -> None:

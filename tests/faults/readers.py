@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from sawlog.config import LogConfig
 from sawlog.errors import PositionLost, SawlogError, TransactionAborted, TransactionError
 from sawlog.log import log as log_module
-from sawlog.log import slices
+from sawlog.log import shared, slices
 from sawlog.log.log import Log
 from sawlog.log.names import CHECKPOINT, LEADER_EPOCHS
 from sawlog.testing import FaultyStorage, Workload
@@ -160,12 +160,13 @@ def _small() -> Iterator[None]:
     """Tables in several groups, the log of the groups in small segments, nobody waits in vain, and nothing depends on
     the time: it passes while the work stands still, and all that it is crashed for happens."""
     changed: list[tuple[Any, str, Any]] = [
-        (groups, "_CONFIG", LogConfig(segment_bytes=900, checkpoint_interval_ms=3_600_000)),
+        (groups, "_CONFIG", LogConfig(segment_bytes=900)),
         (groups, "_SEGMENTS", 2),
         (log_module, "_TABLE_BYTES", 200),
         (log_module, "BATCH_BYTES", 150),
         (consumer_module, "_DOUBT_S", 0.0),
         (consumer_module, "_TOPICS_S", 1e9),
+        (shared, "_CHECKPOINT_S", 1e9),
         (slices, "_DOUBT_S", 0.0),
     ]
     before = [getattr(module, name) for module, name, _ in changed]

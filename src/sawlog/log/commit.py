@@ -35,8 +35,9 @@ class GroupCommit:
         self.durable_offset = durable_offset
         #: Told of every new `durable_offset`, under the mutex: one after the other, and the last one is true.
         self._moved = moved
-        #: How often the log was cut, now and when the leader began.
-        self._retreats = self._led_at = 0
+        #: How often the log was cut; and, by the gate of whoever leads, how often when it began.
+        self._retreats = 0
+        self._led_at: dict[threading.Lock, int] = {}
         self.failure: BaseException | None = None
         self._mutex = forkable(threading.Lock())
         #: Who syncs now, or has been woken up to: its gate stands for it.
@@ -74,7 +75,9 @@ class GroupCommit:
                 return True
             self._waiting.append((offset, gate))
         gate.acquire()
-        self._leader_thread = get_ident() if self._leader is gate else self._leader_thread
+        with self._mutex:
+            if self._leader is gate:
+                self._leader_thread = get_ident()
         if self.durable_offset >= offset:
             self._leave(gate)  # we may have been chosen to lead, and served by somebody else before we woke up
             return False
@@ -94,7 +97,7 @@ class GroupCommit:
             ) from self.failure
 
     def _lead(self, gate: threading.Lock) -> None:
-        self._led_at = self._retreats
+        self._led_at[gate] = self._retreats
         try:
             reached = self._sync()
         except (SawlogError, OSError) as error:  # not an exception of a signal handler: then nothing has failed
@@ -106,7 +109,7 @@ class GroupCommit:
         """Wake up those who are served, and one more to lead, if there are more. What was reached counts unless the log
         was cut since."""
         with self._mutex:
-            if reached > self.durable_offset and self._led_at == self._retreats:
+            if self._led_at.pop(gate, -1) == self._retreats and reached > self.durable_offset:
                 self._move(reached)
             if self._leader is not gate:
                 return  # a torn write elsewhere has ended writing meanwhile, and woken up everyone
