@@ -467,8 +467,8 @@ _SHOWING = (
         "whoever was syncing while the log was cut announces the end before the cut",
         (
             "sawlog.log.commit:GroupCommit._pass_on",
-            " == self._retreats:",
-            " <= self._retreats:",
+            " == self._retreats and",
+            " <= self._retreats and",
         ),
         by="threads",
     ),
