@@ -87,7 +87,7 @@ _WRITING = (
         "taken back, but not durably",
         "an append that failed is cut off, and a power cut brings it back (ours, once)",
         (f"{_APPEND}.undo", "self.sync_held()", "pass"),
-        by="errors",
+        by="storage",
     ),
     _mutant(
         "stream not taken back",

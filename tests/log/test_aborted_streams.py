@@ -35,3 +35,34 @@ def test_a_power_cut_brings_nothing_of_it_back(mode: Any, closes: bool, durabili
             assert not again.recovery.corruption, str(again.recovery)
             assert [record.value for record in again] == [b"acknowledged"]
             assert again.verify()
+
+
+class Stop(BaseException):
+    """An interrupt."""
+
+
+@pytest.mark.parametrize("mode", ["prefix", "tear", "reorder", "keep"])
+def test_an_append_that_was_interrupted_after_its_write_is_not_back_after_a_power_cut(mode: Any) -> None:
+    for seed in range(30):
+        disk = FaultyStorage(seed=seed)
+        log = Log.open(disk.plain)
+        log.append(b"acknowledged")
+        opened = log.segment_set.active._open
+        assert opened is not None
+        inner = opened.storage
+
+        class Interrupted:
+            """The bytes are written, and the caller never hears of it."""
+
+            def __getattr__(self, name: str, inner: Any = inner) -> Any:
+                return getattr(inner, name)
+
+            def append(self, data: bytes, inner: Any = inner) -> int:
+                inner.append(data)
+                raise Stop
+
+        opened.storage = Interrupted()  # type: ignore[assignment]
+        with pytest.raises(Stop):
+            log.append(b"the caller was told that this failed")
+        with Log.open(disk.crash(mode, seed=seed).plain) as again:
+            assert [record.value for record in again] == [b"acknowledged"]

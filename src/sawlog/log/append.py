@@ -397,6 +397,11 @@ class Appender:
         """The end of the last whole append."""
         return self._written[0]
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether everything that had to be done before others may write is done."""
+        return self._began
+
     def check_sizes(self, rows: Rows) -> None:
         """Raise unless each of these batches fits into a segment."""
         largest = int(rows[:, SIZE].max())

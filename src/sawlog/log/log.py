@@ -162,6 +162,7 @@ class Log:
             raise InvalidConfig(f'mode must be "w", "r" or "a", not {mode!r}')
         with ExitStack() as undo:
             directory = _directory(path, undo, create=True)
+            _refuse_store(directory)
             appender, report = cls._lock(directory, config)
             undo.pop_all()
         made = cls(directory, config, appender.segments, appender, report, (topic, partition))
@@ -197,6 +198,7 @@ class Log:
         config = LogConfig() if config is None else config
         with ExitStack() as undo:
             directory = _directory(path, undo, create=True)
+            _refuse_store(directory)
             if not any(segment_base(name) is not None for name in directory.names()):
                 start, epochs = config.initial_offset, Epochs()
                 directory.create(file_name(start)).close()
@@ -211,6 +213,7 @@ class Log:
                 directory = _directory(path, undo, create=False)
             except OSError as error:
                 raise LogNotFound(errno.ENOENT, f"there is no log in {path}: {error}") from error
+            _refuse_store(directory)
             segments = FollowedSet(directory, config)
             if not segments.all:
                 raise LogNotFound(errno.ENOENT, f"there is no log in {directory.path}: it holds no segment")
@@ -414,6 +417,8 @@ class Log:
     def durable_offset(self) -> int:
         """Every record below this survives a power cut. For a reader: as far as the writer has noted it."""
         appender = self._appender
+        if appender is not None and not appender.has_begun:  # what was promised is being placed: nothing is shown yet
+            return min(appender.commit.durable_offset, self._segments.visible_offset)
         if appender is not None:
             return self._checked_ends(appender)[0]
         try:
@@ -851,19 +856,22 @@ class Log:
 
 
 def _directory(path: str | PathLike[str] | Directory, undo: ExitStack, *, create: bool) -> Directory:
-    """The directory to work in; one that is made here is closed by `undo`. Not that of a store: a log in there would be
-    found by nobody."""
+    """The directory to work in; one that is made here is closed by `undo`."""
     if isinstance(path, (str, PathLike)):
         made: Directory = FileDirectory(path, create=create)
         undo.callback(made.close)
     else:
         made = path
+    return made
+
+
+def _refuse_store(made: Directory) -> None:
+    """A log in the directory of a store would be found by nobody."""
     if made.exists(STORE):
         raise InvalidConfig(
             f"{made.path} is a store of topics, not a log: use sawlog.open({made.path!r}), or open one partition of it "
             f"({made.path}/topics/TOPIC/partition-0)"
         )
-    return made
 
 
 def _checked_offset(offset: object) -> int:
