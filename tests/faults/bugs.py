@@ -396,7 +396,7 @@ _SHOWING = (
     _mutant(
         "publish half an intent",
         "each part of a transaction is shown when it is placed, while all of it may still be taken back",
-        ("sawlog.topics.intents:_enter", "held.enter_context(log.appending())", "held.enter_context(log.hold())"),
+        (f"{_INTENTS}._place_all", "appends.enter_context(log.appending())", "pass"),
         by="readers",
     ),
     _mutant(

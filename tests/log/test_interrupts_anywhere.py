@@ -21,6 +21,8 @@ from sawlog import Log, LogConfig, Producer
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyStorage
 
+#: What is collected meanwhile may be interrupted as well.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 SOURCE = sawlog.__file__.rpartition("/")[0]
 
 

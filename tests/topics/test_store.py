@@ -115,7 +115,7 @@ def test_a_store_of_another_format_is_refused(place: StorePlace) -> None:
 
 def test_a_damaged_store_file_is_not_believed(place: StorePlace) -> None:
     place.open().close()
-    place.raw().replace("sawlog.json", place.raw().read("sawlog.json").replace(b"1", b"2", 1))
+    place.raw().replace("sawlog.json", place.raw().read("sawlog.json").replace(b"2", b"1", 1))
     with pytest.raises(CorruptFile, match=r"sawlog\.json"):
         place.open()
 

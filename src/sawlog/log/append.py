@@ -398,6 +398,11 @@ class Appender:
         return self._written[0]
 
     @property
+    def is_between_appends(self) -> bool:
+        """Whether all that counts is visible, as far as the calling thread is concerned."""
+        return self._shows_written and self._began and not self.lock._is_owned()  # type: ignore[attr-defined]
+
+    @property
     def has_begun(self) -> bool:
         """Whether everything that had to be done before others may write is done."""
         return self._began

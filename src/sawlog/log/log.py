@@ -397,7 +397,11 @@ class Log:
     @property
     def next_offset(self) -> int:
         """The offset that the next record will get. For a log that only reads: `visible_offset`."""
-        return self.visible_offset if self._appender is None else self._segments.next_offset
+        appender = self._appender
+        if appender is None:
+            return self.visible_offset
+        # Where what is written is visible, an append that another thread is in the middle of does not count yet.
+        return self._segments.visible_offset if appender.is_between_appends else self._segments.next_offset
 
     @property
     def written_offset(self) -> int:

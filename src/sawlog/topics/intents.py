@@ -9,9 +9,9 @@ what is in the logs already; and sees to it that there is room for all of it, so
 3. writes the *intent*: which bytes of which staged file go to which partition at which offset. It is renamed into
    place: this is the commit point. Before it nothing has happened; after it everything has, sooner or later;
 4. appends the batches, and syncs the logs;
-5. removes the intent (or, if the transaction has a name, renames it to the note that this number is done), then lets
-   everybody see the records, in all partitions (`Log.appending`): what may still be taken back is never visible. Then
-   the staged files go.
+5. lets everybody see the records, in all partitions (`Log.appending`): what may still be taken back is never visible.
+   Then it removes the intent (or, if the transaction has a name, renames it to the note that this number is done), then
+   the staged files.
 
 ```
 staging/
@@ -449,8 +449,11 @@ class Intents:
                 log.claim(sum(piece.size_bytes for piece in part.pieces) + _MARGIN_BYTES)
             self._store(intent.file, intent.fields())
             written = True
-            for part, log in zip(intent.parts, logs, strict=True):
-                self._place(intent, part, log)
+            with ExitStack() as appends:  # what is placed is shown when all of it is
+                for log in logs:
+                    appends.enter_context(log.appending())
+                for part, log in zip(intent.parts, logs, strict=True):
+                    self._place(intent, part, log)
         except BaseException as error:
             self._take_back(intent, logs, error, written=written)
             if not isinstance(error, Exception):
@@ -676,10 +679,10 @@ def _one_each(parts: Iterable[Part]) -> list[Part]:
 
 
 def _enter(held: ExitStack, log: Log, deadline: float) -> None:
-    """Hold a log still, waiting for its lock if another process has it. What is placed in it counts at the end."""
+    """Hold a log still, waiting for its lock if another process has it."""
     while True:
         try:
-            held.enter_context(log.appending())
+            held.enter_context(log.hold())
             return
         except DirectoryLocked:
             if time.monotonic() > deadline:
