@@ -8,7 +8,7 @@ whole append.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,7 +42,8 @@ class LogPromise:
     #: Records that are superseded may be gone; and tombstones, with all that they delete.
     compacted: bool = False
     forgotten: bool = False
-    #: What compaction has taken already: what superseded it may be truncated since.
+    #: Offsets without a record: never given to one, or taken by compaction already; what superseded such a record may
+    #: be truncated since.
     absent: set[int] = field(default_factory=set)
     #: What an idempotent producer sent last: as whom, what, and where it is.
     produced: tuple[Producer, list[tuple[Any, ...]], range] | None = None
@@ -64,17 +65,25 @@ class LogPromise:
         """A crash may keep the first ones of these."""
         self.send(rows, range(self.end + 1, self.end + len(rows)))
 
+    def send_at(self, rows: Mapping[int, Row], end: int) -> None:
+        """These are about to be placed at their offsets; those between them, up to `end`, never get a record. A crash
+        may keep the first ones."""
+        self.rows.update(rows)
+        self.absent.update(at for at in range(self.end, end) if at not in rows)
+        self.ends.update(range(self.end + 1, end + 1))
+
     def acknowledge(self, log: Log, placed: range) -> None:
         """The log says that they are stored there."""
         assert placed.start == self.end, f"offset {placed.start} was given, {self.end} was next"
         self.end = placed.stop
-        assert self.end - 1 in self.rows
+        assert self.end - 1 in self.rows or self.end - 1 in self.absent
         self.note(log)
 
     def refuse(self) -> None:
         """The append failed, and the log goes on: what it brought will never be there."""
         self.rows = {at: row for at, row in self.rows.items() if at < self.end}
         self.ends = {at for at in self.ends if at <= self.end}
+        self.absent = {at for at in self.absent if at < self.end}
 
     def note(self, log: Log) -> None:
         """Everything that is durable now stays. Under "always", that is everything."""

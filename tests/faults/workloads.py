@@ -28,7 +28,21 @@ from sawlog.log.names import CHECKPOINT, LEADER_EPOCHS, VISIBLE
 from sawlog.storage import Directory, open_published
 from sawlog.testing import Fault, FaultyStorage, Workload
 
+from .disturbed import (
+    aborted_stream,
+    aborted_stream_async,
+    append_within_upkeep,
+    given,
+    hand_back,
+    interrupted_append,
+    interrupted_producer,
+    interrupted_writer,
+    tick_within,
+    upkeep_within_append,
+)
+from .offsets import advance, append_kept
 from .promises import LogPromise, Row
+from .thresholds import chosen, small
 
 #: Long ago, so that all is expired when that is asked for.
 OLD_MS = 1_000_000_000_000
@@ -55,12 +69,22 @@ class LogWorkload(Workload):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.promise = LogPromise()
+        #: The sizes of the engine that are other than usual.
+        self.sizes = chosen(seed)
+        #: What it runs on, if that is a simulated disk.
+        self.disk: FaultyStorage | None = None
         self._sent = 0
 
     def copy(self, promise: LogPromise) -> LogPromise:
         return promise.copy()
 
     def work(self, disk: FaultyStorage) -> None:
+        self.disk = disk
+        with small(self.sizes):
+            self.run(disk)
+
+    def run(self, disk: FaultyStorage) -> None:
+        """The plan."""
         log = Log.open(disk.plain, self.config)
         for name in self.plan:
             log = self.do(name, log, self.promise, disk.plain)
@@ -71,13 +95,28 @@ class LogWorkload(Workload):
     def do(self, name: str, log: Log, promise: LogPromise, directory: Directory) -> Log:
         """One operation; the log to go on with."""
         if name == "any":
-            name = self.random.choice(list(OPERATIONS))
+            name = self.random.choice([*OPERATIONS, *DISTURBED])
         if name == "reopen":
             log.close()
             promise.durable = promise.end
             return Log.open(directory, self.config)
-        OPERATIONS[name](self, log, promise)
+        log = self.act(name, log, promise)
         self._check_interval(log, promise)
+        return log
+
+    def act(self, name: str, log: Log, promise: LogPromise) -> Log:
+        """One operation, also in the middle of another one; the log to go on with."""
+        return (OPERATIONS.get(name) or DISTURBED[name])(self, log, promise) or log
+
+    def reopened(self, log: Log, promise: LogPromise) -> Log:
+        """After the log has failed: what was acknowledged is there, and what was on its way may be."""
+        with suppress(SawlogError):
+            log.close()
+        log = Log.open(log._directory, self.config)
+        assert log.recovery, f"corruption was reported: {log.recovery}"
+        found = list(log.scan())
+        promise.check(found, log.lowest_offset, log.next_offset)
+        promise.take_over(found, log)
         return log
 
     def _check_interval(self, log: Log, promise: LogPromise) -> None:
@@ -103,6 +142,11 @@ class LogWorkload(Workload):
     # --- after a crash
 
     def recover(self, disk: FaultyStorage, promise: LogPromise, *, power_cut: bool) -> None:
+        with small(self.sizes):
+            self.check(disk, promise, power_cut=power_cut)
+
+    def check(self, disk: FaultyStorage, promise: LogPromise, *, power_cut: bool) -> None:
+        """Recover, look, and go on."""
         if power_cut:
             promise.end = promise.durable  # also if the process of whoever opens it next dies before it has
         chance = random.Random(disk.seed)
@@ -116,9 +160,11 @@ class LogWorkload(Workload):
             # What was placed and not shown is there for the writer, and was not for the reader: it saw what it was
             # told.
             reached = end if told is None else told
-            assert reached <= end, f"readers were told that the log ends at {told}, and it ends at {end}"
+            # Or who opened it has finished a truncation.
+            assert reached <= end or end == promise.cutting, f"readers were told {told}, and the log ends at {end}"
             assert seen_ends == [lowest, reached], f"a reader saw {seen_ends}, and was told {told} of {lowest} to {end}"
-            assert seen[3] == [record for record in found if record.offset < reached], "a reader saw something else"
+            both = [record for record in seen[3] if record.offset < end]
+            assert both == [record for record in found if record.offset < reached], "a reader saw something else"
         verified = log.verify()
         assert verified, str(verified)
         self._send_again(log, promise)
@@ -131,9 +177,11 @@ class LogWorkload(Workload):
     def _send_again(log: Log, promise: LogPromise) -> None:
         """What an idempotent producer sent last, and is there, is recognised."""
         if promise.produced is not None:
-            producer, given, placed = promise.produced
+            producer, records, placed = promise.produced
             if log.lowest_offset <= placed.start and placed.stop <= log.next_offset and not promise.compacted:
-                assert log.append_many(given, producer=producer) == placed, "a batch that was sent twice is there twice"
+                assert log.append_many(records, producer=producer) == placed, (
+                    "a batch that was sent twice is there twice"
+                )
 
     def _read(self, disk: FaultyStorage, promise: LogPromise) -> tuple[int | None, int, int, list[Record]] | None:
         """What the next process sees before there is a writer again: the end that it is told, and what it finds."""
@@ -172,6 +220,7 @@ class LogWorkload(Workload):
     def _go_on(self, log: Log, promise: LogPromise, disk: FaultyStorage, chance: random.Random) -> None:
         """Some more, as another process would do it."""
         other = type(self)(disk.seed)
+        other.disk = disk
         other._sent = 1000 + self._sent
         for name in chance.sample(AFTERWARDS, chance.choice((1, 1, 2))):
             log = other.do(name, log, promise, disk.plain)
@@ -202,33 +251,27 @@ def _size(row: Row) -> int:
     return len(key or b"") + len(value or b"") + sum(len(name) + len(each or b"") for name, each in headers)
 
 
-def _given(row: Row) -> tuple[Any, ...]:
-    """As `append` takes it."""
-    key, value, timestamp, headers = row
-    return value, key, headers, timestamp
-
-
 # --- the operations
 
 
 def append(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     rows = run.rows()
     promise.send(rows)
-    offset = log.append(*_given(rows[0]))
+    offset = log.append(*given(rows[0]))
     promise.acknowledge(log, range(offset, offset + 1))
 
 
 def append_expecting(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     rows = run.rows()
     promise.send(rows)
-    offset = log.append(*_given(rows[0]), expect_offset=promise.end)
+    offset = log.append(*given(rows[0]), expect_offset=promise.end)
     promise.acknowledge(log, range(offset, offset + 1))
 
 
 def append_many(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     rows = run.rows(run.random.randrange(2, 6), 40)
     promise.send(rows)
-    promise.acknowledge(log, log.append_many([_given(row) for row in rows]))
+    promise.acknowledge(log, log.append_many([given(row) for row in rows]))
 
 
 def append_arrow(run: LogWorkload, log: Log, promise: LogPromise) -> None:
@@ -247,7 +290,7 @@ def append_arrow(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 def append_batches(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     rows = run.rows(6, 330)
     promise.send_loosely(rows)
-    raw = b"".join(encode([_given(row)]) for row in rows)
+    raw = b"".join(encode([given(row)]) for row in rows)
     promise.acknowledge(log, log.append_batches(raw))
 
 
@@ -276,7 +319,7 @@ def append_async(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     promise.send_loosely(rows)
 
     async def all_of_them() -> list[int]:
-        return await asyncio.gather(*(log.append_async(*_given(row)) for row in rows))
+        return await asyncio.gather(*(log.append_async(*given(row)) for row in rows))
 
     placed = asyncio.run(all_of_them())
     assert placed == list(range(promise.end, promise.end + len(rows)))
@@ -288,19 +331,19 @@ def writer(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     promise.send_loosely(rows)
     with log.writer(batch_bytes=400) as made:
         for row in rows:
-            made.append(*_given(row))
+            made.append(*given(row))
     promise.acknowledge(log, range(promise.end, promise.end + len(rows)))
 
 
 def produce(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """An idempotent producer sends a batch, and sends it again."""
     rows = run.rows(2, 60)
-    given, producer = [_given(row) for row in rows], Producer(promise.end + 1, 0, 0)
+    records, producer = [given(row) for row in rows], Producer(promise.end + 1, 0, 0)
     promise.send(rows)
-    placed = log.append_many(given, producer=producer)
+    placed = log.append_many(records, producer=producer)
     promise.acknowledge(log, placed)
-    promise.produced = producer, given, placed
-    assert log.append_many(given, producer=producer) == placed, "a batch that was sent twice is there twice"
+    promise.produced = producer, records, placed
+    assert log.append_many(records, producer=producer) == placed, "a batch that was sent twice is there twice"
 
 
 def sync(run: LogWorkload, log: Log, promise: LogPromise) -> None:
@@ -311,7 +354,8 @@ def sync(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 def tick(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """The background's turn comes: what an interval syncs, and the watermark."""
-    appender = log._appender
+    with log.hold():
+        appender = log._appender
     assert appender is not None
     if isinstance(log.config.durability, Interval):
         appender._sync_in_time()
@@ -347,9 +391,19 @@ def trim_all(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 
 def expire(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    promise.begin_trim(promise.end)
+    promise.begin_trim(_expired(log, promise))
     log.remove_expired(1)
     promise.end_trim(log)
+
+
+def _expired(log: Log, promise: LogPromise) -> int:
+    """Where the log will start if all that is old goes: everything, but a segment without a time, and what follows."""
+    offset = promise.start
+    for segment in log.segment_set.all:
+        if segment.size and segment.newest_timestamp() < 0:
+            break
+        offset = max(offset, segment.next_offset)
+    return offset
 
 
 def _retained(log: Log, promise: LogPromise) -> int:
@@ -372,7 +426,7 @@ def delete(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """Tombstones for some keys."""
     rows: list[Row] = [(b"k%d" % run.random.randrange(run.keys), None, OLD_MS, ())]
     promise.send(rows)
-    offset = log.append(*_given(rows[0]))
+    offset = log.append(*given(rows[0]))
     promise.acknowledge(log, range(offset, offset + 1))
 
 
@@ -423,7 +477,8 @@ def fill(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     append_many(run, log, promise)
 
 
-Operation = Callable[[LogWorkload, Log, LogPromise], None]
+#: Gives the log to go on with, if that is another one.
+Operation = Callable[[LogWorkload, Log, LogPromise], Log | None]
 
 #: By name; all of these can follow each other.
 OPERATIONS: dict[str, Operation] = {
@@ -456,6 +511,23 @@ OPERATIONS: dict[str, Operation] = {
         scrub,
         upkeep,
         fill,
+        append_kept,
+        advance,
+        aborted_stream,
+        aborted_stream_async,
+    )
+}
+#: By name; these need a simulated disk, or change what the log is opened with.
+DISTURBED: dict[str, Operation] = {
+    each.__name__: each
+    for each in (
+        interrupted_append,
+        interrupted_producer,
+        interrupted_writer,
+        tick_within,
+        append_within_upkeep,
+        upkeep_within_append,
+        hand_back,
     )
 }
 
@@ -480,6 +552,38 @@ _PLANS: dict[str, tuple[Sequence[str], dict[str, Any], bool]] = {
     "recompression": (("fill", "fill", "seal", "recompress", "append"), {"compression": "lz4"}, False),
     "scrubbing": (("fill", "scrub", "append", "scrub"), {}, True),
     "upkeeping": (("fill", "fill", "fill", "upkeep", "append", "upkeep"), {"retention_bytes": 2500}, True),
+    "keeping": (
+        ("append_kept", "append", "append_kept", "seal", "truncate", "append_kept", "trim", "append_kept"),
+        {},
+        False,
+    ),
+    "advancing": (
+        ("advance", "append", "advance", "append_kept", "truncate", "trim_all", "advance", "append"),
+        {},
+        True,
+    ),
+    "aborting": (
+        ("append", "aborted_stream", "aborted_stream_async", "append", "aborted_stream", "seal", "aborted_stream"),
+        {},
+        False,
+    ),
+    "interrupted": (("append", *["interrupted_append"] * 5, "append"), {}, False),
+    "interrupted_twice": (
+        ("interrupted_producer", "interrupted_writer", "seal", "interrupted_writer", "interrupted_producer"),
+        {},
+        True,
+    ),
+    "ticking": (("append", *["tick_within"] * 6), {}, False),
+    "beside_upkeep": (
+        ("fill", "fill", "append_within_upkeep", "upkeep_within_append", "fill", "append_within_upkeep"),
+        {},
+        False,
+    ),
+    "handing_back": (
+        ("append", "hand_back", "append_many", "hand_back", "hand_back", "truncate", "append", "hand_back"),
+        {},
+        False,
+    ),
     "mixed": (("fill", *["any"] * 8), {}, False),
     "mixed_and_closed": (("any", *["any"] * 8), {"max_mapped_segments": 1}, True),
 }
@@ -503,16 +607,16 @@ class removal(LogWorkload):
 
     plan = ("fill",)
 
-    def work(self, disk: FaultyStorage) -> None:
+    def run(self, disk: FaultyStorage) -> None:
         log = Log.open(disk.plain, self.config)
         self.do("fill", log, self.promise, disk.plain)
         self.promise.removed = True
         log.remove()
         assert disk.content() == {}
 
-    def recover(self, disk: FaultyStorage, promise: LogPromise, *, power_cut: bool) -> None:
+    def check(self, disk: FaultyStorage, promise: LogPromise, *, power_cut: bool) -> None:
         if not promise.removed:
-            super().recover(disk, promise, power_cut=power_cut)
+            super().check(disk, promise, power_cut=power_cut)
             return
         for _ in range(2):
             with Log.open(disk.plain, self.config) as log:
@@ -526,7 +630,7 @@ class _Failing(LogWorkload):
 
     plan = ("fill", *["any"] * 7)
 
-    def work(self, disk: FaultyStorage) -> None:
+    def run(self, disk: FaultyStorage) -> None:
         self._break(disk)
         log = self._open(disk)
         for name in self.plan:

@@ -17,6 +17,7 @@ from itertools import product
 import pytest
 
 from sawlog import CorruptBatch, Log
+from sawlog.batch import kernel
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.epochs import Epochs
 from sawlog.log.recovery import DECISIONS, Action, Where
@@ -115,6 +116,22 @@ def epochs(place: Place, closed: bool) -> set[int]:
     return set()
 
 
+def truncation(place: Place, closed: bool) -> set[int]:
+    """It was to begin another epoch behind the thirteen records, and one more is there. If the checkpoint says that the
+    log was closed since, that cannot be: then nothing is cut."""
+    start = 10 if closed else 13
+    if not closed:
+        last = place.batches(10)[2]
+        more = bytearray(place.files()[named(10)][last.position :])
+        kernel.patch_place(more, 0, 13, 0)
+        place.extend(named(10), bytes(more))
+    begun = Epochs().begun(1, start)
+    place.write("leader-epoch-checkpoint", begun.encode())
+    position = 0 if closed else place.batches(10)[3].position
+    place.write("checkpoint", Checkpoint(closed, start, 10, position, 0, 1, begun.crc).encode())
+    return set()
+
+
 def swap(place: Place, closed: bool) -> set[int]:
     """The first two segments were being replaced by one; the second is gone already, and the index of the first."""
     files = place.files()
@@ -153,6 +170,7 @@ DAMAGE: dict[Where, Callable[[Place, bool], set[int]]] = {
     Where.CHECKPOINT: checkpoint,
     Where.PRODUCERS: producers,
     Where.EPOCHS: epochs,
+    Where.TRUNCATION: truncation,
     Where.SWAP: swap,
     Where.DAMAGED_SWAP: damaged_swap,
     Where.LEFTOVER: leftover,
@@ -261,6 +279,11 @@ def finish(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> No
         assert place.bases() == [0, 10]
         assert after[named(0)] == before[SWAPPED + ".swap"]
         assert {SWAPPED + ".swap", named(5, INDEX), named(5, TIME_INDEX)}.isdisjoint(after)
+        return
+    if where is Where.TRUNCATION:
+        assert before[named(10)].startswith(after[named(10)])
+        assert len(place.batches(10)) == 3
+        assert log.leader_epochs == ((0, 0), (log.leader_epoch, 13))
         return
     assert before[named(5)].startswith(after[named(5)])
     assert len(place.batches(5)) == 5

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sawlog import Log, LogConfig, Record
-from sawlog.log import recovery, truncation
+from sawlog.log import cutting, recovery
 from sawlog.testing import FaultyStorage
 from sawlog.testing.device import Step
 
@@ -26,7 +26,7 @@ def test_records_below_the_cut_survive_a_crash_at_every_change(
     monkeypatch: pytest.MonkeyPatch, small_bytes: int, copy_bytes: int, offset: int
 ) -> None:
     monkeypatch.setattr(recovery, "SMALL_BYTES", small_bytes)
-    for module in (recovery, truncation):
+    for module in (recovery, cutting):
         monkeypatch.setattr(module, "_COPY_BYTES", copy_bytes)
     disk = FaultyStorage(seed=offset)
     log = Log.open(disk.plain, CONFIG)
@@ -45,11 +45,24 @@ def test_records_below_the_cut_survive_a_crash_at_every_change(
     log.truncate(offset)
     disk.watch = None
     assert len(crashed) > 20
+    ends = set()
     for where, found in crashed:
+        seen, epoch = seen_by_a_reader(found)
         again = Log.open(found.plain, CONFIG)
         there = rows(list(again.scan()))
-        assert there[: len(kept)] == kept, where
-        assert there in (kept, whole) or there == whole[: len(there)], where
+        assert there in (kept, whole), where
+        assert seen in (offset, 30), where
+        assert seen == 30 or there == kept, f"{where}: a reader was kept from what is still there"
+        assert again.epoch_end(epoch) == len(there), f"{where}: who has read {seen} in epoch {epoch} is not told"
+        ends.add(len(there))
         assert again.recovery, f"{where}: {again.recovery}"
         assert again.verify(), where
         again.append(b"on")
+    assert ends == {offset, 30}
+
+
+def seen_by_a_reader(disk: FaultyStorage) -> tuple[int, int]:
+    """Where the log ends for another process, and in which leader epoch."""
+    with Log.open(disk.plain, CONFIG, mode="r") as reader:
+        assert len(list(reader.scan())) == reader.next_offset
+        return reader.position()

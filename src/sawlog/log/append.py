@@ -137,6 +137,8 @@ class Appender:
         self._show_now = self.visible.show
         #: The leader epoch that batches get; `segments.epochs` has all of them.
         self.epoch = segments.epochs.current
+        #: Those that the checkpoint names.
+        self._noted = segments.epochs
         #: How many appends are under way that have not placed all of their parts. What `Log` does before anybody else
         #: may write (`on_lock`) is the first of them: `begin` ends it.
         self._open_appends = 1
@@ -645,33 +647,35 @@ class Appender:
             self.check_open()
             yield
 
-    @contextmanager
-    def retreating(self, offset: int, tail: tuple[int, int, int]) -> Iterator[None]:
-        """Before the log is cut at `offset`: let nobody read beyond that, and write down that no batch after (offset,
-        segment, position) counts as durable; if a batch is cut through, it is one of these. If that, or the block,
-        raises, everything is as it was, except that the watermark on disk is lower. The caller is `exclusive`."""
-        before = (
-            self._written,
-            self._synced,
-            self._durable_tail,
-            self.commit.durable_offset,
-            self.segments.visible_offset,
-        )
+    def retreat(self, offset: int, tail: tuple[int, int, int], epochs: Epochs) -> None:
+        """Before the log is cut at `offset`: write down that no batch after `tail` counts as durable (if a batch is cut
+        through, it is one of these), and the leader epochs from now on; then let nobody read beyond `offset`. If this
+        raises, everything is as it was, except that the watermark on disk may be lower; or the log has failed. The
+        caller is `exclusive`."""
+        before = self._durable_tail
+        self._durable_tail = min(tail, before)
         try:
-            self.commit.retreat(offset)
-            cut = (offset, *tail[1:])
-            self._written, self._synced = min(self._written, cut), min(self._synced, cut)
-            if self.segments.visible_offset > offset:
-                self.visible.show(offset, self.epoch)
-            if tail < self._durable_tail:
-                self._durable_tail = tail
+            if epochs != self._noted:
+                self._note(epochs)
+            elif tail < before:
                 self.save(clean=False)
-            yield
         except BaseException:
-            self._written, self._synced, self._durable_tail, durable, visible = before
-            self.commit.reached(durable)
-            self.visible.show(visible, self.epoch)
+            self._durable_tail = before
             raise
+        try:
+            self.epoch = epochs.current
+            self._hide(offset, (offset, *tail[1:]))
+            self.segments.epochs = epochs  # after that: a position beyond the cut is one of an earlier epoch
+        except BaseException as error:
+            self.commit.fail(error)  # only forward: the next one who opens the log finishes the cut
+            raise
+
+    def _hide(self, offset: int, cut: tuple[int, int, int]) -> None:
+        """Nothing from `offset` on is durable, visible or written."""
+        self.commit.retreat(offset)
+        self._written, self._synced = min(self._written, cut), min(self._synced, cut)
+        if self.segments.visible_offset > offset:
+            self.visible.show(offset, self.epoch)
 
     def adopt(self, segments: Iterable[Segment]) -> None:
         """Go on with another list of segments, all of it durable; the caller is `exclusive`."""
@@ -692,14 +696,35 @@ class Appender:
     def begin_epoch(self, epochs: Epochs) -> None:
         """From now on batches belong to the last of these epochs; it is written down, durably, before that. The caller
         holds the lock, or nobody else can have it."""
-        store_epochs(self.directory, epochs)
-        before, self.segments.epochs = self.segments.epochs, epochs
+        self._note(epochs)
+        self.segments.epochs, self.epoch = epochs, epochs.current
+
+    def _note(self, epochs: Epochs) -> None:
+        """Write these epochs down, durably: they count when the checkpoint names them. If it raises, those from before
+        do, or the log has failed."""
+        before = self._noted
         try:
+            store_epochs(self.directory, epochs)
+            self._noted = epochs
             self.save(clean=False)
-        except BaseException:
-            self.segments.epochs = before
+        except BaseException as error:
+            self._noted = before
+            self._note_again(error)
             raise
-        self.epoch = epochs.current
+
+    def _note_again(self, error: BaseException) -> None:
+        """Other epochs could not be written down: let the checkpoint name those that it named before."""
+        try:
+            found = checkpoint.load(self.directory)
+            if found is None or found.epochs_crc != self._noted.crc:
+                self.save(clean=False)
+        except BaseException:
+            self.commit.fail(error)
+            return
+        try:
+            store_epochs(self.directory, self._noted)
+        except StorageError as again:
+            self.checkpoint_error = again  # the list on disk is not the one that is named: it is made anew when needed
 
     def take_over(self, found: Recovered, *, clean: bool) -> None:
         """Go on after whoever wrote before. If the log was not closed cleanly, somebody may have read what it has lost:
@@ -748,9 +773,9 @@ class Appender:
         with self._saving:
             if self._ended:
                 return  # the background came late: the log is closed and marked so
+            epochs = self._noted  # before the watermark, which is lowered before they change: see `retreat`
             offset, segment, position = self._durable_tail
             start = self.segments.lowest_offset
-            epochs = self.segments.epochs
             made = Checkpoint(clean, offset, segment, position, start, epochs.current, epochs.crc)
             checkpoint.store(self.directory, made)
             self._saved = (offset, start)

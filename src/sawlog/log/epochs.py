@@ -182,11 +182,12 @@ def epoch_at(segments: Sequence[Segment], offset: int) -> int | None:
     return None
 
 
-def reconciled(epochs: Epochs, segments: Sequence[Segment]) -> Epochs:
-    """The same, unless the last one was to begin with a truncation which never came about: the batches there are of an
-    earlier epoch. Then as the batches say; but its number stays used."""
-    end, (last, start) = segments[-1].next_offset, epochs.entries[-1]
-    there = epoch_at(segments, start) if start < end else None
-    if there is None or there >= last:
-        return epochs
-    return epochs_of(segments)[0].begun(last, end)
+def unfinished_cut(epochs: Epochs, durable_offset: int, segments: Sequence[Segment]) -> int | None:
+    """Where a truncation was to cut the log that has been written down and not been finished: the last epoch begins
+    there, nothing from there on counts as durable, and the batch that is there is of an earlier epoch. None if there is
+    no such thing."""
+    last, start = epochs.entries[-1]
+    if not segments or not durable_offset <= start < segments[-1].next_offset:
+        return None
+    there = epoch_at(segments, start)
+    return start if there is not None and there < last else None

@@ -96,8 +96,8 @@ def _rename(log: Appender, base: int) -> None:
     """Let the only segment, which is empty, begin here."""
     directory, old = log.directory, log.segments.active
     with log.exclusive():
-        with log.retreating(base, (base, base, 0)):
-            pass  # a watermark that speaks of a later file would make its absence a loss
+        # A watermark that speaks of a later file would make its absence a loss.
+        log.retreat(base, (base, base, 0), log.segments.epochs)
         try:
             old.remove_index()
             directory.rename(old.name, file_name(base))

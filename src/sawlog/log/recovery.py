@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 
@@ -30,7 +30,8 @@ from ..errors import CorruptBatch, CorruptFile, InvalidConfig
 from ..storage import Directory, Storage
 from . import checkpoint
 from .checkpoint import Checkpoint
-from .epochs import Epochs, epochs_of, load_epochs, reconciled
+from .cutting import cut, cut_at, delete_above
+from .epochs import Epochs, epochs_of, load_epochs, store_epochs, unfinished_cut
 from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from .names import (
     CHECKPOINT,
@@ -70,6 +71,7 @@ class Where(Enum):
     CHECKPOINT = "the checkpoint is missing or damaged"
     PRODUCERS = "the producers' state is missing or damaged"
     EPOCHS = "the leader epochs are missing or damaged"
+    TRUNCATION = "records were being truncated"
     SWAP = "segments were being replaced by a rewritten one"
     DAMAGED_SWAP = "a rewritten segment is damaged, and what it was to replace is all there"
     LEFTOVER = "a temporary or deleted file"
@@ -108,6 +110,8 @@ DECISIONS: Mapping[tuple[Where, bool], Action] = {
     (Where.PRODUCERS, True): Action.REBUILD,
     (Where.EPOCHS, False): Action.REBUILD,
     (Where.EPOCHS, True): Action.REBUILD,
+    (Where.TRUNCATION, False): Action.FINISH,
+    (Where.TRUNCATION, True): Action.REPORT,
     (Where.SWAP, False): Action.FINISH,
     (Where.SWAP, True): Action.FINISH,
     (Where.DAMAGED_SWAP, False): Action.SET_ASIDE,
@@ -198,8 +202,8 @@ class _Recovery:
         self._check_initial_offset(bases)
         segments = self._segments(bases)
         lowest = self._trim(segments)
-        producers = self._producers(segments)
         epochs, in_order, stored = self._epochs(segments)
+        producers = self._producers(segments)
         self.report.duration_ms = (time.perf_counter() - began) * 1000
         return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored)
 
@@ -514,8 +518,7 @@ class _Recovery:
         if saved is not None and saved.leader_epoch is not None:
             known = Epochs() if found is None and saved.leader_epoch == 0 else found
             if known is not None and known.crc == saved.epochs_crc:
-                made = reconciled(known, segments)
-                return made, True, made == known
+                return self._cut(known, saved, segments)
             if found is None:
                 self._find(Where.EPOCHS, f"{LEADER_EPOCHS} is missing, and the log is in epoch {saved.leader_epoch}")
         rebuilt, in_order = epochs_of(segments)
@@ -524,6 +527,30 @@ class _Recovery:
         if last > rebuilt.current:
             rebuilt = rebuilt.begun(last, segments[-1].next_offset)
         return rebuilt, in_order, rebuilt == (Epochs() if found is None else found)
+
+    def _cut(self, epochs: Epochs, saved: Checkpoint, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
+        """Finish a truncation that was interrupted, if there was one. What it was to drop may be damaged so that the
+        cut cannot be made: then all of it stays, and the epoch begins behind it."""
+        offset = unfinished_cut(epochs, saved.durable_offset, segments)
+        if offset is None:
+            return epochs, True, True
+        detail = f"from offset {offset} on"
+        at = max(number for number, segment in enumerate(segments) if segment.base_offset <= offset)
+        try:
+            point = cut_at(segments[at], offset, self.config)
+        except CorruptBatch as damage:
+            self._find(Where.SEALED_SEGMENT, f"{detail}, records were to be truncated: {damage}")
+        else:
+            if self._find(Where.TRUNCATION, detail) is Action.FINISH:
+                # What says so is durable before it is done, whoever wrote it.
+                store_epochs(self.directory, epochs)
+                offset, segment, position = min(point.tail, (saved.durable_offset, saved.segment, saved.position))
+                noted = replace(saved, durable_offset=offset, segment=segment, position=position)
+                checkpoint.store(self.directory, noted)
+                delete_above(self.directory, segments[at].base_offset)
+                segments[at:] = [cut(self.directory, self.config, point)]
+                return epochs, True, True
+        return epochs_of(segments)[0].begun(epochs.current, segments[-1].next_offset), True, False
 
     def _producers(self, segments: list[Segment]) -> ProducerState:
         state, known = ProducerState(self.config.producer_expiry_ms), segments[0].base_offset

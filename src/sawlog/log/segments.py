@@ -22,7 +22,7 @@ from ..storage import Directory, Published, open_published
 from ..storage.forking import forkable
 from . import checkpoint
 from .checkpoint import Checkpoint
-from .epochs import Epochs, epochs_of, load_epochs, reconciled
+from .epochs import Epochs, epochs_of, load_epochs, unfinished_cut
 from .index import SegmentIndex
 from .names import INDEX, VISIBLE, file_name, segment_base, swap_range
 from .segment import Segment
@@ -230,6 +230,8 @@ class FollowedSet(SegmentSet):
         self._told = None if self._published is None else self._published.load()
         self._look_through()
         self._look_at_epochs()
+        if self._told is None and self.epochs_known:
+            self._hide_what_goes()
         active = self._list[0][-1] if self._list[0] else None
         if self._told is not None and self.visible_offset >= self._told[0]:
             self._seen = stamp, self._told
@@ -255,12 +257,17 @@ class FollowedSet(SegmentSet):
         if found is None and current == 0:
             found = Epochs()  # a log that was never in another one has no list
         self._rebuilt = found is None or found.current != current
-        if found is None or found.current != current:
+        if found is None or self._rebuilt:
             found, _ = epochs_of(self._list[0])
             found = found if found.current >= current else found.begun(current, self.next_offset)
-        elif self._told is None and self._list[0]:
-            found = reconciled(found, self._list[0])
         self.epochs = found
+
+    def _hide_what_goes(self) -> None:
+        """The next writer finishes a truncation that was interrupted; until then nobody reads what it drops."""
+        saved = self._saved()
+        if saved is not None and saved.epochs_crc == self.epochs.crc:
+            end = unfinished_cut(self.epochs, saved.durable_offset, self._list[0])
+            self.visible_offset = self.visible_offset if end is None else end
 
     def _last_epoch(self) -> int | None:
         """The current epoch, by what the writer has published, or its checkpoint, or the list itself."""

@@ -1,11 +1,11 @@
 """Dropping the end of a log (`truncate`) and its beginning (`trim`).
 
-Truncation keeps [lowest, offset). First readers are kept from what is going to go, and the watermark is lowered, so
-that a crash half-way leaves a longer log, never a damaged one. If anything of it was visible, a new leader epoch begins
-at `offset`, durably, before anything is cut: whoever has read it finds out (see epochs.py). Later segments are deleted,
-newest first, on the disk as well. The segment that holds `offset` is never cut where it lies: what remains of it is
-written to a new file, fsynced and renamed over it, because readers may have it mapped. A batch that holds both kept and
-dropped records is built anew with the kept ones, at the same offsets.
+Truncation keeps [lowest, offset). If anything of what goes was visible, a new leader epoch begins at `offset`: whoever
+has read it finds out (see epochs.py). That epoch and a lowered watermark are written down, durably, and this is the
+moment at which the truncation has happened: before it, a crash leaves the log as it was; after it, whoever opens the
+log next finishes the cut (see cutting.py). Only then readers are kept from what goes: nobody has ever been told of an
+end that a longer log comes back from. If nothing of it was visible there is nothing to be noticed, and a crash half-way
+leaves a longer log.
 
 Trimming notes the new log start durably, then deletes the segments that lie wholly below it. What lies below it is
 durable by then, whatever the policy: a log that ends before it starts is nothing that anybody could open. Offsets never
@@ -14,37 +14,13 @@ go back: if nothing is left, the log goes on in an empty segment at the offset t
 
 from __future__ import annotations
 
-from ..batch import kernel
-from ..batch.checksum import crc32c
-from ..batch.compression import compress, decompress
-from ..batch.header import (
-    ATTRIBUTES,
-    BASE,
-    BASE_SEQUENCE,
-    BASE_TIME,
-    BODY,
-    BODY_END,
-    COMPRESSION_MASK,
-    COUNT,
-    HEADER_BYTES,
-    LEADER_EPOCH,
-    MAX_TIME,
-    POSITION,
-    PRODUCER_EPOCH,
-    PRODUCER_ID,
-    SIZE,
-    TIMESTAMP_TYPE_BIT,
-)
-from ..batch.read import MALFORMED
-from ..errors import CorruptBatch, OffsetOutOfRange, StorageFull
+from ..errors import OffsetOutOfRange, StorageFull
 from .append import Appender
-from .index import SegmentIndex
-from .names import INDEX, LOG, TIME_INDEX, TMP, file_name, segment_base
+from .cutting import cut, cut_at, delete_above
+from .epochs import Epochs
 from .recovery import replayed
-from .segment import Chunk, Segment
+from .segment import Segment
 from .state import load_state, store_state
-
-_COPY_BYTES = 8 << 20
 
 
 def truncate(log: Appender, offset: int) -> int:
@@ -56,23 +32,21 @@ def truncate(log: Appender, offset: int) -> int:
             raise OffsetOutOfRange(offset, lowest, following, log.directory.path)
         if offset == following:
             return 0
-        kept = list(segments.all)
         target = segments.find(offset)
-        position, rest, visible, whole = _cut_point(log, target, offset)
+        point = cut_at(target, offset, log.config)
         log.cuts += 1
         _retreat_upkeep(log, offset)
-        was_visible = segments.visible_offset > offset
-        with log.retreating(offset, (whole, target.base_offset, position)):
-            _begin_epoch(log, offset, was_visible=was_visible)
+        log.retreat(offset, point.tail, _epochs_after(log, offset))
+        kept = list(segments.all)
         kept = kept[: kept.index(target) + 1]
         try:
             # From here on there is no way back, only forward at the next open. Hide first what is going to go.
             target.pinned = True
             segments.set(kept)
-            target.tail = offset, visible
+            target.tail = offset, point.visible
             segments.version += 1  # for a reader that looked between the two lines above
-            _delete_above(log, target.base_offset)
-            kept[-1] = _cut(log, target, offset, position, rest)
+            delete_above(log.directory, target.base_offset)
+            kept[-1] = cut(log.directory, log.config, point)
             if log.producers.reaches(offset):
                 log.producers = replayed(kept, log.config.producer_expiry_ms)
             log.adopt(kept)
@@ -83,14 +57,14 @@ def truncate(log: Appender, offset: int) -> int:
     return following - offset
 
 
-def _begin_epoch(log: Appender, offset: int, *, was_visible: bool) -> None:
-    """A new leader epoch from `offset` on if somebody may have read what goes. Else it is as if it had never been
-    there; but epochs that began in it begin here now."""
-    epochs = log.segments.epochs
-    if was_visible:
-        log.begin_epoch(epochs.trimmed(log.segments.lowest_offset).begun(epochs.current + 1, offset))
-    elif epochs.entries[-1][1] > offset:
-        log.begin_epoch(epochs.begun(epochs.current, offset))
+def _epochs_after(log: Appender, offset: int) -> Epochs:
+    """With a new one from `offset` on if somebody may have read what goes. Else it is as if it had never been there;
+    but epochs that began in it begin here now."""
+    segments = log.segments
+    epochs = segments.epochs
+    if segments.visible_offset > offset:
+        return epochs.trimmed(segments.lowest_offset).begun(epochs.current + 1, offset)
+    return epochs.begun(epochs.current, offset) if epochs.entries[-1][1] > offset else epochs
 
 
 def _retreat_upkeep(log: Appender, offset: int) -> None:
@@ -99,95 +73,6 @@ def _retreat_upkeep(log: Appender, offset: int) -> None:
     state = load_state(log.directory)
     if state.retreat(offset):
         store_state(log.directory, state)
-
-
-def _delete_above(log: Appender, base_offset: int) -> None:
-    """Remove the files of all later segments, newest first; also those of a rotation that failed.
-
-    Each is gone from the disk before the next one goes: a power cut that takes names in another order than they were
-    removed would leave a gap before a segment that is still there.
-    """
-    for name in reversed(log.directory.names()):
-        base = segment_base(name)
-        if base is not None and base > base_offset:
-            for suffix in (LOG, INDEX, TIME_INDEX):
-                log.directory.remove(file_name(base, suffix))
-            log.directory.sync()
-
-
-def _cut_point(log: Appender, segment: Segment, offset: int) -> tuple[int, bytes, int, int]:
-    """Where the file is cut, a batch with the kept records of the one that is cut through, where that one ends, and the
-    first offset after the whole batches before the cut: what lies at that position, if a crash comes before the cut."""
-    for chunk in segment.chunks(offset, offset + 1):
-        row = chunk.rows[0]
-        position = chunk.origin + int(row[POSITION])
-        if row[BASE] >= offset:
-            return position, b"", position, offset
-        return position, _head_of(log, chunk, offset), position + int(row[SIZE]), int(row[BASE])
-    return segment.size, b"", segment.size, offset
-
-
-def _head_of(log: Appender, chunk: Chunk, offset: int) -> bytes:
-    """The first batch of a chunk with its records below `offset` only, byte for byte as they were."""
-    row = chunk.rows[0]
-    base, attributes = int(row[BASE]), int(row[ATTRIBUTES])
-    body, start, end = chunk.view, int(row[BODY]), int(row[BODY_END])
-    codec = attributes & COMPRESSION_MASK
-    if codec:
-        body = decompress(codec, chunk.view[start:end], max_bytes=log.config.max_decompressed_bytes)
-        start, end = 0, len(body)
-    count, end, newest = kernel.head_of(body, start, end, int(row[COUNT]), offset - base)
-    if count < 0:
-        raise CorruptBatch(MALFORMED)
-    level = log.config.compression_level if codec == log.recipe.codec else None
-    packed = compress(codec, body[start:end], level, max_bytes=log.config.max_decompressed_bytes) if codec else None
-    if packed is None:
-        attributes, packed = attributes & ~COMPRESSION_MASK, body[start:end]
-    made = bytearray(HEADER_BYTES + len(packed))
-    made[HEADER_BYTES:] = packed
-    kernel.write_header(
-        memoryview(made),
-        0,
-        base,
-        len(made),
-        int(row[LEADER_EPOCH]),
-        attributes,
-        offset - 1 - base,
-        int(row[BASE_TIME]),
-        int(row[MAX_TIME]) if attributes & TIMESTAMP_TYPE_BIT else int(row[BASE_TIME]) + newest,
-        int(row[PRODUCER_ID]),
-        int(row[PRODUCER_EPOCH]),
-        int(row[BASE_SEQUENCE]),
-        count,
-    )
-    kernel.patch_crc(memoryview(made), 0, crc32c(memoryview(made)[21:]))
-    return bytes(made)
-
-
-def _cut(log: Appender, segment: Segment, offset: int, position: int, rest: bytes) -> Segment:
-    """What remains of a segment, as the active one."""
-    directory, base = log.directory, segment.base_offset
-    interval = log.config.index_interval_bytes
-    segment.remove_index()
-    temporary = file_name(base) + TMP
-    directory.remove(temporary)
-    copy = directory.create(temporary)
-    source = segment.storage
-    for start in range(0, position, _COPY_BYTES):
-        copy.append(source.view(start, min(_COPY_BYTES, position - start)))
-    if rest:
-        copy.append(rest)
-    copy.sync()
-    copy.close()
-    directory.rename(temporary, file_name(base))
-    directory.sync()
-    storage = directory.open(file_name(base))
-    index = SegmentIndex(base, interval)
-    size = position + len(rest)
-    made = Segment.active(directory, base, storage, index, offset, size)
-    made.dense = segment.dense
-    made.walk(storage, 0, size, index)
-    return made
 
 
 def trim(log: Appender, offset: int) -> int:

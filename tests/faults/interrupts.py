@@ -1,0 +1,121 @@
+"""Something happens in the middle of a call: at the n-th place of the engine where a signal handler could run, or
+another thread could get its turn.
+
+A trace function counts these places: after a call, at a jump back, and at the beginning of a function, opcode by
+opcode. So what a seed chooses happens at the same place every time. What runs inside the simulated disk does not count,
+nor does what is done to it while it stands still (the crashes of the enumeration), nor what the garbage collector does.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any, NoReturn
+
+import sawlog
+from sawlog import Log
+from sawlog.testing import FaultyStorage
+from sawlog.testing.device import Step
+
+_SOURCE = sawlog.__file__.rpartition("/")[0] + "/"
+_DISK = _SOURCE + "testing/"
+
+
+class Stop(BaseException):
+    """What a handler of Ctrl-C or of a timer raises."""
+
+
+def stop() -> NoReturn:
+    """The handler."""
+    raise Stop
+
+
+@cache
+def _operations(code: CodeType) -> dict[int, str]:
+    return {each.offset: each.opname for each in dis.get_instructions(code)}
+
+
+class Within:
+    """Does something at the n-th place, and something once more at the m-th after that. If it gives False the moment
+    was not right, and it is tried again at the next place."""
+
+    def __init__(self, act: Callable[[], bool | None], *numbers: int) -> None:
+        self._act = act
+        self._left = list(numbers)
+        self._count = 0
+        self._before: dict[FrameType, str] = {}
+        #: How often it was done.
+        self.done = 0
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_SOURCE) or name.startswith(_DISK):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "return":
+            self._before.pop(frame, None)
+        if event == "opcode" and self._left:
+            before = self._before.get(frame, "RESUME")
+            self._before[frame] = _operations(frame.f_code).get(frame.f_lasti, "")
+            if before.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
+                self._reach()
+        return self._trace
+
+    def _reach(self) -> None:
+        self._count += 1
+        if self._count < self._left[0]:
+            return
+        number = self._left.pop(0)
+        self._count, self.done = 0, self.done + 1
+        if self._act() is False:
+            self._left.insert(0, number)
+            self._count, self.done = number, self.done - 1
+
+    @contextmanager
+    def on(self, disk: FaultyStorage | None) -> Iterator[None]:
+        """Count from here on. An exception of a trace function ends tracing: at the next change of the disk it goes on,
+        so that what cleans up after a first interrupt meets the second one."""
+        before, watch, collecting = sys.gettrace(), None if disk is None else disk.watch, gc.isenabled()
+
+        def quiet(step: Step) -> None:
+            sys.settrace(None)
+            try:
+                if watch is not None:
+                    watch(step)
+            finally:
+                sys.settrace(self._trace if self._left else None)
+
+        gc.disable()
+        if disk is not None:
+            disk.watch = quiet
+        sys.settrace(self._trace)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            if disk is not None:
+                disk.watch = watch
+            if collecting:
+                gc.enable()
+
+
+def is_free(log: Log, *, also_to_write: bool = False) -> bool:
+    """Whether another thread could sync or save now without waiting for us; with `also_to_write`, append and truncate."""
+    appender = log._appender
+    if appender is None or appender.closed:
+        return False
+    held: Any = (
+        appender._sync_lock._is_owned(),  # type: ignore[attr-defined]
+        appender._saving.locked(),
+        appender.commit._mutex.locked(),
+        appender.commit._leader is not None,
+        appender.segments._mapped_lock.locked(),
+        appender.segments.changed._is_owned(),  # type: ignore[attr-defined]
+        also_to_write and appender.lock._is_owned(),  # type: ignore[attr-defined]
+    )
+    return not any(held)

@@ -1,0 +1,192 @@
+"""The sizes at which the engine does something else, made small: work of a few kilobytes passes all of them.
+
+A record of 40 bytes never meets a limit of 16 MiB, so a bug beyond such a limit is not seen by any workload. `TABLE`
+has every size of the engine; `chosen(seed)` takes some of them, each with a value below, around or above what a
+workload writes, and `small` sets them for the duration of a run. What a seed chooses is the same every time.
+
+A size that is not in the table is in `NOT_VARIED`, with the reason. A test (test_thresholds.py) looks for sizes in the
+source, so that a new one has to be put into one of the two; and for modules that have imported one of them under its
+name, because they keep the old value otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """One size: where it is kept, and what it may be. A place is `module:NAME`, or `module:function(parameter)` for the
+    default of a parameter, which was taken from the name when the module was imported."""
+
+    places: tuple[str, ...]
+    choices: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return self.places[0]
+
+
+def _one(places: str, *choices: int) -> Threshold:
+    return Threshold(tuple(f"sawlog.{place}" for place in places.split()), choices)
+
+
+TABLE: tuple[Threshold, ...] = (
+    # Copies and pieces: one write becomes several.
+    _one("log.recovery:SMALL_BYTES", 0, 100, 400, 900, 2500),
+    _one("log.recovery:_COPY_BYTES", 150, 512, 1100),
+    _one("log.cutting:_COPY_BYTES", 150, 512, 1100),
+    _one("log.streaming:_COPY_BYTES", 100, 300, 900),
+    _one("log.rewrite:_WRITE_BYTES", 50, 300, 1500),
+    _one("log.rewrite:MOST_SEGMENTS", 2, 3),
+    _one("topics.intents:_PLACE_BYTES", 70, 200, 1000),
+    # How much goes into one batch, one placement, one file.
+    _one("log.log:_TABLE_BYTES", 100, 500, 1500),
+    _one(
+        "log.writer:BATCH_BYTES log.log:BATCH_BYTES topics.transaction:BATCH_BYTES "
+        "topics.topic:Topic.writer(batch_bytes) log.writer:Writer.__init__(batch_bytes) log.log:Log.writer(batch_bytes) topics.topic:BATCH_BYTES",
+        100,
+        300,
+        1000,
+    ),
+    _one("log.rewrite:BATCH_BYTES", 80, 300, 1000),
+    _one("topics.intents:INLINE_BYTES topics.transaction:INLINE_BYTES spark.writing:INLINE_BYTES", 0, 150, 1000),
+    _one("topics.transaction:SPILL_BYTES", 0, 100, 400),
+    _one("topics.intents:_MARGIN_BYTES", 0, 500),
+    _one("topics.partitioner:Sticky.__init__(sticky_bytes) topics.partitioner:STICKY_BYTES", 1, 60),
+    # Offsets that one segment, one batch, one table has room for.
+    _one(
+        "log.index:MAX_SPAN log.append:MAX_SPAN log.keeping:MAX_SPAN log.segment:MAX_SPAN log.rewrite:MAX_SPAN", 12, 30
+    ),
+    _one("log.keeping:_MOST_MISSING", 1, 2, 4),
+    _one("log.compaction:KEY_BYTES log.compaction:compact(key_bytes)", 48, 96),
+    _one("log.compaction:_LEAST_SLOTS", 2, 4),
+    _one("log.state:_MOST", 1, 2),
+    # How much is looked at in one step.
+    _one(
+        "log.segment:CHUNK_BYTES log.reading:CHUNK_BYTES log.segment:Segment.chunks(chunk_bytes) "
+        "log.segment:Segment.batches(chunk_bytes) log.reading:Reader.chunks(chunk_bytes)",
+        64,
+        200,
+        900,
+    ),
+    _one("log.segment:_TIME_CHUNK_BYTES", 64, 200),
+    _one("log.segment:CHUNK_ROWS", 1, 2, 5),
+    _one("log.segment:_LANDMARK_STEP", 1, 2),
+    _one("log.segment:_LANDMARK_BATCHES", 1, 2),
+    _one("log.reading:RECORD_CHUNK_BYTES", 64, 200, 900),
+    _one("log.reading:_FORGET_BYTES", 1, 500),
+    _one("batch.read:SMALL_BYTES", 0, 100),
+    _one("batch.build:KEEP_BYTES log.aio:KEEP_BYTES", 100, 1000),
+    _one("log.aio:_BUFFER_BYTES", 200, 1000),
+)
+
+#: Sizes that no workload changes: why.
+NOT_VARIED: Mapping[str, str] = {
+    f"sawlog.{name}": why
+    for names, why in {
+        "log.segment:_REMEMBER_SHIFT log.segment:_REMEMBER_BYTES": "one is made of the other when the module is "
+        "imported; a checksum that was right is remembered, and nothing is written",
+        "log.segment:_REMEMBER_BYTES": "see _REMEMBER_SHIFT",
+        "log.keeping:_MOST_GAP log.epochs:MAX_EPOCH config:MAX_OFFSET topics.catalog:MAX_PARTITIONS": "refused beyond: "
+        "a promise to the caller, with tests of its own",
+        "config:MAX_SEGMENT_BYTES batch.build:MAX_BATCH_BYTES batch.arrow:_MAX_ARRAY_BYTES": "a limit of the format; "
+        "segment_bytes stays below it, and is small in every workload",
+        "log.producers:REMEMBERED": "a promise to producers, with tests of its own",
+        "log.index:OFFSET_ENTRY_BYTES log.index:TIME_ENTRY_BYTES log.compaction:_SLOT_BYTES batch.header:HEADER_BYTES "
+        "batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES topics.partitioner:_RECORD_BYTES": "the size of a thing, "
+        "not a limit",
+        "batch.kernel:ROW_WIDTH": "the size of a thing, not a limit",
+        "log.reading:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
+        "topics.groups:_SEGMENTS topics.groups:_CONFIG": "small in every workload: stores._small_groups",
+        "log.upkeep:_LEAST_RUN": "which segments are worth merging by themselves; workloads merge on demand, from two",
+        "storage.file:_REMAP_BYTES storage.file:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "
+        "storage.system:_PLENTY_BYTES storage.file:_RESERVE_MOST_BYTES": "real files only: tests/storage and `kills`",
+        "spark.writing:_FLUSH_BYTES spark.commit:_INTENT_BYTES": "varied by stores.spark_write itself, which needs "
+        "both of them small",
+        "spark.planning:LEAST_TASK_BYTES spark.planning:TASK_BYTES spark.planning:SHARED_FROM "
+        "spark.reading:_BATCH_ROWS": "how reading is shared out among tasks; nothing is written: tests/spark/test_planning.py",
+        "spark.losses:_REMEMBERED": "warnings that were given already",
+        "batch.compression:DEFAULT_MAX batch.compression:RATIO_FREE_BYTES batch.compression:RATIO_MAX "
+        "batch.compression:DECODER_BYTES batch.compression:BLOCKS_MAX batch.compression:_ZSTD_WINDOW_FREE "
+        "batch.compression:_ZSTD_WINDOW_MAX batch.compression:MIB batch.compression:_LZ4_STORED": "what a decoder "
+        "refuses or a format says: tests/batch, and `fuzz`",
+        "batch.checksum:_X_TO_THE_8": "a polynomial",
+        "batch.checksum:_BLOCK_BYTES": "how CRC-32C is computed where the kernel is not compiled",
+        "topics.members:_LONGEST topics.names:_LONGEST topics.intents:_LONGEST_NAME spark.replays:_LONGEST_NAME": "the "
+        "length of a name, a promise to the caller",
+    }.items()
+    for name in names.split()
+}
+
+
+def _parts(place: str) -> tuple[Any, str, str | None]:
+    """The object that has it, the name there, and the parameter whose default it is."""
+    module, _, name = place.partition(":")
+    name, _, parameter = name.rstrip(")").partition("(")
+    owner: Any = importlib.import_module(module)
+    *outer, last = name.split(".")
+    for each in outer:
+        owner = getattr(owner, each)
+    return owner, last, parameter or None
+
+
+def get(place: str) -> int:
+    """What it is now."""
+    owner, name, parameter = _parts(place)
+    found: Any = getattr(owner, name)
+    if parameter is None:
+        return int(found)
+    if parameter in (found.__kwdefaults__ or {}):
+        return int(found.__kwdefaults__[parameter])
+    return int(found.__defaults__[_place_of(found, parameter)])
+
+
+def put(place: str, value: int) -> None:
+    """Let it be that."""
+    owner, name, parameter = _parts(place)
+    if parameter is None:
+        setattr(owner, name, value)
+        return
+    function: Any = getattr(owner, name)
+    if parameter in (function.__kwdefaults__ or {}):
+        function.__kwdefaults__ = {**function.__kwdefaults__, parameter: value}
+        return
+    defaults = list(function.__defaults__)
+    defaults[_place_of(function, parameter)] = value
+    function.__defaults__ = tuple(defaults)
+
+
+def _place_of(function: Any, parameter: str) -> int:
+    """Among the defaults, counted from the end."""
+    code = function.__code__
+    return int(code.co_varnames[: code.co_argcount].index(parameter)) - int(code.co_argcount)
+
+
+def chosen(seed: int | str) -> dict[str, int]:
+    """Which sizes are other than usual under a seed: some, many or nearly all of them."""
+    chance = random.Random(f"thresholds {seed}")
+    share = chance.choice((0.15, 0.5, 0.9))
+    return {each.name: chance.choice(each.choices) for each in TABLE if chance.random() < share}
+
+
+_PLACES = {each.name: each.places for each in TABLE}
+
+
+@contextmanager
+def small(sizes: Mapping[str, int]) -> Iterator[None]:
+    """With these sizes, by the name of their first place; afterwards as before."""
+    before = [(place, get(place)) for name in sizes for place in _PLACES[name]]
+    try:
+        for name, value in sizes.items():
+            for place in _PLACES[name]:
+                put(place, value)
+        yield
+    finally:
+        for place, value in before:
+            put(place, value)
