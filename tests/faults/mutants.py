@@ -4,10 +4,10 @@ A `Mutant` is a bug that somebody has really had: fragments of some functions' s
 compiled anew. If a fragment is not there any more, planting fails, so that a mutant cannot rot: it has to be brought up
 to date with the code, or given up on purpose.
 
-A *finder* is one of the laboratory's methods: crashes, errors, bits, threads, crashes with readers, and the tests of
-the storages. Each mutant is given to each finder, in a process of its own, for some time. What finds what, how soon, is
-printed, and put into `docs/internals/testing.md` with `--write`. A mutant that nothing finds is a hole in the
-laboratory: an error.
+A *finder* is one of the laboratory's methods: crashes, errors, bits, threads, crashes with readers, the tests of the
+storages, power cuts over recorded system calls. Each mutant is given to each finder, in a process of its own, for some
+time. What finds what, how soon, is printed, and put into `docs/internals/testing.md` with `--write`. A mutant that
+nothing finds is a hole in the laboratory: an error.
 
 `python -m tests.faults mutants` tries all of them; `--mutant` and `--with` choose. The list is in `bugs.py`.
 """
@@ -253,6 +253,7 @@ FINDERS: dict[str, Finder] = {
     "threads": by_command("threads", ["--rounds", "10"]),
     "readers": readers,
     "storage": storage,
+    "recorded": by_command("recorded", ["--scenarios", "500", "--each", "6"]),
 }
 
 
@@ -332,14 +333,16 @@ def table(mutants: Sequence[Mutant], cells: Cells) -> str:
 
 
 def written() -> Cells:
-    """What the page says now, by mutant and finder."""
+    """What the page says now, by mutant and finder; nothing of a finder that has no column there yet."""
     _, _, rest = TABLE.read_text().partition(_BEGIN)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in rest.partition(_END)[0].splitlines()]
     if not any(rows):
         return {}
     head, _, *found = [row for row in rows if row]
     return {
-        (row[0].split("**")[1], finder): cell for row in found for finder, cell in zip(head[1:], row[1:], strict=True)
+        (row[0].split("**")[1], finder): cell
+        for row in found
+        for finder, cell in (dict.fromkeys(FINDERS, "") | dict(zip(head[1:], row[1:], strict=True))).items()
     }
 
 

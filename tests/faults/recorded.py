@@ -2,11 +2,11 @@
 
 The workloads of `crashes` do their work on files, through `FileDirectory`, and every system call is recorded
 (`syscalls`). Then the power is cut before some of these calls, which seed and workload decide: what the disk may hold
-at that moment is laid out in a new directory, and recovered and checked there as the workload always does. That is
-recorded as well, and the power is cut a second time, somewhere in it.
+at that moment (`powercuts`) is laid out in a new directory. There it is recovered and checked as the workload always
+does. That is recorded as well, and the power is cut a second time, somewhere in it.
 
-`crashes` tries more, and sooner; but on a simulated disk, which does what the storage's interface says. Here it is seen
-what the storage really does: an fsync that is left out, of a file or of a directory, is missing.
+`crashes` is faster, but it runs on a simulated disk, which does what the storage's interface says. This method tests
+what the storage really does: it finds an fsync that is left out, of a file or of a directory.
 
 A power cut gives the machine another boot id, so that what was published in the file `visible` means nothing any more,
 whatever is left of it. Not here: the workloads with readers, those whose disk fails (`failing_*`), and what needs a
@@ -20,6 +20,7 @@ import fnmatch
 import gc
 import os
 import random
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -34,9 +35,10 @@ from sawlog.storage import FileDirectory, file, published
 from sawlog.testing import Workload
 from sawlog.testing.crashes import _own_ids, _standing_still
 
+from .powercuts import DATA, NAMES, History, PowerCut, Tree, lay_out, tree_of
 from .report import Tally, say
 from .stores import STORES
-from .syscalls import DATA, NAMES, History, PowerCut, Tree, lay_out, recording, tree_of
+from .syscalls import recording
 from .workloads import DISTURBED, LOGS
 
 
@@ -96,14 +98,16 @@ def _started_machine(boot: bytes) -> Iterator[None]:
     """A machine that was started with this boot id; in the end its processes die."""
     before = set(file._held)
     with (
-        mock.patch.object(file, "boot_id", lambda: boot),
-        mock.patch.object(published, "boot_id", lambda: boot),
+        mock.patch.object(file, "boot_id", return_value=boot),
+        mock.patch.object(published, "boot_id", return_value=boot),
         mock.patch.dict(DISTURBED, clear=True),
         _standing_still(),
     ):
-        yield
-    for lock in set(file._held) - before:
-        lock.release()
+        try:
+            yield
+        finally:
+            for lock in set(file._held) - before:
+                lock.release()
 
 
 @contextmanager
@@ -218,7 +222,12 @@ class Run:
         room = Path(tempfile.mkdtemp(dir=self._place))
         lay_out(room / "disk", tree or {})
         try:
-            with _started_machine(chance.randbytes(16)), _own_ids(chance.getrandbits(64)):
+            # How much compaction does at once depends on how it hashes keys.
+            with (
+                _started_machine(chance.randbytes(16)),
+                _own_ids(chance.getrandbits(64)),
+                mock.patch.object(secrets, "token_bytes", random.Random(chance.getrandbits(64)).randbytes),
+            ):
                 yield room / "disk"
         finally:
             shutil.rmtree(room)

@@ -25,7 +25,7 @@ from sawlog.errors import CorruptData, CorruptFile, TransactionAborted
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.storage import Directory, MemoryDirectory
 from sawlog.testing import Call, FaultyDirectory
-from sawlog.topics.intents import Part, Piece
+from sawlog.topics.intent import Part, Piece
 
 from .bits import Fixture, Flip, disk, files_of, standing_still
 

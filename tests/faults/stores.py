@@ -11,23 +11,29 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from sawlog.batch import kernel
 from sawlog.batch.build import encode
 from sawlog.config import LogConfig
-from sawlog.errors import StoreNotFound
+from sawlog.errors import SawlogError, StoreNotFound, StreamAborted, TransactionError
 from sawlog.spark.commit import stage_name
 from sawlog.testing import FaultyStorage, Workload
 from sawlog.topics import groups
-from sawlog.topics.intents import Intents, Part, Piece
+from sawlog.topics.intent import Part, Piece
+from sawlog.topics.intents import Intents
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.store import Store
 from sawlog.topics.topic import Topic
 from sawlog.topics.transaction import INLINE_BYTES
+
+from .acts import GivenUp
+from .interrupts import Stop, Within, stop
+from .thresholds import chosen, small
 
 #: name -> (settings, the values of each partition, where each partition starts)
 Topics = dict[str, tuple[dict[str, Any], tuple[tuple[bytes | None, ...], ...]]]
@@ -150,6 +156,10 @@ class StoreWorkload(Workload):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.promise = StorePromise()
+        #: The sizes of the engine that are other than usual.
+        self.sizes = chosen(seed)
+        #: What it runs on, if that is a simulated disk.
+        self.disk: FaultyStorage | None = None
         self._numbers = 0
 
     def copy(self, promise: StorePromise) -> StorePromise:
@@ -161,15 +171,18 @@ class StoreWorkload(Workload):
         return body + self.random.randbytes(max(0, size - len(body)))
 
     def work(self, disk: FaultyStorage) -> None:
-        with _small_groups():
+        self.disk = disk
+        with _small_groups(), small(self.sizes):
             store = _opened(disk)
             self.promise.made = True
             for name in self.plan:
                 if name == "reopen":
                     store.close()
                     store = _opened(disk)
-                    continue
-                self.do(name, store, self.promise)
+                elif name in DISTURBED:
+                    store = self._interrupt(name, store, disk)
+                else:
+                    self.do(name, store, self.promise)
             if self.random.random() < 0.5:
                 store.close()
 
@@ -180,11 +193,29 @@ class StoreWorkload(Workload):
             promise.end()
             assert state_of(store) == promise.now, f"{name}: {_shown(state_of(store))} is not {_shown(promise.now)}"
 
+    def _interrupt(self, name: str, store: Store, disk: FaultyStorage) -> Store:
+        """Begin an operation, and be interrupted somewhere in it; it was done wholly or not at all, when the store is
+        opened again. The store to go on with."""
+        promise = self.promise
+        for then, act, how in DISTURBED[name](self, promise.now):
+            promise.begin(then, act, **how)
+            first = self.random.randrange(1, self.random.choice((100, 400, 1500)))
+            try:
+                with Within(stop, first).on(disk):
+                    act(store)
+            except (Stop, TransactionError):
+                with suppress(SawlogError):
+                    store.close()
+                store = _opened(disk)
+            promise.now, promise.then, promise.act = self._check_all(store, promise), None, None
+            break  # what comes after it counts on it
+        return store
+
     # --- after a crash
 
     def recover(self, disk: FaultyStorage, promise: StorePromise, *, power_cut: bool) -> None:
         chance = random.Random(disk.seed)
-        with _small_groups():
+        with _small_groups(), small(self.sizes):
             if chance.random() < 0.5:
                 self._read(disk, promise)
             store = _opened(disk)
@@ -502,6 +533,106 @@ def upkeep(run: StoreWorkload, now: State) -> Steps:
     yield now, lambda store: store.upkeep(), {}
 
 
+def aborted_stream(run: StoreWorkload, now: State) -> Steps:
+    """Nothing of it is stored."""
+    if name := _some(run, now):
+        number, value = run.random.randrange(len(now.topics[name][1])), run.value(run.random.choice((90, 900)))
+
+        def chunks() -> Iterator[bytes]:
+            yield value
+            raise ConnectionError("the client went away")
+
+        def act(store: Store) -> None:
+            try:
+                store[name].partition(number).append_stream(chunks())
+            except StreamAborted:
+                return
+            raise AssertionError("a stream that was aborted was stored")
+
+        yield now, act, {}
+
+
+def aborted_transaction(run: StoreWorkload, now: State) -> Steps:
+    """Somebody thinks better of it, after some of it may have been staged."""
+    _, given = _transacted(run, now, run.random.choice((40, 400)))
+
+    def act(store: Store) -> None:
+        with suppress(GivenUp), store.transaction() as made:
+            for topic, number, value in given:
+                made.append(topic, value, partition=number)
+            raise GivenUp
+
+    yield now, act, {}
+
+
+def advance(run: StoreWorkload, now: State) -> Steps:
+    """A partition goes on at a later offset. A group that has read all of it has a gap to pass."""
+    if name := _some(run, now):
+        number, gap = run.random.randrange(len(now.topics[name][1])), run.random.choice((1, 6))
+
+        def act(store: Store) -> None:
+            log = store[name].partition(number)
+            log.advance(log.next_offset + gap)
+
+        yield now, act, {}
+
+
+def append_kept(run: StoreWorkload, now: State) -> Steps:
+    """Batches with their offsets, and gaps between them."""
+    if name := _some(run, now):
+        place, values = run.random.randrange(len(now.topics[name][1])), [run.value(80), run.value(80)]
+
+        def act(store: Store) -> None:
+            log, raw = store[name].partition(place), bytearray()
+            for number, value in enumerate(values):
+                batch = bytearray(encode([value]))
+                kernel.patch_place(memoryview(batch), 0, log.next_offset + 1 + 3 * number, 0)
+                raw += batch
+            log.append_kept(bytes(raw))
+
+        yield now.appended(name, place, *values), act, {"loose": True}
+
+
+def spark_write(run: StoreWorkload, now: State) -> Steps:
+    """What tasks of Spark stage by themselves: in pieces, in files, or with their messages, and once more in a file."""
+    query = f"q{run.random.getrandbits(48)}"
+    then, given = _transacted(run, now, 60)
+    sizes = {"_FLUSH_BYTES": run.random.choice((1, 200, 2 << 20))}, {"_INTENT_BYTES": run.random.choice((1, 1 << 20))}
+
+    def act(store: Store) -> None:
+        from sawlog.spark import commit, writing
+        from sawlog.spark.options import WriteOptions
+
+        stage, parts = stage_name(query, 1), []
+        options = WriteOptions(store.directory, None, None, None, 128 << 10, 5.0)  # type: ignore[arg-type]
+        with _set(writing, **sizes[0]), _set(commit, **sizes[1]):
+            for begin in range(0, len(given), 3):
+                task = writing.Staging(options, stage)
+                task.take(_rows(given[begin : begin + 3]))
+                parts += task.finish()
+                task.close()
+            gathered, data = commit._gathered(store, stage, parts)
+            store.publish(stage, gathered, data=data, name=query, sequence=1)
+
+    yield then, act, {"once": True}
+
+
+def _rows(given: list[tuple[str, int, bytes]]) -> pa.RecordBatch:
+    topics, numbers, values = zip(*given, strict=True)
+    columns = [pa.array(topics), pa.array(numbers, pa.int32()), pa.array(values, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, ["topic", "partition", "value"])
+
+
+@contextmanager
+def _set(module: Any, **sizes: int) -> Iterator[None]:
+    before = {name: getattr(module, name) for name in sizes}
+    vars(module).update(sizes)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
+
+
 OPERATIONS: dict[str, Callable[[StoreWorkload, State], Steps]] = {
     each.__name__: each
     for each in (
@@ -524,7 +655,13 @@ OPERATIONS: dict[str, Callable[[StoreWorkload, State], Steps]] = {
         forget_group,
         consume,
         upkeep,
+        aborted_stream,
+        aborted_transaction,
     )
+}
+#: By name; these are interrupted, each somewhere else.
+DISTURBED: dict[str, Callable[[StoreWorkload, State], Steps]] = {
+    f"interrupted_{each.__name__}": each for each in (append, transaction, large_transaction, publish, commit, create)
 }
 #: What may be done to a store that was just recovered.
 AFTERWARDS = ("append_many", "transaction", "commit", "create", "publish", "write")
@@ -539,6 +676,19 @@ _PLANS: dict[str, Sequence[str]] = {
     "spark": ("create", "publish", "append", "publish_inline", "publish", "publish_and_discard"),
     "commits": ("create", "commit", "commit", "reopen", "commit", "forget_group", "commit"),
     "consumers": ("create", "append_many", "consume", "append", "consume"),
+    "aborting": ("create", "aborted_stream", "append", "aborted_transaction", "transaction", "aborted_stream"),
+    "gaps": ("create", "advance", "append_many", "append_kept", "transaction", "advance", "publish", "append_kept"),
+    "tasks": ("create", "spark_write", "append", "spark_write"),
+    "interrupted": (
+        "create",
+        "interrupted_append",
+        "interrupted_transaction",
+        "interrupted_commit",
+        "interrupted_publish",
+        "interrupted_transaction",
+        "interrupted_create",
+        "interrupted_append",
+    ),
     "everything": ("create", "append_many", "transaction", "commit", "upkeep", "publish", "replace_topic", "delete"),
 }
 
@@ -548,7 +698,8 @@ def create_plain(run: StoreWorkload, now: State) -> Steps:
     yield now.with_topic(name, (), ()), lambda store: store.create_topic(name, 2), {}
 
 
-OPERATIONS["create_plain"] = create_plain
+#: These leave offsets out, which `consume` does not count on; or take Spark along, which an error sweep need not.
+OPERATIONS |= {each.__name__: each for each in (create_plain, advance, append_kept, spark_write)}
 
 #: By the name they have on the command line: `tests.faults.stores:NAME`.
 STORES: dict[str, type[Workload]] = {

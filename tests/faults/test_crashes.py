@@ -1,7 +1,8 @@
 """Nothing that was acknowledged is lost, whenever and however the work ends. The long form: `python -m tests.faults`.
 
-Here, every workload is crashed at a few of its changes, chosen by the seed; the long form takes all of them, for many
-seeds. And the enumeration itself is tested: it finds what is wrong, and what it finds happens again.
+Here, every workload is crashed at a few of its changes, chosen by the seed, which is another one in each run (see
+seeds.py); the long form takes all of them, for many seeds. And the enumeration itself is tested: it finds what is
+wrong, and what it finds happens again.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ import pytest
 from sawlog import Log, LogConfig
 from sawlog.testing import FaultyStorage, Scenario, Workload, enumerate_crashes
 from sawlog.testing.crashes import ENDINGS
+from sawlog.testing.device import Step
 
 from .__main__ import COMMANDS, main
 from .crashes import WORKLOADS
+from .seeds import repeat, seed_of_this_run
 
 ROOT = Path(__file__).resolve().parents[2]
 #: How many of the scenarios of a workload are tried here; a store takes longer than a log.
-SHARES = {"tests.faults.workloads": 0.07, "tests.faults.stores": 0.025, "tests.faults.readers": 0.005}
+SHARES = {"tests.faults.workloads": 0.05, "tests.faults.stores": 0.02, "tests.faults.readers": 0.005}
+#: Each of these makes few changes; which ones, and where they are interrupted, is what the seed decides.
+SEEDS = {"tests.faults.workloads:interrupted": 8}
 
 
 def few(scenario: Scenario) -> bool:
@@ -31,18 +36,25 @@ def few(scenario: Scenario) -> bool:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_nothing_acknowledged_is_lost(name: str) -> None:
-    outcome = enumerate_crashes(WORKLOADS[name], seed=1, wanted=few)
-    assert outcome.scenarios > 3
-    assert not outcome.violations, str(outcome)
+    kind = WORKLOADS[name]
+    scenarios = 0
+    for more in range(next((count for start, count in SEEDS.items() if kind.label().startswith(start)), 1)):
+        try:
+            outcome = enumerate_crashes(kind, seed_of_this_run() + more, wanted=few)
+        except Exception as error:
+            raise AssertionError(f"{name} is not as it should be before any crash; repeat with {repeat()}") from error
+        scenarios += outcome.scenarios
+        assert not outcome.violations, f"{outcome}\nrepeat with {repeat()}"
+    assert scenarios > 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_nothing_acknowledged_is_lost_at_any_change_in_any_way(name: str) -> None:
-    for seed in (101, 102):
+    for seed in (101, 102, seed_of_this_run()):
         outcome = enumerate_crashes(WORKLOADS[name], seed, depth=3)
         assert set(outcome.counts) == set(ENDINGS)
-        assert not outcome.violations, str(outcome)
+        assert not outcome.violations, f"{outcome}\nrepeat with {repeat()}"
 
 
 # --- the enumeration itself
@@ -141,9 +153,33 @@ def test_the_line_that_is_printed_replays_the_violation() -> None:
 
 def test_the_work_is_the_same_whether_it_is_crashed_or_not() -> None:
     """Else a scenario would not happen again when it is the only one."""
-    for kind in list(WORKLOADS.values())[::12]:
-        steps = [enumerate_crashes(kind, seed=4, wanted=wanted).steps for wanted in (lambda scenario: False, few)]
-        assert steps[0] == steps[1], kind.__name__
+    seed = seed_of_this_run()
+    for kind in list(WORKLOADS.values())[seed % 10 :: 10]:
+        steps = [enumerate_crashes(kind, seed, wanted=wanted).steps for wanted in (lambda scenario: False, few)]
+        assert steps[0] == steps[1], f"{kind.__name__}; repeat with {repeat()}"
+
+
+@pytest.mark.parametrize("name", [name for name in WORKLOADS if name.startswith(("interrupted", "ticking", "beside"))])
+def test_what_comes_in_the_middle_comes_at_the_same_place_every_time(name: str) -> None:
+    seed = seed_of_this_run()
+    seen: list[list[str]] = [[], []]
+    for found, wanted in zip(seen, (lambda scenario: False, few), strict=True):
+
+        class Noting(WORKLOADS[name]):  # type: ignore[name-defined, misc]
+            def work(self, disk: FaultyStorage, found: list[str] = found) -> None:
+                watch = disk.watch
+
+                def noted(step: Step) -> None:
+                    found.append(str(step))
+                    if watch is not None:
+                        watch(step)
+
+                disk.watch = noted
+                super().work(disk)
+
+        Noting.__module__, Noting.__qualname__ = WORKLOADS[name].__module__, WORKLOADS[name].__qualname__
+        enumerate_crashes(Noting, seed, wanted=wanted)
+    assert seen[0] == seen[1], repeat()
 
 
 # --- the command

@@ -20,7 +20,7 @@ from sawlog.log.state import UpkeepState
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory
 from sawlog.topics import documents
-from sawlog.topics.intents import Intent, Part, Piece
+from sawlog.topics.intent import Intent, Part, Piece
 from sawlog.topics.store import Store
 
 from ..batch.wire import Header, around, batch, record, varint, with_right_crc
@@ -62,7 +62,7 @@ def intent(value: str) -> bytes:
     [
         (checkpoint, Checkpoint.decode),
         (upkeep, UpkeepState.decode),
-        (intent, lambda data: Intent.from_fields(documents.decode(data, "x"), "x")),
+        (intent, lambda data: Intent.decode(data, "x")),
     ],
     ids=["checkpoint", "upkeep", "intent"],
 )
@@ -82,7 +82,7 @@ def test_an_intent_whose_batches_are_not_all_there_does_not_hang(size_bytes: int
         topic = store.create_topic("orders")
         part = Part("orders", topic.id, 0, 5, (Piece("", 0, size_bytes),), 0)
         left = Intent("0" * 32, (part,), data=batch([(0, 0, None, b"x", ())])[:-1])
-        documents.store(root.child("staging", create=True), left.file, left.fields())
+        root.child("staging", create=True).replace(left.file, left.encode())
     with Store.open(root) as store:
         assert len(store["orders"].partition(0)) == 0
         with pytest.raises(CorruptFile, match="no whole batch"):

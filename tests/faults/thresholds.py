@@ -49,7 +49,8 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.log:_TABLE_BYTES", 100, 500, 1500),
     _one(
         "log.writer:BATCH_BYTES log.log:BATCH_BYTES topics.transaction:BATCH_BYTES "
-        "topics.topic:Topic.writer(batch_bytes) log.writer:Writer.__init__(batch_bytes) log.log:Log.writer(batch_bytes) topics.topic:BATCH_BYTES",
+        "topics.topic:Topic.writer(batch_bytes) log.writer:Writer.__init__(batch_bytes) topics.topic:BATCH_BYTES "
+        "log.log:Log.writer(batch_bytes)",
         100,
         300,
         1000,
@@ -64,8 +65,8 @@ TABLE: tuple[Threshold, ...] = (
         "log.index:MAX_SPAN log.append:MAX_SPAN log.keeping:MAX_SPAN log.segment:MAX_SPAN log.rewrite:MAX_SPAN", 12, 30
     ),
     _one("log.keeping:_MOST_MISSING", 1, 2, 4),
-    _one("log.compaction:KEY_BYTES log.compaction:compact(key_bytes)", 48, 96),
-    _one("log.compaction:_LEAST_SLOTS", 2, 4),
+    _one("log.compaction:KEY_BYTES log.compaction:compact(key_bytes)", 192, 400),
+    _one("log.compaction:_LEAST_SLOTS", 8),
     _one("log.state:_MOST", 1, 2),
     # How much is looked at in one step.
     _one(
@@ -110,7 +111,7 @@ NOT_VARIED: Mapping[str, str] = {
         "spark.writing:_FLUSH_BYTES spark.commit:_INTENT_BYTES": "varied by stores.spark_write itself, which needs "
         "both of them small",
         "spark.planning:LEAST_TASK_BYTES spark.planning:TASK_BYTES spark.planning:SHARED_FROM "
-        "spark.reading:_BATCH_ROWS": "how reading is shared out among tasks; nothing is written: tests/spark/test_planning.py",
+        "spark.reading:_BATCH_ROWS": "how reading is shared out among tasks; nothing is written",
         "spark.losses:_REMEMBERED": "warnings that were given already",
         "batch.compression:DEFAULT_MAX batch.compression:RATIO_FREE_BYTES batch.compression:RATIO_MAX "
         "batch.compression:DECODER_BYTES batch.compression:BLOCKS_MAX batch.compression:_ZSTD_WINDOW_FREE "
@@ -118,7 +119,7 @@ NOT_VARIED: Mapping[str, str] = {
         "refuses or a format says: tests/batch, and `fuzz`",
         "batch.checksum:_X_TO_THE_8": "a polynomial",
         "batch.checksum:_BLOCK_BYTES": "how CRC-32C is computed where the kernel is not compiled",
-        "topics.members:_LONGEST topics.names:_LONGEST topics.intents:_LONGEST_NAME spark.replays:_LONGEST_NAME": "the "
+        "topics.members:_LONGEST topics.names:_LONGEST topics.intent:_LONGEST_NAME spark.replays:_LONGEST_NAME": "the "
         "length of a name, a promise to the caller",
     }.items()
     for name in names.split()

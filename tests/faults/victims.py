@@ -29,7 +29,8 @@ from sawlog.batch.build import Producer, encode
 from sawlog.config import Interval
 from sawlog.errors import GroupNotFound
 from sawlog.topics import groups
-from sawlog.topics.intents import Intents, Part, Piece
+from sawlog.topics.intent import Part, Piece
+from sawlog.topics.intents import Intents
 from sawlog.topics.store import Store
 from sawlog.topics.transaction import INLINE_BYTES
 

@@ -27,7 +27,8 @@ from pathlib import Path
 from sawlog import SawlogError
 from sawlog.batch.build import encode
 from sawlog.errors import TransactionPending
-from sawlog.topics.intents import Intents, Part
+from sawlog.topics.intent import Part
+from sawlog.topics.intents import Intents
 from sawlog.topics.store import Store
 from sawlog.topics.transaction import INLINE_BYTES
 

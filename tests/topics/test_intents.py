@@ -14,7 +14,8 @@ from sawlog.errors import CorruptData, CorruptFile, TransactionAborted
 from sawlog.log.log import Log
 from sawlog.storage import Lock, MemoryDirectory
 from sawlog.topics import documents
-from sawlog.topics.intents import Intent, Intents, Part, Piece, Stage
+from sawlog.topics.intent import Intent, Part, Piece
+from sawlog.topics.intents import Intents, Stage
 from sawlog.topics.store import Store
 
 from .stores import copied, values

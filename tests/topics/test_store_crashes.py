@@ -348,7 +348,7 @@ def test_a_sequence_that_is_completed_late_does_not_hide_a_later_one() -> None:
             assert store.transaction("query", 3).replayed
             assert not store.transaction("query", 4).replayed
             assert values(state(store), "stock") == [*values(death.after, "stock"), b"three"]
-            assert staged(death.left) == ["=query.committed", "=query.name"]
+            assert staged(death.left) == ["=query.committed"]
 
 
 # --- a process dies, and then the power is cut

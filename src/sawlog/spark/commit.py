@@ -18,7 +18,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import DirectoryLocked, InvalidConfig, StoreNotFound, TopicExists
-from ..topics.intents import Intents, Part, Piece
+from ..topics.intent import Part, Piece
+from ..topics.intents import Intents
 from ..topics.store import Store
 from . import replays, tending
 from .options import WriteOptions
@@ -26,8 +27,10 @@ from .options import WriteOptions
 if TYPE_CHECKING:
     from .writing import Staged, StagedPart
 
-#: An intent is text: more than this goes into a file beside it.
+#: What is more than this goes into a file beside the intent.
 _INTENT_BYTES = 1 << 20
+#: After so many micro-batches, and after the first, a query removes what others have left behind that are long gone.
+_FORGET_EVERY = 100
 
 
 def stage_name(query: str, batch: int) -> str:
@@ -95,6 +98,8 @@ def publish(
                 "Nothing was stored. Close the writer there",
             ) from error
         tending.tend(store, placed)
+        if sequence is not None and sequence % _FORGET_EVERY == 0:
+            store.forget_names()
 
 
 def _targets(store: Store, options: WriteOptions, found: Sequence[StagedPart]) -> set[str]:

@@ -6,7 +6,7 @@ under one txnAppId, as Delta's documentation does; a checkpoint that was copied 
 with it the query's id. So the name of the transaction in the store is made of both. Topics count by their ids: what was
 stored in a topic that is deleted by now is stored again in the new one.
 
-Version 0.3.0 used the name alone. Its note is looked up as well, so that a query that is upgraded between a commit and
+Version 0.2 used the name alone. Its note is looked up as well, so that a query that is upgraded between a commit and
 Spark's own note of it does not store that micro-batch twice.
 
 Every replay is logged and counted: to skip what should have been stored is the worst mistake that a sink can make, and
@@ -19,7 +19,8 @@ import hashlib
 import logging
 from collections.abc import Set as AbstractSet
 
-from ..topics.intents import Intent, Intents, check_name
+from ..topics.intent import Intent, check_name
+from ..topics.intents import Intents
 from ..topics.names import quoted
 
 _logger = logging.getLogger("sawlog.spark")

@@ -26,7 +26,8 @@ from pyspark.sql.datasource import (
 from ..batch.build import Encoder
 from ..errors import InvalidConfig, InvalidRecord, SawlogError
 from ..log.append import recipe_of
-from ..topics.intents import INLINE_BYTES, Intents, Piece, StagedFile
+from ..topics.intent import Piece
+from ..topics.intents import INLINE_BYTES, Intents, StagedFile
 from ..topics.partitioner import partitions_for
 from ..topics.settings import is_compacted
 from ..topics.store import Store

@@ -20,8 +20,7 @@ staging/
   <id>.<label>.lease     whoever stages is done, and somebody else will commit: not to be swept before that time
   <id>.intent            committed, not completed
   <id>.applied.<n>       the n-th part of the intent is in its log, durably
-  =<name>.name           locked while a transaction of that name commits
-  =<name>.committed      the last intent of that name
+  =<name>.committed      the last intent of that name: see notes.py
 ```
 
 **Rolling forward.** A process that dies between 3 and 5 leaves the intent. Whoever gets the lock of one of its
@@ -53,11 +52,9 @@ import logging
 import threading
 import time
 import uuid
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from ..batch.header import HEADER_BYTES
 from ..errors import (
@@ -76,7 +73,9 @@ from ..storage import Directory, Lock, Storage
 from ..storage.forking import forkable
 from ..storage.interface import Buffer
 from . import documents
+from .intent import INTENT, Intent, Part, Piece
 from .names import STAGING, TMP, quoted
+from .notes import Notes, is_note, sequence_of
 
 #: How much is read from a staged file and appended at once.
 _PLACE_BYTES = 2 << 20
@@ -89,128 +88,9 @@ _MARGIN_BYTES = 64 << 10
 _SWEPT_TIMES = 20
 #: So much goes into an intent itself: a file of its own would cost more fsyncs.
 INLINE_BYTES = 64 << 10
-#: A quoted name has to leave room for a suffix in a file name.
-_LONGEST_NAME = 200
-_OWNER, _BATCHES, _LEASE, _INTENT, _APPLIED, _NAME, _COMMITTED = (
-    ".owner",
-    ".batches",
-    ".lease",
-    ".intent",
-    ".applied.",
-    ".name",
-    ".committed",
-)
+_OWNER, _BATCHES, _LEASE, _APPLIED = ".owner", ".batches", ".lease", ".applied."
 
 _logger = logging.getLogger("sawlog")
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Whole batches in a staged file; without a name, in the intent."""
-
-    file: str
-    position: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What goes to one partition: `count` offsets from `offset` on (-1 while it is not known)."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    count: int
-    pieces: tuple[Piece, ...]
-    offset: int = -1
-
-    @property
-    def offsets(self) -> range:
-        """The offsets of its records."""
-        return range(self.offset, self.offset + self.count)
-
-    @property
-    def order(self) -> tuple[str, int]:
-        """Everybody takes locks in this order."""
-        return self.topic, self.partition
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """A committed transaction."""
-
-    id: str
-    parts: tuple[Part, ...]
-    name: str | None = None
-    sequence: int | None = None
-    #: Batches that are in no file.
-    data: bytes = b""
-
-    @property
-    def file(self) -> str:
-        """Where it is written."""
-        return f"{self.id}{_INTENT}"
-
-    def fields(self) -> dict[str, Any]:
-        """As a document."""
-        return {
-            "id": self.id,
-            "name": self.name,
-            "sequence": self.sequence,
-            "parts": [
-                {
-                    "topic": part.topic,
-                    "topic_id": part.topic_id,
-                    "partition": part.partition,
-                    "offset": part.offset,
-                    "count": part.count,
-                    "pieces": [[piece.file, piece.position, piece.size_bytes] for piece in part.pieces],
-                }
-                for part in self.parts
-            ],
-            "data": b64encode(self.data).decode(),
-        }
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any], path: str) -> Intent:
-        """From a document; `CorruptFile` if it is something else."""
-        try:
-            parts = tuple(
-                Part(
-                    str(each["topic"]),
-                    str(each["topic_id"]),
-                    _count(each["partition"]),
-                    _count(each["count"]),
-                    tuple(
-                        Piece(_file(file), _count(at), _count(size_bytes)) for file, at, size_bytes in each["pieces"]
-                    ),
-                    _count(each["offset"]),
-                )
-                for each in fields["parts"]
-            )
-            check_name(fields["name"], fields["sequence"])
-            return cls(
-                _file(fields["id"]),
-                parts,
-                fields["name"],
-                fields["sequence"],
-                b64decode(fields["data"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptFile(f"{path} is no intent: {error}") from error
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is not a number from 0 on")
-    return value
-
-
-def _file(value: object) -> str:
-    """A name in `staging/`: what a document says must not lead anywhere else."""
-    if not isinstance(value, str) or "/" in value or "\0" in value:
-        raise ValueError(f"{value!r} is not the name of a file")
-    return value
 
 
 class StagedFile:
@@ -269,7 +149,7 @@ class Stage:
             return
         try:
             # A repeated commit finds the intent of the first one, which may be waiting to be completed.
-            if not self._staging.exists(f"{self.id}{_INTENT}"):
+            if not self._staging.exists(f"{self.id}{INTENT}"):
                 _remove_all(self._staging, self.id)
         except SawlogError as error:
             _logger.warning("left to be swept: %s", error)
@@ -318,6 +198,10 @@ class Intents:
                     self._staging = self._root.child(STAGING, create=not there)
         return self._staging
 
+    @property
+    def _notes(self) -> Notes:
+        return Notes(self.staging)
+
     def _exists(self) -> bool:
         return self._staging is not None or STAGING in self._root.children()
 
@@ -338,13 +222,13 @@ class Intents:
     def _write_lease(self, name: str, seconds: float) -> None:
         until_ms = int((time.time() + seconds) * 1000)
         # After a power cut there is no job any more that could commit.
-        self._store(name, {"until_ms": until_ms}, durable=False)
+        self._store(name, documents.encode({"until_ms": until_ms}), durable=False)
 
-    def _store(self, name: str, fields: dict[str, Any], *, durable: bool = True) -> None:
-        """Replace a document. Whoever sweeps may take a half-written one for somebody's who died: then once more."""
+    def _store(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Replace a file. Whoever sweeps may take a half-written one for somebody's who died: then once more."""
         for last in (*(False,) * _SWEPT_TIMES, True):
             try:
-                documents.store(self.staging, name, fields, durable=durable)
+                self.staging.replace(name, data, durable=durable)
                 return
             except StorageError as error:
                 if error.errno != errno.ENOENT or last:
@@ -376,14 +260,14 @@ class Intents:
         """Intents that are not completed, in no order."""
         if not self._exists():
             return []
-        found = (self._load(name) for name in self.staging.names() if name.endswith(_INTENT))
+        found = (self._load(name) for name in self.staging.names() if name.endswith(INTENT))
         return [intent for intent in found if intent is not None]
 
     def _load(self, name: str) -> Intent | None:
         """An intent; `CorruptFile` if it is damaged: then nobody knows which offsets are promised to whom."""
         path = f"{self.staging.path}/{name}"
         try:
-            return Intent.from_fields(documents.load(self.staging, name), path)
+            return Intent.decode(self.staging.read(name), path)
         except CorruptFile as error:
             raise CorruptFile(
                 f"{error}. Until then nothing is written to this store; if the transaction is to be given up, remove it"
@@ -399,8 +283,8 @@ class Intents:
             return None
         # First those that are not completed: one that is completed meanwhile is found as a note then.
         known = [intent for intent in self.pending() if intent.name == name]
-        note = self._load(_named(name, _COMMITTED))
-        return max([*known, *([note] if note is not None else [])], key=_sequence, default=None)
+        note = self._notes.find(name)
+        return max([*known, *([note] if note is not None else [])], key=sequence_of, default=None)
 
     # --- committing
 
@@ -425,9 +309,10 @@ class Intents:
         deadline = time.monotonic() + lock_timeout_s
         with ExitStack() as held:
             if name is not None:
-                held.callback(self._lock_name(name, deadline).release)
+                held.callback(self._notes.unlock, name, self._notes.lock(name, deadline))
                 last = self.last(name)
-                if last is not None and _sequence(last) >= (sequence or 0):
+                if last is not None and sequence_of(last) >= (sequence or 0):
+                    _logger.warning("%r %s is skipped: %s is stored already", name, sequence, sequence_of(last))
                     return last
             ordered = _one_each(parts)
             logs = [log_of(part) for part in ordered]
@@ -435,7 +320,7 @@ class Intents:
                 _enter(held, log, deadline)
                 log.sync()  # what precedes the part must not be lost when the part is found again
             placed = [replace(part, offset=log.next_offset) for part, log in zip(ordered, logs, strict=True)]
-            intent = Intent(stage.id, tuple(placed), name, sequence, data)
+            intent = Intent(stage.id, tuple(placed), name, sequence, data, int(time.time() * 1000))
             if any(piece.file for part in placed for piece in part.pieces):
                 self.staging.sync()
             self._place_all(intent, logs)
@@ -447,7 +332,7 @@ class Intents:
         try:
             for part, log in zip(intent.parts, logs, strict=True):
                 log.claim(sum(piece.size_bytes for piece in part.pieces) + _MARGIN_BYTES)
-            self._store(intent.file, intent.fields())
+            self._store(intent.file, intent.encode())
             written = True
             with ExitStack() as appends:  # what is placed is shown when all of it is
                 for log in logs:
@@ -487,7 +372,7 @@ class Intents:
         path = f"{self.staging.path}/{intent.file}"
         try:
             if not there:
-                self._store(intent.file, intent.fields())
+                self._store(intent.file, intent.encode())
         except BaseException:
             return TransactionError(
                 f"the transaction could be neither completed nor taken back ({why}); whether it is stored is decided "
@@ -562,22 +447,19 @@ class Intents:
             self._complete(intent)
         else:
             try:
-                held = self.staging.lock(_named(intent.name, _NAME), alone=False)
+                held = self._notes.lock(intent.name, 0.0)
             except DirectoryLocked:
                 return  # it is done when the store is next opened
             try:
                 self._complete(intent)
             finally:
-                held.release()
+                self._notes.unlock(intent.name, held)
         _remove_all(self.staging, intent.id)
 
     def _complete(self, intent: Intent) -> None:
         """Nothing is to be done any more: the intent goes, or becomes the note that its number is done."""
         if intent.name is not None:
-            note = _named(intent.name, _COMMITTED)
-            known = self._load(note)
-            if self.staging.exists(intent.file) and (known is None or _sequence(known) < _sequence(intent)):
-                self.staging.rename(intent.file, note)
+            self._notes.take(intent)
         self.staging.remove(intent.file)
         self.staging.sync()
 
@@ -585,17 +467,22 @@ class Intents:
         """Remove what was staged and never committed by processes that are gone."""
         if not self._exists():
             return
-        for id_ in sorted({name.partition(".")[0] for name in self.staging.names() if _is_staged(name)}):
+        for id_ in sorted({name.partition(".")[0] for name in self.staging.names() if not is_note(name)}):
             try:
                 owner = _lock_owner(self.staging, id_)
             except DirectoryLocked:
                 continue  # somebody is at it
             try:
                 # Looked for under the lock: its owner may have committed and died since the names were listed.
-                if not self.staging.exists(f"{id_}{_INTENT}") and not self._is_lent(id_):
+                if not self.staging.exists(f"{id_}{INTENT}") and not self._is_lent(id_):
                     _remove_all(self.staging, id_)
             finally:
                 owner.release()
+
+    def forget(self, is_there: Callable[[str], bool]) -> None:
+        """Remove the notes that nobody needs; `is_there` says whether there is a topic of that id."""
+        if self._exists():
+            self._notes.sweep(is_there)
 
     def _is_lent(self, id_: str) -> bool:
         """Whether a job that has not committed yet may still do so."""
@@ -617,27 +504,6 @@ class Intents:
                     pass  # just gone: it keeps nothing
         return False
 
-    # --- names
-
-    def _lock_name(self, name: str, deadline: float) -> Lock:
-        while True:
-            try:
-                return self.staging.lock(_named(name, _NAME), alone=False)
-            except DirectoryLocked:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(_POLL_S)
-
-
-def check_name(name: str | None, sequence: int | None) -> None:
-    """A transaction has a name and a number, or neither."""
-    if (name is None) != (sequence is None):
-        raise InvalidConfig("a transaction has a name and a sequence, or neither")
-    if name is not None and (not isinstance(name, str) or not 0 < len(quoted(name)) <= _LONGEST_NAME):
-        raise InvalidConfig(f"a transaction's name is a str of 1 to {_LONGEST_NAME} characters, not {name!r}")
-    if sequence is not None and (isinstance(sequence, bool) or not isinstance(sequence, int) or sequence < 0):
-        raise InvalidConfig(f"a transaction's sequence is a whole number from 0 on, not {sequence!r}")
-
 
 def _file_name(id_: str, label: str, suffix: str = _BATCHES) -> str:
     for what in (id_, label):
@@ -646,23 +512,9 @@ def _file_name(id_: str, label: str, suffix: str = _BATCHES) -> str:
     return f"{id_}.{label}{suffix}"
 
 
-def _sequence(intent: Intent) -> int:
-    return -1 if intent.sequence is None else intent.sequence
-
-
-def _named(name: str, suffix: str) -> str:
-    """A file for a transaction's name. The mark in front keeps it apart from the files of an id."""
-    return f"={quoted(name)}{suffix}"
-
-
-def _is_staged(name: str) -> bool:
-    """Whether a file belongs to an id that may have been given up."""
-    return not name.startswith("=")
-
-
 def _remove_all(staging: Directory, id_: str) -> None:
     """Remove the files of one id; the owner's lock last, so that what is left can still be swept."""
-    names = [name for name in staging.names() if name.partition(".")[0] == id_ and not name.endswith(_INTENT)]
+    names = [name for name in staging.names() if name.partition(".")[0] == id_ and not name.endswith(INTENT)]
     for name in sorted(names, key=lambda name: name.endswith(_OWNER)):
         staging.remove(name)
 

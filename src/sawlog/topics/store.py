@@ -49,7 +49,8 @@ from ..log.upkeep import UpkeepReport
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable
 from .catalog import Catalog, Entry
-from .intents import Intent, Intents, Part
+from .intent import Intent, Part
+from .intents import Intents
 from .topic import Topic
 from .transaction import Transaction
 from .upkeep import Upkeep
@@ -368,9 +369,25 @@ class Store:
         try:
             for topic in self:
                 reports += topic.upkeep()
+            self.forget_names()
         except CorruptFile as error:
             _logger.error("no upkeep: %s", error)
         return reports
+
+    def forget_names(self) -> None:
+        """Remove the notes of named transactions that no replay can come from any more: their topics are deleted, or
+        nothing was committed under that name for a month. Upkeep does it."""
+        self._check_writable()
+        there: set[str] = set()
+        gone: set[str] = set()
+
+        def is_there(topic_id: str) -> bool:
+            if topic_id not in there and topic_id not in gone:  # it was there once: what is gone does not come again
+                there.update(self._catalog.load(name).id for name in self._catalog.names())
+                gone.update({topic_id} - there)
+            return topic_id in there
+
+        self._intents.forget(is_there)
 
     @property
     def upkeep_reports(self) -> list[UpkeepReport]:

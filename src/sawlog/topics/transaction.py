@@ -33,7 +33,8 @@ from ..log.append import recipe_of
 from ..log.log import Log
 from ..log.writer import BATCH_BYTES
 from ..storage.forking import forkable
-from .intents import INLINE_BYTES, Intent, Intents, Part, Piece, Stage, StagedFile, check_name
+from .intent import Intent, Part, Piece, check_name
+from .intents import INLINE_BYTES, Intents, Stage, StagedFile
 from .topic import Topic
 
 #: So much is kept in memory; more goes to the staged file.

@@ -40,7 +40,7 @@ from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory
 from sawlog.topics import documents
 from sawlog.topics.groups import OffsetStore
-from sawlog.topics.intents import Intent
+from sawlog.topics.intent import Intent
 from sawlog.topics.members import Members
 from sawlog.topics.store import Store
 
@@ -519,7 +519,7 @@ def intent_seeds() -> list[bytes]:
 
 def intent_target(data: bytes) -> None:
     """The document alone."""
-    allowed(lambda: Intent.from_fields(documents.decode(data, "x"), "x"))
+    allowed(lambda: Intent.decode(data, "x"))
 
 
 def group_target(data: bytes) -> None:

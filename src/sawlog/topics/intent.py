@@ -1,0 +1,183 @@
+"""An intent: which staged batches go to which partition at which offset. A value, and its bytes.
+
+```
+{
+  "id": "0b5c...",
+  ...
+  "crc32c": "1c291ca3"
+}
+batches, back to back: those that are in no staged file
+```
+
+A document that any tool can read (see documents.py), then what it speaks of and is in no file, which its field
+`data_crc32c` has the checksum of. The note that a named transaction leaves is the document alone. Version 0.2 had the
+batches within the document, in a field.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from dataclasses import dataclass
+from typing import Any
+
+from ..batch.checksum import crc32c
+from ..errors import CorruptFile, InvalidConfig
+from . import documents
+from .names import quoted
+
+#: What an intent's file ends with.
+INTENT = ".intent"
+#: Where a document ends: each of its fields is on a line of its own.
+_END = b"\n}\n"
+#: A quoted name has to leave room for a suffix in a file name.
+_LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Whole batches in a staged file; without a name, in the intent."""
+
+    file: str
+    position: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What goes to one partition: `count` offsets from `offset` on (-1 while it is not known)."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    count: int
+    pieces: tuple[Piece, ...]
+    offset: int = -1
+
+    @property
+    def offsets(self) -> range:
+        """The offsets of its records."""
+        return range(self.offset, self.offset + self.count)
+
+    @property
+    def order(self) -> tuple[str, int]:
+        """Everybody takes locks in this order."""
+        return self.topic, self.partition
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A committed transaction."""
+
+    id: str
+    parts: tuple[Part, ...]
+    name: str | None = None
+    sequence: int | None = None
+    #: Batches that are in no file.
+    data: bytes = b""
+    #: When it was committed; 0 if version 0.2 did it.
+    at_ms: int = 0
+
+    @property
+    def file(self) -> str:
+        """Where it is written."""
+        return f"{self.id}{INTENT}"
+
+    def encode(self) -> bytes:
+        """The bytes of its file."""
+        return documents.encode(self.fields()) + self.data
+
+    @classmethod
+    def decode(cls, data: bytes, path: str, *, is_note: bool = False) -> Intent:
+        """From the bytes of a file; `CorruptFile` if it is something else. Of a note, only the document counts."""
+        end = end_of_document(data)
+        fields = documents.decode(data[:end], path)
+        return cls.from_fields(fields, path, None if is_note else data[end:])
+
+    def fields(self) -> dict[str, Any]:
+        """As a document."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "sequence": self.sequence,
+            "parts": [
+                {
+                    "topic": part.topic,
+                    "topic_id": part.topic_id,
+                    "partition": part.partition,
+                    "offset": part.offset,
+                    "count": part.count,
+                    "pieces": [[piece.file, piece.position, piece.size_bytes] for piece in part.pieces],
+                }
+                for part in self.parts
+            ],
+            "at_ms": self.at_ms,
+            "data_bytes": len(self.data),
+            "data_crc32c": f"{crc32c(self.data):08x}",
+        }
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any], path: str, data: bytes | None = b"") -> Intent:
+        """From a document, and the batches that it speaks of; None: nobody needs them any more."""
+        try:
+            parts = tuple(
+                Part(
+                    str(each["topic"]),
+                    str(each["topic_id"]),
+                    _count(each["partition"]),
+                    _count(each["count"]),
+                    tuple(
+                        Piece(_file(file), _count(at), _count(size_bytes)) for file, at, size_bytes in each["pieces"]
+                    ),
+                    _count(each["offset"]),
+                )
+                for each in fields["parts"]
+            )
+            check_name(fields["name"], fields["sequence"])
+            return cls(
+                _file(fields["id"]),
+                parts,
+                fields["name"],
+                fields["sequence"],
+                b"" if data is None else _checked(fields, data),
+                _count(fields.get("at_ms", 0)),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptFile(f"{path} is no intent: {error}") from error
+
+
+def _checked(fields: dict[str, Any], data: bytes) -> bytes:
+    """The batches that are in no file; `ValueError` unless they are those that were committed."""
+    if "data" in fields:
+        return b64decode(fields["data"])
+    if (len(data), f"{crc32c(data):08x}") != (fields["data_bytes"], fields["data_crc32c"]):
+        raise ValueError("the batches in it are not those that were committed")
+    return data
+
+
+def end_of_document(data: bytes) -> int:
+    """Where the document ends that a file begins with."""
+    found = data.find(_END)
+    return len(data) if found < 0 else found + len(_END)
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a number from 0 on")
+    return value
+
+
+def _file(value: object) -> str:
+    """A name in `staging/`: what a document says must not lead anywhere else."""
+    if not isinstance(value, str) or "/" in value or "\0" in value:
+        raise ValueError(f"{value!r} is not the name of a file")
+    return value
+
+
+def check_name(name: str | None, sequence: int | None) -> None:
+    """A transaction has a name and a number, or neither."""
+    if (name is None) != (sequence is None):
+        raise InvalidConfig("a transaction has a name and a sequence, or neither")
+    if name is not None and (not isinstance(name, str) or not 0 < len(quoted(name)) <= _LONGEST_NAME):
+        raise InvalidConfig(f"a transaction's name is a str of 1 to {_LONGEST_NAME} characters, not {name!r}")
+    if sequence is not None and (isinstance(sequence, bool) or not isinstance(sequence, int) or sequence < 0):
+        raise InvalidConfig(f"a transaction's sequence is a whole number from 0 on, not {sequence!r}")

@@ -1,0 +1,157 @@
+"""What named transactions leave in `staging/`: the note that a number is done.
+
+```
+=<name>.name           locked while a transaction of that name commits; removed when it has
+=<name>.committed      the last intent of that name, without its batches
+```
+
+A note is what makes a replay one, so it is kept as long as a replay may come: until the topics that it speaks of are
+all deleted (a topic that is made anew has another id), or nothing was committed under the name for `KEPT_MS`. So what
+queries and names leave behind is bounded by those of the last weeks.
+
+The intent becomes the note by a rename, which costs nothing. The batches in it are cut off then, without a sync: after
+a power cut they may be there once more, and `sweep` cuts them off.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..errors import CorruptFile, DirectoryLocked, SawlogError, StorageError
+from ..storage import Directory, Lock
+from . import documents
+from .intent import Intent, end_of_document
+from .names import quoted
+
+#: How long a name is remembered under which nothing is committed any more: a query that is started again after that,
+#: and had been killed between a commit and Spark's own note of it, stores that micro-batch twice.
+KEPT_MS = 30 * 24 * 3600 * 1000
+_POLL_S = 0.005
+_NAME, _COMMITTED = ".name", ".committed"
+_MARK = "="
+
+_logger = logging.getLogger("sawlog")
+
+
+class Notes:
+    """Those of one store. Safe between threads and processes."""
+
+    def __init__(self, staging: Directory) -> None:
+        self._staging = staging
+
+    # --- one name at a time
+
+    def lock(self, name: str, deadline: float) -> Lock:
+        """Nobody else commits under a name; `DirectoryLocked` if somebody does for too long."""
+        while True:
+            try:
+                held = self._staging.lock(_file(name, _NAME), alone=False)
+            except DirectoryLocked:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                if held.current:
+                    return held
+                held.release()  # whoever had it before has removed the file that we locked
+                continue
+            time.sleep(_POLL_S)
+
+    def unlock(self, name: str, held: Lock) -> None:
+        """Let the next one in; no file stays for it."""
+        try:
+            if held.held:
+                self._staging.remove(_file(name, _NAME))
+        except StorageError as error:
+            _logger.warning("left to be swept: %s", error)
+        finally:
+            held.release()
+
+    # --- what is known
+
+    def find(self, name: str) -> Intent | None:
+        """The last transaction of that name that is completed."""
+        return self._load(_file(name, _COMMITTED))
+
+    def _load(self, file: str) -> Intent | None:
+        path = f"{self._staging.path}/{file}"
+        try:
+            return Intent.decode(self._staging.read(file), path, is_note=True)
+        except CorruptFile as error:
+            raise CorruptFile(f"{error}. Without it nobody knows what was stored under this name") from error
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+
+    def take(self, intent: Intent) -> None:
+        """Let an intent that is completed become the note of its name, unless a later one has. The caller has locked
+        the name, and syncs the directory."""
+        assert intent.name is not None
+        file, known = _file(intent.name, _COMMITTED), self.find(intent.name)
+        if self._staging.exists(intent.file) and (known is None or sequence_of(known) < sequence_of(intent)):
+            self._staging.rename(intent.file, file)
+            if intent.data:
+                self._strip(file)
+
+    def _strip(self, file: str) -> None:
+        """Cut off the batches, which are in their logs now."""
+        end = end_of_document(self._staging.read(file))
+        storage = self._staging.open(file)
+        try:
+            if storage.size > end:
+                storage.truncate(end)
+        finally:
+            storage.close()
+
+    # --- what is not needed any more
+
+    def sweep(self, is_there: Callable[[str], bool]) -> None:
+        """Forget the names that no replay can come from: `is_there` says whether there is a topic of that id. What
+        somebody is at is left for another time."""
+        for file in self._staging.names():
+            if not file.startswith(_MARK):
+                continue
+            stem, _, _ = file.rpartition(".")
+            try:
+                held = self._staging.lock(stem + _NAME, alone=False)
+            except DirectoryLocked:
+                continue
+            try:
+                if held.current:
+                    self._tidy(stem + _COMMITTED, is_there)
+                    self._staging.remove(stem + _NAME)
+            except SawlogError as error:
+                _logger.warning("left as it is: %s", error)
+            finally:
+                held.release()
+
+    def _tidy(self, file: str, is_there: Callable[[str], bool]) -> None:
+        note, now = self._load(file), int(time.time() * 1000)
+        if note is None:
+            return
+        gone = bool(note.parts) and not any(is_there(part.topic_id) for part in note.parts)
+        if gone or (note.at_ms and note.at_ms + KEPT_MS < now):
+            self._staging.remove(file)
+        elif not note.at_ms:  # of version 0.2: it has batches in it, and is counted from now on
+            documents.store(self._staging, file, replace(note, at_ms=now).fields())
+        else:
+            self._strip(file)
+
+
+def sequence_of(intent: Intent) -> int:
+    """Its sequence; -1 for one without a name."""
+    return -1 if intent.sequence is None else intent.sequence
+
+
+def is_note(file: str) -> bool:
+    """Whether a file in `staging/` belongs to a name, and not to the id of one transaction."""
+    return file.startswith(_MARK)
+
+
+def _file(name: str, suffix: str) -> str:
+    """A file for a transaction's name. The mark in front keeps it apart from the files of an id."""
+    return f"{_MARK}{quoted(name)}{suffix}"

@@ -1,0 +1,55 @@
+"""`python -m tests.faults mutants --with promised`: tests of single promises, for bugs that no other method can see.
+
+Some bugs break nothing that a crash, an error or a wrong bit could bring to light: they cost time, descriptors or a
+lock, or accept what should be refused. What finds them is the test that was written when they were mended. Each of
+these runs in one process, so that a planted bug is in what it tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from .report import Tally
+
+_ROOT = Path(__file__).resolve().parents[2]
+#: What is quick first.
+TESTS = (
+    "tests/faults/test_returned.py",
+    "tests/log/test_gaps.py",
+    "tests/log/test_forked_readers.py",
+    "tests/log/test_background.py",
+    "tests/log/test_hostile_values.py",
+    "tests/log/test_upkeep_yields.py",
+    "tests/topics/test_sweeping.py",
+    "tests/spark/test_replays.py",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """None: it is the same every time."""
+
+
+class _Listening:
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """After each test: count it; one that fails has found something."""
+        if report.when == "call":
+            self._tally.advance()
+        if report.failed:
+            self._tally.violation(report.nodeid)
+
+
+def run(options: argparse.Namespace) -> int:
+    """All of them, until one fails."""
+    with Tally("promised", None, "tests") as tally:
+        where = [str(_ROOT / each) for each in TESTS]
+        arguments = ["-x", "-q", "-p", "no:cacheprovider", "-n", "0", f"--rootdir={_ROOT}", *where]
+        code = pytest.main(arguments, [_Listening(tally)])
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not tally.done:
+            raise SystemExit(3)  # nothing was tried, which is not the same as nothing found
+    return tally.finish()
