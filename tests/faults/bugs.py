@@ -493,8 +493,8 @@ _SHOWING = (
 _RETURNED = (
     _mutant(
         "watermark inside a batch that is cut through",
-        "truncation to the middle of a batch notes the offset of the cut with the position of the batch: killed then, a "
-        "segment above the size that is copied whole loses kept records (ours, once)",
+        "truncation to the middle of a batch notes the offset of the cut with the position of the batch: killed then, "
+        "a segment above the size that is copied whole loses kept records (ours, once)",
         ("sawlog.log.cutting:Cut.tail", "return self.whole,", "return self.offset,"),
     ),
     _mutant(

@@ -66,3 +66,28 @@ def seen_by_a_reader(disk: FaultyStorage) -> tuple[int, int]:
     with Log.open(disk.plain, CONFIG, mode="r") as reader:
         assert len(list(reader.scan())) == reader.next_offset
         return reader.position()
+
+
+def test_a_power_cut_while_recovery_moves_the_end_of_a_segment_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is above the watermark was copied to a segment of its own, and is torn while it is cut off here."""
+    monkeypatch.setattr(recovery, "SMALL_BYTES", 0)
+    disk = FaultyStorage(1)
+    log = Log.open(disk.plain, CONFIG)
+    log.append(b"one")
+    log._writable().save(clean=False)
+    log.append(b"two")
+    found, caught = disk.crash("lose"), []
+
+    def watch(step: Step) -> None:
+        if step.call == "sync" and step.path.endswith("0.log") and len(Log.open(found.plain, mode="r")) == 2:
+            caught.extend(found.crash("reorder", seed) for seed in range(40))
+
+    found.watch = watch
+    Log.open(found.plain, CONFIG)
+    found.watch = None
+    assert caught
+    for each in caught:
+        again = Log.open(each.plain, CONFIG)
+        assert again.recovery, str(again.recovery)
+        assert [record.value for record in again] == [b"one", b"two"]
+        assert again.verify()

@@ -23,7 +23,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..batch.header import LAST, PRODUCER_ID, Rows
+from ..batch.header import LAST, POSITION, PRODUCER_ID, SIZE, Rows
 from ..batch.read import first_bad_crc
 from ..config import LogConfig
 from ..errors import CorruptBatch, CorruptFile, InvalidConfig
@@ -323,7 +323,9 @@ class _Recovery:
         index = SegmentIndex(base, self.config.index_interval_bytes)
         walk = segment.walk(storage, 0, size, index)
         if walk.next_offset > following:
-            self._cut_overlap(segment, storage, following)
+            self._cut_overlap(segment, storage, following, _end_of(segment, storage, following))
+        elif walk.damage is not None and self._was_split(base, following, walk):
+            self._cut_overlap(segment, storage, following, walk.position)
         elif walk.damage is not None:
             self._find(Where.SEALED_SEGMENT, str(walk.damage))
         elif walk.next_offset < following:
@@ -333,6 +335,16 @@ class _Recovery:
         storage.close()
         self._rebuild(segment)
         return segment
+
+    def _was_split(self, base: int, following: int, walk: Walk) -> bool:
+        """Whether all that follows the watermark was moved to the next segment, and a power cut has torn it while it
+        was being cut off here."""
+        saved = self.saved
+        return saved is not None and (base, following, walk.position) == (
+            saved.segment,
+            saved.durable_offset,
+            saved.position,
+        )
 
     def _has_index_files(self, base: int) -> bool:
         for suffix, entry_bytes in ((INDEX, OFFSET_ENTRY_BYTES), (TIME_INDEX, TIME_ENTRY_BYTES)):
@@ -348,15 +360,8 @@ class _Recovery:
         segment.timestamps()  # reading it makes it anew, and `repairs` writes it
         segment.unload()
 
-    def _cut_overlap(self, segment: Segment, storage: Storage, following: int) -> None:
+    def _cut_overlap(self, segment: Segment, storage: Storage, following: int, end: int) -> None:
         """An earlier recovery moved the end of this segment to the next one and was interrupted: finish it."""
-        end = 0
-        for chunk in segment.batches(storage, 0, segment.size, segment.base_offset):
-            before = chunk.rows[chunk.rows[:, 3] < following]
-            if len(before):
-                end = chunk.origin + int(before[-1, 0] + before[-1, 1])
-            if len(before) < len(chunk.rows):
-                break
         if self._find(Where.OVERLAP_OF_SEGMENTS, f"{segment.path} from byte {end} on") is Action.FINISH:
             segment.remove_index()
             storage.truncate(end)
@@ -565,6 +570,18 @@ class _Recovery:
         if known > end:  # of a longer log than there is
             state, known = ProducerState(self.config.producer_expiry_ms), segments[0].base_offset
         return replayed(segments, self.config.producer_expiry_ms, state, known)
+
+
+def _end_of(segment: Segment, storage: Storage, following: int) -> int:
+    """Where the batches below an offset end in a file."""
+    end = 0
+    for chunk in segment.batches(storage, 0, segment.size, segment.base_offset):
+        before = chunk.rows[chunk.rows[:, LAST] < following]
+        if len(before):
+            end = chunk.origin + int(before[-1, POSITION] + before[-1, SIZE])
+        if len(before) < len(chunk.rows):
+            break
+    return end
 
 
 def replayed(

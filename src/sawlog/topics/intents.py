@@ -415,6 +415,9 @@ class Intents:
                     self.mark(intent, number)
 
     def _apply(self, intent: Intent, part: Part, log: Log) -> None:
+        """Place a part, as far as it is not there. Whoever wrote the intent may have died before its name was durable,
+        and what is placed is: a power cut between the two would leave a part of a transaction."""
+        self.staging.sync()
         there = log.next_offset - part.offset
         if there < 0:
             _logger.warning("%s ends before offset %s, which was its end once", log.path, part.offset)
@@ -462,6 +465,8 @@ class Intents:
             self._notes.take(intent)
         self.staging.remove(intent.file)
         self.staging.sync()
+        if intent.name is not None and intent.data:
+            self._notes.strip(intent.name)
 
     def sweep(self) -> None:
         """Remove what was staged and never committed by processes that are gone."""

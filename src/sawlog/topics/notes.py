@@ -9,8 +9,8 @@ A note is what makes a replay one, so it is kept as long as a replay may come: u
 all deleted (a topic that is made anew has another id), or nothing was committed under the name for `KEPT_MS`. So what
 queries and names leave behind is bounded by those of the last weeks.
 
-The intent becomes the note by a rename, which costs nothing. The batches in it are cut off then, without a sync: after
-a power cut they may be there once more, and `sweep` cuts them off.
+The intent becomes the note by a rename, which costs nothing. The batches in it are cut off when that is durable, with
+no sync of their own: after a power cut they may be there once more, and `sweep` cuts them off.
 """
 
 from __future__ import annotations
@@ -94,11 +94,13 @@ class Notes:
         file, known = _file(intent.name, _COMMITTED), self.find(intent.name)
         if self._staging.exists(intent.file) and (known is None or sequence_of(known) < sequence_of(intent)):
             self._staging.rename(intent.file, file)
-            if intent.data:
-                self._strip(file)
+
+    def strip(self, name: str) -> None:
+        """Cut off the batches of a note whose name is durable: if a power cut made it an intent again, it would need
+        them."""
+        self._strip(_file(name, _COMMITTED))
 
     def _strip(self, file: str) -> None:
-        """Cut off the batches, which are in their logs now."""
         end = end_of_document(self._staging.read(file))
         storage = self._staging.open(file)
         try:
