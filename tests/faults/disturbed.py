@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _TRIES = 10
 
 
-def given(row: Row) -> tuple[Any, ...]:
+def given(row: Row) -> tuple[bytes | None, bytes | None, Any, int]:
     """As `append` takes it."""
     key, value, timestamp, headers = row
     return value, key, headers, timestamp

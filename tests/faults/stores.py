@@ -25,11 +25,10 @@ from sawlog.spark.commit import stage_name
 from sawlog.testing import FaultyStorage, Workload
 from sawlog.topics import groups
 from sawlog.topics.intent import Part, Piece
-from sawlog.topics.intents import Intents
+from sawlog.topics.intents import INLINE_BYTES, Intents
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.store import Store
 from sawlog.topics.topic import Topic
-from sawlog.topics.transaction import INLINE_BYTES
 
 from .acts import GivenUp
 from .interrupts import Stop, Within, stop
@@ -315,7 +314,7 @@ def create(run: StoreWorkload, now: State) -> Steps:
     while name in now.topics:
         name += "x"
     settings = {"segment.bytes": 1200} if run.random.random() < 0.5 else {}
-    given = {key.replace(".", "_"): value for key, value in settings.items()}
+    given: dict[str, Any] = {key.replace(".", "_"): value for key, value in settings.items()}
     yield now.with_topic(name, (), (), **settings), lambda store: store.create_topic(name, 2, **given), {}
 
 
@@ -603,7 +602,7 @@ def spark_write(run: StoreWorkload, now: State) -> Steps:
         from sawlog.spark import commit, writing
         from sawlog.spark.options import WriteOptions
 
-        stage, parts = stage_name(query, 1), []
+        stage, parts = stage_name(query, 1), list[writing.StagedPart]()
         options = WriteOptions(store.directory, None, None, None, 128 << 10, 5.0)  # type: ignore[arg-type]
         with _set(writing, **sizes[0]), _set(commit, **sizes[1]):
             for begin in range(0, len(given), 3):

@@ -163,22 +163,22 @@ def test_the_work_is_the_same_whether_it_is_crashed_or_not() -> None:
 def test_what_comes_in_the_middle_comes_at_the_same_place_every_time(name: str) -> None:
     seed = seed_of_this_run()
     seen: list[list[str]] = [[], []]
+    kind = WORKLOADS[name]
     for found, wanted in zip(seen, (lambda scenario: False, few), strict=True):
 
-        class Noting(WORKLOADS[name]):  # type: ignore[name-defined, misc]
-            def work(self, disk: FaultyStorage, found: list[str] = found) -> None:
-                watch = disk.watch
+        def work(self: Workload, disk: FaultyStorage, found: list[str] = found) -> None:
+            watch = disk.watch
 
-                def noted(step: Step) -> None:
-                    found.append(str(step))
-                    if watch is not None:
-                        watch(step)
+            def noted(step: Step) -> None:
+                found.append(str(step))
+                if watch is not None:
+                    watch(step)
 
-                disk.watch = noted
-                super().work(disk)
+            disk.watch = noted
+            kind.work(self, disk)
 
-        Noting.__module__, Noting.__qualname__ = WORKLOADS[name].__module__, WORKLOADS[name].__qualname__
-        enumerate_crashes(Noting, seed, wanted=wanted)
+        noting = type(kind.__name__, (kind,), {"work": work, "__module__": kind.__module__})
+        enumerate_crashes(noting, seed, wanted=wanted)
     assert seen[0] == seen[1], repeat()
 
 

@@ -103,6 +103,8 @@ NOT_VARIED: Mapping[str, str] = {
         "batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES topics.partitioner:_RECORD_BYTES": "the size of a thing, "
         "not a limit",
         "batch.kernel:ROW_WIDTH": "the size of a thing, not a limit",
+        "batch.compression:_ZSTD_DICTIONARY_ID_BYTES batch.header:MAX_TIME config:KIB config:MIB config:GIB "
+        "spark.java:LEAST_VERSION": "no size of the engine",
         "log.reading:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
         "topics.groups:_SEGMENTS topics.groups:_CONFIG": "small in every workload: stores._small_groups",
         "log.upkeep:_LEAST_RUN": "which segments are worth merging by themselves; workloads merge on demand, from two",

@@ -249,7 +249,7 @@ class _Taker:
 
 
 def _note_unfinished(directory: FileDirectory) -> None:
-    """A micro-batch that versions up to 0.3 left unfinished is one transaction, with the number of the micro-batch."""
+    """A micro-batch that version 0.2 left unfinished is one transaction, with the number of the micro-batch."""
     checkpoint = Path(directory.path) / CHECKPOINT
     if directory.exists(_BATCH) or not checkpoint.exists():
         return

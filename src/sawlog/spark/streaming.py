@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sawlog.spark")
 
-#: The files in a group's directory that say where its sources start; version 0.3.0 had one for the whole group.
+#: The files in a group's directory that say where its sources start; version 0.2 had one for the whole group.
 _START, _OLD_START = "start", "start"
 
 
@@ -113,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return f"{_START}-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
     def _is_ours(self, kept: Json) -> bool:
-        """Whether a start that version 0.3.0 has kept, one for each group, is of the topics of this source."""
+        """Whether a start that version 0.2 has kept, one for each group, is of the topics of this source."""
         there = {topic.name for topic in self.places.topics(lost_ok=True)}
         read = {topic for topic, _ in Positions.from_json(kept).at}
         return bool(read) and read <= there
