@@ -24,10 +24,10 @@ tour: kernel ## the engine by itself: a million records written, read, killed an
 	@$(BIN)/python examples/tour.py $(ARGS)
 
 test: lint types layers kernel ## everything that has to pass: lint, types, layers, the quick tests
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 test-all: kernel ## the slow tests too, and hypothesis with fresh random examples
-	@$(BIN)/python -m pytest -n 2 -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
 
 lint: $(READY) ## ruff: mistakes and formatting
 	@$(BIN)/ruff check --quiet .
