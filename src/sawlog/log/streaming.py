@@ -1,7 +1,8 @@
 """Appending a record whose length nobody knows yet, without holding it in memory.
 
-The batch is written straight into the active segment: first a hole where its header will be, then the chunks as they
-come, with a running CRC and length; at the end the hole is filled. The two lengths in front of the value are varints
+Chunks are gathered in a buffer. A stream that ends before the buffer is full becomes a batch like any other. A longer
+one is written straight into the active segment: first a hole where the batch's header will be, then block after block,
+with a running CRC and length; at the end the hole is filled. The two lengths in front of the value are varints
 padded to five bytes, so their place is fixed. The CRC of what was patched and of what was streamed are combined.
 
 Until the header is there, the hole reads as zeros: for a reader in another process, and for recovery after a crash,
@@ -22,6 +23,7 @@ from ..batch import kernel
 from ..batch.build import refuse
 from ..batch.checksum import combine, crc32c
 from ..batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
+from ..config import MAX_SEGMENT_BYTES
 from ..errors import InvalidConfig, InvalidRecordType, LogClosed, StreamAborted, StreamTooLong
 from ..storage import Storage
 from .append import Appender, check_expected
@@ -29,6 +31,8 @@ from .names import TMP, file_name
 from .segment import Segment
 
 _COPY_BYTES = 4 << 20
+#: Chunks are gathered until there is so much to write.
+_BLOCK_BYTES = 256 << 10
 
 
 class StreamedBatch:
@@ -135,31 +139,24 @@ def append_stream(
     max_bytes: int | None = None,
     expect_offset: int | None = None,
 ) -> int:
-    """One record from an iterable of chunks; its offset."""
-    batch = StreamedBatch(key, headers, timestamp, append_time=log.recipe.append_time)
-    try:
-        source = iter(chunks)
-    except TypeError as error:
-        raise InvalidRecordType(f"append_stream takes an iterable of bytes, not {type(chunks).__name__}") from error
+    """Append one record from an iterable of chunks and return its offset."""
+    blocks = Blocks(chunks, max_bytes)
     with log.lock:
         log.check_open()
         check_expected(expect_offset, log.segments.next_offset)
-        segment, bound = log.room_for_stream(batch.timestamp)
-        _check_length(batch, 0, bound, max_bytes)
-        offset, size = segment.tail
-        storage = segment.storage
-        log.cut_back(segment, size)  # if an interrupt came while an earlier append was being taken back
         log.streaming = True
         try:
-            storage.append(bytes(batch.prefix_bytes))
-            _pour(batch, source, storage, bound, max_bytes)
-            storage.append(batch.suffix)
-            storage.write_at(size, batch.prefix(offset, log.epoch))
-            segment.tail = offset + 1, storage.size
-        except BaseException:
-            if segment.tail[1] == size:
-                log.undo(segment, size)
-            raise
+            first = blocks.take()
+            batch = StreamedBatch(key, headers, timestamp, append_time=log.recipe.append_time)
+            segment, bound = log.room_for_stream(batch.timestamp)
+            blocks.bound = bound - batch.overhead_bytes
+            blocks.check()
+            offset, size = segment.tail
+            batch.take(first)
+            if blocks.ended:
+                log.put(segment, memoryview(batch.prefix(offset, log.epoch) + first + batch.suffix), offset + 1)
+            else:
+                _stream(log, segment, batch, first, blocks)
         finally:
             log.streaming = False
         _enter(log, segment, batch, offset, size)
@@ -167,26 +164,83 @@ def append_stream(
     return offset
 
 
-def _pour(batch: StreamedBatch, source: Any, storage: Storage, bound: int, max_bytes: int | None) -> None:
-    while True:
+def _stream(log: Appender, segment: Segment, batch: StreamedBatch, first: bytearray, blocks: Blocks) -> None:
+    """Write a value into the active segment block by block, and its header at the end."""
+    offset, size = segment.tail
+    storage = segment.storage
+    log.cut_back(segment, size)  # if an interrupt came while an earlier append was being taken back
+    try:
+        storage.append(bytes(batch.prefix_bytes))
+        storage.append(first)
+        while block := blocks.take():
+            batch.take(block)
+            storage.reserve(len(block))
+            storage.append(block)
+        storage.append(batch.suffix)
+        storage.write_at(size, batch.prefix(offset, log.epoch))
+        segment.tail = offset + 1, storage.size
+    except BaseException:
+        if segment.tail[1] == size:
+            log.undo(segment, size)
+        raise
+    log.note_written(segment.tail[1] - size)
+
+
+class Blocks:
+    """The chunks of a stream, gathered: a chunk may be a few bytes, and a write costs more than to copy them."""
+
+    def __init__(self, chunks: Iterable[bytes], max_bytes: int | None) -> None:
+        if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
+            raise InvalidConfig(f"max_bytes is a number of bytes, not {max_bytes!r}")
         try:
-            chunk = next(source)
-        except StopIteration:
-            return
+            self._source = iter(chunks)
+        except TypeError as error:
+            raise InvalidRecordType(f"append_stream takes an iterable of bytes, not {type(chunks).__name__}") from error
+        self._max_bytes = max_bytes
+        #: How many bytes the segment takes at most.
+        self.bound = MAX_SEGMENT_BYTES
+        self._total = 0
+        self.ended = False
+
+    def check(self) -> None:
+        """Raise if there is more than may be."""
+        if self._max_bytes is not None and self._total > self._max_bytes:
+            raise StreamTooLong(f"the stream passed max_bytes={self._max_bytes:,}; nothing of it was kept")
+        if self._total > self.bound:
+            raise StreamTooLong(
+                f"the stream passed the {self.bound:,} bytes that the segment still takes; nothing of it was kept; "
+                "raise segment_bytes or segment_overflow_bytes for longer records"
+            )
+
+    def take(self) -> bytearray:
+        """Some hundred kilobytes or more, until the stream ends; then what is left."""
+        held, total = bytearray(), self._total
+        most = self.bound if self._max_bytes is None else min(self.bound, self._max_bytes)
+        ours = False
+        try:
+            for chunk in self._source:
+                ours = True
+                held += chunk if type(chunk) is bytes else _check_chunk(chunk)
+                if total + len(held) > most:
+                    self._total = total + len(held)
+                    self.check()
+                if len(held) >= _BLOCK_BYTES:
+                    break
+                ours = False
+            else:
+                self.ended = True
         except Exception as error:
+            if ours:
+                raise
             raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing of it was kept") from error
-        data = _check_chunk(chunk)
-        _check_length(batch, len(data), bound, max_bytes)
-        batch.take(data)
-        storage.reserve(len(data))
-        storage.append(data)
+        self._total = total + len(held)
+        return held
 
 
 def _enter(log: Appender, segment: Segment, batch: StreamedBatch, offset: int, size: int) -> None:
     """The batch is part of the segment: index it and count it."""
     added = segment.tail[1] - size
     segment.index.add(offset, size, added, batch.max_timestamp)
-    log.note_written(added)
     log.appended()
 
 
@@ -254,6 +308,7 @@ class Spool:
                 if segment.tail[1] == size:
                     log.undo(segment, size)
                 raise
+            log.note_written(segment.tail[1] - size)
             _enter(log, segment, batch, offset, size)
         log.settle(offset + 1)
         return offset
