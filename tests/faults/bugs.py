@@ -92,8 +92,8 @@ _WRITING = (
     _mutant(
         "stream not taken back",
         "a stream that fails leaves the room for its header, and what came of it, in the segment",
-        ("sawlog.log.streaming:append_stream", "if segment.tail[1] == size:", "if False:"),
-        ("sawlog.log.streaming:append_stream", "log.cut_back(segment, size)  #", "pass  #"),
+        ("sawlog.log.streaming:_stream", "if segment.tail[1] == size:", "if False:"),
+        ("sawlog.log.streaming:_stream", "log.cut_back(segment, size)  #", "pass  #"),
         (f"{_APPEND}.put", "if storage.size != before[1]:", "if False:"),
         by="errors",
     ),
@@ -495,7 +495,7 @@ _RETURNED = (
         "watermark inside a batch that is cut through",
         "truncation to the middle of a batch notes the offset of the cut with the position of the batch: killed then, "
         "a segment above the size that is copied whole loses kept records (ours, once)",
-        ("sawlog.log.cutting:Cut.tail", "return self.whole,", "return self.offset,"),
+        ("sawlog.log.cutting:Cut.tail", "return self.whole,", "return int(self.offset),"),
     ),
     _mutant(
         "interrupted append not noted",
@@ -503,8 +503,8 @@ _RETURNED = (
         "is stored twice (ours, once)",
         (
             f"{_APPEND}.place",
-            "self._unfinished = segment, segment.tail, (producer, offset, last, answer)",
-            "self._unfinished = None",
+            "self._unfinished = segment,",
+            "self._unfinished = None; _ = segment,",
         ),
     ),
     _mutant(
@@ -524,7 +524,7 @@ _RETURNED = (
     _mutant(
         "aborted stream back after a power cut",
         "what an aborted stream wrote is cut off, and not durably (ours, once)",
-        ("sawlog.log.streaming:append_stream", "log.undo(segment, size)", "log.cut_back(segment, size)"),
+        ("sawlog.log.streaming:_stream", "log.undo(segment, size)", "log.cut_back(segment, size)"),
         ("sawlog.log.streaming:Spool.place", "log.undo(segment, size)", "log.cut_back(segment, size)"),
     ),
     _mutant(
@@ -572,7 +572,7 @@ _RETURNED = (
         "lock given up by closing it",
         "a forked child, or a program that another thread was just starting, keeps the writer's lock (ours, once)",
         ("sawlog.storage.file:FileLock.release", "if mine:", "if False:"),
-        by="storage",
+        by="promised",
     ),
     _mutant(
         "forked child believes its parent's list",
@@ -600,7 +600,7 @@ _RETURNED = (
         "existing directory not durable",
         "the name of a directory that was there before the log was made in it is never synced (ours, once)",
         ("sawlog.storage.file:FileDirectory._make", "_sync_names(path)", "pass"),
-        by="storage",
+        by="promised",
     ),
     _mutant(
         "half-written intent swept",

@@ -21,11 +21,14 @@ from sawlog.batch.build import Producer, encode
 
 from .interrupts import Stop, Within, is_free, stop
 from .promises import LogPromise, Row
+from .thresholds import small_blocks
 
 if TYPE_CHECKING:
     from .workloads import LogWorkload
 
 _TRIES = 10
+#: Each is interrupted somewhere else.
+_FLUSHES = 6
 
 
 def given(row: Row) -> tuple[bytes | None, bytes | None, Any, int]:
@@ -39,7 +42,7 @@ def given(row: Row) -> tuple[bytes | None, bytes | None, Any, int]:
 
 def aborted_stream(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """Nothing of it is there, then or after a power cut."""
-    size, how = run.random.choice((100, 700, 1500)), run.random.choice(("raises", "too long", "type", "stop"))
+    size, how = run.random.choice((300, 700, 1500)), run.random.choice(("raises", "too long", "type", "stop"))
 
     def chunks() -> Iterator[Any]:
         for at in range(0, size, 350):
@@ -51,7 +54,8 @@ def aborted_stream(run: LogWorkload, log: Log, promise: LogPromise) -> None:
         yield "text" if how == "type" else b"x" * size
 
     try:
-        log.append_stream(chunks(), b"key", size if how == "too long" else None)
+        with small_blocks():
+            log.append_stream(chunks(), b"key", size if how == "too long" else None)
     except (StreamAborted, StreamTooLong, InvalidRecordType, Stop):
         pass
     else:
@@ -177,14 +181,15 @@ def interrupted_producer(run: LogWorkload, log: Log, promise: LogPromise) -> Log
 
 def interrupted_writer(run: LogWorkload, log: Log, promise: LogPromise) -> Log:
     """It flushes until it is told that all is there. It is there once."""
-    rows = run.rows(4, 60)
-    promise.send_loosely(rows)
     writer = log.writer(batch_bytes=run.random.choice((200, 4000)))
-    for row in rows:
-        writer.append(*given(row))
-    _until_done(run, writer.flush)
+    for _ in range(_FLUSHES):
+        rows = run.rows(2, 40)
+        promise.send_loosely(rows)
+        for row in rows:
+            writer.append(*given(row))
+        _until_done(run, writer.flush)
+        promise.acknowledge(log, range(promise.end, promise.end + len(rows)))
     writer.close()
-    promise.acknowledge(log, range(promise.end, promise.end + len(rows)))
     return log
 
 

@@ -23,7 +23,6 @@ TESTS = (
     "tests/log/test_background.py",
     "tests/log/test_hostile_values.py",
     "tests/log/test_upkeep_yields.py",
-    "tests/topics/test_sweeping.py",
     "tests/spark/test_replays.py",
 )
 

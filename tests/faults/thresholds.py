@@ -36,12 +36,15 @@ def _one(places: str, *choices: int) -> Threshold:
     return Threshold(tuple(f"sawlog.{place}" for place in places.split()), choices)
 
 
+#: A stream that is shorter than this is an append like any other.
+BLOCK_BYTES = "log.streaming:_BLOCK_BYTES"
 TABLE: tuple[Threshold, ...] = (
     # Copies and pieces: one write becomes several.
     _one("log.recovery:SMALL_BYTES", 0, 100, 400, 900, 2500),
     _one("log.recovery:_COPY_BYTES", 150, 512, 1100),
     _one("log.cutting:_COPY_BYTES", 150, 512, 1100),
     _one("log.streaming:_COPY_BYTES", 100, 300, 900),
+    _one(BLOCK_BYTES, 50, 300, 1000),
     _one("log.rewrite:_WRITE_BYTES", 50, 300, 1500),
     _one("log.rewrite:MOST_SEGMENTS", 2, 3),
     _one("topics.intents:_PLACE_BYTES", 70, 200, 1000),
@@ -179,6 +182,13 @@ def chosen(seed: int | str) -> dict[str, int]:
 
 
 _PLACES = {each.name: each.places for each in TABLE}
+
+
+@contextmanager
+def small_blocks(size_bytes: int = 250) -> Iterator[None]:
+    """Streams of so many bytes are written as they come."""
+    with small({f"sawlog.{BLOCK_BYTES}": size_bytes}):
+        yield
 
 
 @contextmanager

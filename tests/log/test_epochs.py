@@ -838,16 +838,27 @@ def test_epochs_are_rebuilt_without_a_checkpoint(place: Place, what: str, closed
     assert log.leader_epoch > 2, "nobody knows how it ended"
 
 
-def test_an_epoch_that_was_written_down_and_not_begun_takes_nothing_away(place: Place) -> None:
-    """A truncation to 4 was interrupted after list and checkpoint were written, before a byte was cut."""
+@pytest.mark.parametrize("durable", [4, 5])
+def test_an_epoch_that_was_written_down_and_not_begun_ends_a_truncation_or_is_wrong(place: Place, durable: int) -> None:
+    """A truncation to 4 was interrupted after list and checkpoint were written, before a byte was cut; or the
+    checkpoint says that more than that is durable, which no truncation of ours does."""
     interrupted = lived(place, closed=False)
     planned = Epochs(((0, 0), (1, 3), (3, 4)))
     interrupted.write(FILE, planned.encode())
     saved = Checkpoint.decode(interrupted.files()["checkpoint"])
-    interrupted.write("checkpoint", replace(saved, leader_epoch=3, epochs_crc=planned.crc).encode())
+    saved = replace(saved, durable_offset=min(durable, saved.durable_offset), leader_epoch=3, epochs_crc=planned.crc)
+    if durable == 5:
+        [at] = [batch.position for batch in interrupted.batches(0) if batch.base_offset == 5]
+        saved = replace(saved, durable_offset=5, segment=0, position=at)
+    interrupted.write("checkpoint", saved.encode())
+    interrupted.remove("visible")
+    end = 4 if durable == 4 else 8
+    with Log.open(interrupted.directory(), mode="r") as reader:
+        assert (reader.next_offset, reader.epoch_end(2)) == (end, end), "a false alarm"
     log = interrupted.open(QUIET)
-    assert log.epoch_end(2) == 8, "a false alarm"
-    assert [log.epoch_end(0), log.epoch_end(1)] == [3, 5]
+    assert log.next_offset == end
+    assert log.epoch_end(2) == end, "a false alarm"
+    assert [log.epoch_end(0), log.epoch_end(1)] == [3, min(end, 5)]
     assert log.leader_epoch > 3, "the number may have been seen by somebody"
 
 

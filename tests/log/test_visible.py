@@ -898,9 +898,7 @@ def test_what_is_durable_survives_a_power_cut_and_under_always_what_is_visible_d
 # --- truncation that fails
 
 
-@pytest.mark.parametrize(
-    ("name", "number"), [("checkpoint", 1), ("leader-epoch-checkpoint", 1), ("checkpoint", 2)], ids=str
-)
+@pytest.mark.parametrize(("name", "number"), [("checkpoint", 1), ("leader-epoch-checkpoint", 1)], ids=str)
 @pytest.mark.parametrize("policy", POLICIES, ids=POLICY_IDS)
 def test_a_truncation_that_is_refused_before_it_begins_hides_nothing(
     directory: FaultyDirectory, name: str, number: int, policy: Any

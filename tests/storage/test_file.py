@@ -217,6 +217,7 @@ def test_lock_holds_although_its_file_was_deleted(tmp_path: Path) -> None:
 def test_lock_that_is_refused_leaves_no_descriptor_open(tmp_path: Path) -> None:
     directory = FileDirectory(tmp_path)
     held = directory.lock("LOCK")
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         with pytest.raises(DirectoryLocked):

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,14 +105,73 @@ def test_a_log_that_is_forgotten_gives_up_its_lock(tmp_path: Path) -> None:
         assert [record.value for record in again] == [b"acknowledged"]
 
 
-def test_a_lock_is_held_also_if_nobody_has_the_object_any_more(tmp_path: Path) -> None:
-    """The members of a group rest on that."""
+def test_a_lock_that_nobody_has_any_more_is_free(tmp_path: Path) -> None:
+    """An interrupt may come between its making and whoever asked for it."""
     directory = FileDirectory(tmp_path)
-    directory.lock("LOCK")
-    gc.collect()
+    held = directory.lock("LOCK")
     with pytest.raises(DirectoryLocked):
         directory.lock("LOCK")
+    del held
+    gc.collect()
+    directory.lock("LOCK").release()
     directory.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_anywhere_in_locking_and_releasing_leaves_the_lock_free(tmp_path: Path) -> None:
+    """At each place where the interpreter handles signals; then released again, as a second `close` does."""
+    directory = FileDirectory(tmp_path)
+
+    def work() -> None:
+        held = directory.lock("LOCK")
+        try:
+            held.leave(b"note")
+        finally:
+            try:
+                held.release()
+            except Stop:
+                held.release()
+                raise
+
+    stopped = 0
+    for number in range(10_000):
+        if not interrupted(work, number):
+            break
+        stopped += 1
+        gc.collect()
+        directory.lock("LOCK").release()
+    assert stopped > 20
+    directory.close()
+
+
+class Stop(BaseException):
+    """What a signal handler raises."""
+
+
+def interrupted(work: Callable[[], None], number: int) -> bool:
+    """Run it with an interrupt before the instruction of that number in the storage; whether there was one."""
+    passed = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal passed
+        if not frame.f_code.co_filename.endswith("storage/file.py"):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            passed += 1
+            if passed == number + 1:
+                sys.settrace(None)
+                raise Stop
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+    except Stop:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
 
 
 def test_the_c_library_can_fork_here() -> None:

@@ -237,9 +237,20 @@ def test_a_file_of_another_size_is_none_and_the_next_writer_mends_it(
     writer.close()
 
 
-def test_any_damaged_byte_leaves_one_of_the_two_last_values_or_none(directory: FileDirectory, way: str) -> None:
+def test_any_damaged_byte_hides_nothing_after_the_writer_was_closed(directory: FileDirectory, way: str) -> None:
     writer_in(directory, (7, 1), (8, 1)).close()
     whole = content(directory)
+    for position in range(SIZE):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0x10
+        put(directory, bytes(damaged))
+        assert loaded(directory) == (None if position < 24 else (8, 1))
+
+
+def test_any_damaged_byte_leaves_one_of_the_two_last_values_or_none(directory: FileDirectory, way: str) -> None:
+    writer = writer_in(directory, (7, 1), (8, 1))
+    whole = content(directory)
+    writer.close()
     seen = set()
     for position in range(SIZE):
         damaged = bytearray(whole)

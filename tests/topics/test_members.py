@@ -103,24 +103,25 @@ def test_a_beating_member_is_never_silent(group: Members, clock: Clock) -> None:
 
 
 def test_a_member_is_silent_after_its_own_session_timeout(group: Members, clock: Clock) -> None:
-    group.join("quick", ["orders"], 1000)
-    group.join("slow", ["orders"], 5000)
+    joined = group.join("quick", ["orders"], 1000), group.join("slow", ["orders"], 5000)
     group.look()
     silence(group, clock, 0.75)
     assert not any(group.is_silent(each) for each in group.look().values())
     silence(group, clock, 0.25)
     assert [each.name for each in group.look().values() if group.is_silent(each)] == ["quick"]
+    del joined
 
 
 def test_time_in_which_nobody_looked_does_not_count(group: Members, clock: Clock) -> None:
     """The one who looks may have been stopped itself, and the other one with it."""
-    group.join("", ["orders"], 5000)
+    joined = group.join("", ["orders"], 5000)
     group.look()
     clock.now += 3600
     (seen,) = group.look().values()
     assert not group.is_silent(seen)
     silence(group, clock, 4)
     assert group.is_silent(seen)
+    del joined
 
 
 def test_a_fenced_member_is_not_current_and_owns_nothing(group: Members, clock: Clock) -> None:

@@ -51,14 +51,8 @@ class Producer:
 NOBODY = Producer()
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A finished batch that has no place in a log yet."""
-
-    data: memoryview
-    count: int
-    base_timestamp: int
-    max_timestamp: int
+#: A finished batch that has no place in a log yet: `data`, `count`, `base_timestamp`, `max_timestamp`.
+Encoded = kernel.Encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +196,10 @@ class Encoder:
 
 def finish(builder: kernel.BatchBuilder, recipe: Recipe, producer: Producer = NOBODY) -> Encoded:
     """Close a builder's batch: compress, write the header, compute the CRC."""
+    if recipe.codec == 0:
+        attributes, newest = (TIMESTAMP_TYPE_BIT, time.time_ns() // 1_000_000) if recipe.append_time else (0, -1)
+        made: Encoded = builder.finish(attributes, newest, producer.id, producer.epoch, producer.sequence, crc32c)
+        return made
     return seal(
         builder.buffer,
         builder.position,

@@ -630,6 +630,7 @@ def find_header(
     return found
 
 
+@cython.ccall
 def write_header(
     b: cython.uchar[::1],
     p: cython.Py_ssize_t,
@@ -644,7 +645,7 @@ def write_header(
     producer_epoch: cython.int,
     base_sequence: cython.longlong,
     count: cython.longlong,
-):
+) -> object:
     """Write a batch header at `p`, all but the CRC, which comes last (`patch_crc`)."""
     if p < 0 or b.shape[0] - p < 61:
         raise ValueError("range outside the buffer")
@@ -696,6 +697,28 @@ def now_ms() -> cython.longlong:
 
 
 @cython.final
+@cython.freelist(64)
+@cython.cclass
+class Encoded:
+    """A finished batch that has no place in a log yet."""
+
+    data = cython.declare(object, visibility="readonly")
+    count = cython.declare(cython.longlong, visibility="readonly")
+    base_timestamp = cython.declare(cython.longlong, visibility="readonly")
+    max_timestamp = cython.declare(cython.longlong, visibility="readonly")
+
+    def __init__(self, data, count, base_timestamp, max_timestamp):
+        self.data = data
+        self.count = count
+        self.base_timestamp = base_timestamp
+        self.max_timestamp = max_timestamp
+
+
+#: Up to here the kernel's own CRC is quicker than a call.
+SMALL_CRC_BYTES = 512
+
+
+@cython.final
 @cython.cclass
 class BatchBuilder:
     """Encodes records one after the other into one growing buffer, behind room for a header.
@@ -717,6 +740,7 @@ class BatchBuilder:
     max_total: cython.Py_ssize_t
     on_full: object
     refuse: object
+    tables: cython.const[cython.uint][::1]
     taken = cython.declare(object, visibility="public")
 
     def __init__(self, refuse, limit=0, on_full=None, max_record=0, max_total=2147483647, capacity=4096):
@@ -730,6 +754,7 @@ class BatchBuilder:
         self.capacity = capacity if capacity > 61 else 61
         self.buffer = bytearray(self.capacity)
         self.view = self.buffer
+        self.tables = _CRC_TABLES
         self.reset_fields()
 
     def reset(self):
@@ -945,6 +970,34 @@ class BatchBuilder:
         self._add(value, key, headers, now_ms() if timestamp is None else self._check_timestamp(timestamp))
         if self.limit > 0 and self.position >= self.limit and self.on_full is not None:
             self.on_full()
+
+    def finish(self, attributes, max_timestamp, producer_id, producer_epoch, sequence, crc):
+        """The batch of all records so far, uncompressed, with its header; `crc` is the function for a large one. A
+        `max_timestamp` of -1 is that of the records. It is valid until the builder is used again."""
+        end: cython.Py_ssize_t = self.position
+        top: cython.longlong = self.max_timestamp if max_timestamp < 0 else max_timestamp
+        whole: object = memoryview(self.buffer)
+        data: object = whole[:end]
+        write_header(
+            self.view if cython.compiled else whole,
+            0,
+            0,
+            end,
+            0,
+            attributes,
+            self.count - 1,
+            self.base_timestamp,
+            top,
+            producer_id,
+            producer_epoch,
+            sequence,
+            self.count,
+        )
+        if end <= SMALL_CRC_BYTES:
+            put32(self.view, 17, small_crc(self.view, 21, end, self.tables))
+        else:
+            put32(self.view, 17, crc(data[21:]))
+        return Encoded(data, self.count, self.base_timestamp, top)
 
     def extend(self, records):
         """Encode many records: bytes, `Record`s, dicts, or tuples in the order of `add`'s parameters."""
@@ -2905,18 +2958,38 @@ class Slots:
             return None
         return first, second
 
+    def repeat(self):
+        """Let the other slot have the same numbers: from then on damage to one of them changes nothing."""
+        found = self.load()
+        one: cython.ulonglong = self._sequence(0)
+        two: cython.ulonglong = self._sequence(32)
+        if found is None or (
+            one > 0
+            and two > 0
+            and get64(self.view, 8) == get64(self.view, 40)
+            and get64(self.view, 16) == get64(self.view, 48)
+        ):
+            return
+        self._store(found[0], found[1])
+
     def store(self, first: cython.longlong, second: cython.longlong):
         """Replace both numbers, at one moment."""
         one: cython.ulonglong = self._sequence(0)
         two: cython.ulonglong = self._sequence(32)
+        now: cython.Py_ssize_t = 32 if two > one else 0
+        if (one > 0 or two > 0) and get64(self.view, now + 8) == first and get64(self.view, now + 16) == second:
+            return
+        self._store(first, second)
+
+    @cython.cfunc
+    def _store(self, first: cython.longlong, second: cython.longlong) -> object:
+        one: cython.ulonglong = self._sequence(0)
+        two: cython.ulonglong = self._sequence(32)
         sequence: cython.ulonglong = (one if one > two else two) + 1
         p: cython.Py_ssize_t = 0 if two > one else 32
-        now: cython.Py_ssize_t = 32 - p
         check: cython.ulonglong
         if self.room is None:
             raise ValueError("these slots are only read")
-        if sequence > 1 and get64(self.view, now + 8) == first and get64(self.view, now + 16) == second:
-            return
         check = slot_check(
             self.secret, sequence, cython.cast(cython.ulonglong, first), cython.cast(cython.ulonglong, second)
         )

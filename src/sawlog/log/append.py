@@ -53,7 +53,7 @@ from . import background, checkpoint
 from .checkpoint import Checkpoint
 from .commit import GroupCommit
 from .epochs import Epochs, store_epochs
-from .index import MAX_SPAN
+from .index import MAX_SPAN, TIME_ENTRY_BYTES
 from .locking import is_wanted
 from .names import PRODUCERS, file_name
 from .producers import ProducerState
@@ -167,6 +167,8 @@ class Appender:
         self._sync_lock = forkable(threading.RLock())
         self._synced_bytes = 0
         self._written_bytes = 0
+        #: The segment that has room for every batch that makes it no larger than this, and is no younger than that.
+        self._roomy: tuple[Segment | None, int, int] = None, 0, 0
         self._saved = (-1, -1)
         self._saving = forkable(threading.Lock())
         self._ended = False
@@ -208,8 +210,14 @@ class Appender:
             self.refuse_in_stream()
         if self._unfinished is not None:
             self._mend()
+        if self._cut_unsynced:  # an interrupt came while an append was being taken back
+            self.sync_held()
         if self._open_appends and self._began and not self._is_nested():
             self._open_appends = 0  # an interrupt came just when the last one ended
+        if not self._open_appends and self._began and self._written[0] < self._active.tail[0]:
+            # One came when a stream was whole and did not count yet.
+            self._active.use_index(self._active.rebuild_index(self._active.storage))
+            self.appended()
 
     def _is_nested(self) -> bool:
         """Whether the thread that holds the lock had it before: in one that does not tell, it may have."""
@@ -275,6 +283,7 @@ class Appender:
                 self.closed
                 or self.streaming
                 or self._unfinished is not None
+                or self._cut_unsynced
                 or self._open_appends
                 or not self.held.held
                 or self.commit.failure is not None
@@ -289,11 +298,19 @@ class Appender:
                 known = self.producers.duplicate(producer.id, producer.epoch, producer.sequence, count)
                 if known is not None:
                     return known
-            segment = self._room(len(data), count, batch.max_timestamp)
-            size = segment.tail[1]
+            segment, last = self._active, offset + count - 1
+            roomy, most_bytes, newest = self._roomy
+            if (
+                segment is not roomy
+                or segment.tail[1] + len(data) > most_bytes
+                or batch.max_timestamp > newest
+                or last - segment.base_offset >= MAX_SPAN
+            ):
+                segment = self._room(len(data), count, batch.max_timestamp)
+            before = segment.tail
+            size = before[1]
             kernel.patch_place(data, 0, offset, self.epoch)
-            last = offset + count - 1
-            self._unfinished = segment, segment.tail, (producer, offset, last, answer)
+            self._unfinished = segment, before, (producer, offset, last, answer)
             try:
                 self.put(segment, data, last + 1)
                 segment.index.add(last, size, len(data), batch.max_timestamp)
@@ -361,7 +378,11 @@ class Appender:
                 raise
             finally:
                 self._open_appends = depth
-            self.appended()
+            try:
+                self.appended()
+            except BaseException:  # an interrupt, when all of it is there: let it count wholly
+                self.appended()
+                raise
 
     def appended(self) -> None:
         """A whole append is placed: it stays, and counts. The caller holds the lock."""
@@ -510,6 +531,10 @@ class Appender:
             or offset - segment.base_offset + count > MAX_SPAN
         ):
             return self.rotate()
+        # An index has at most one entry for so many bytes, so its size need not be looked at every time.
+        entries = config.max_index_bytes // TIME_ENTRY_BYTES - 4
+        newest = kernel.MAX_TIMESTAMP if age is None else max(segment.index.first_timestamp, 0) + age
+        self._roomy = segment, min(config.segment_bytes, entries * config.index_interval_bytes), newest
         return segment
 
     def note_written(self, size_bytes: int) -> None:
@@ -613,6 +638,7 @@ class Appender:
                 self.segments.set([each for each in self.segments.all if each.base_offset < offset or each is old])
                 try:
                     self.directory.remove(file_name(offset))
+                    self.directory.sync()  # else a power cut brings it back, beside what is appended meanwhile
                 except StorageError as error:
                     self.commit.fail(error)
             raise
@@ -808,10 +834,11 @@ class Appender:
 
     def close(self) -> None:
         """Sync, write the indexes of the active segment, and mark the log as closed in order."""
+        if self.closed:
+            self._let_go()  # an interrupt may have kept the first call from it
+            return
         self.end_upkeep()
         with self.lock:
-            if self.closed:
-                return
             try:
                 for spool in list(self.spools):
                     spool.discard()
@@ -827,10 +854,14 @@ class Appender:
                     self.save(clean=True)
             finally:
                 self.closed = True
-                self.segments.close()
-                self.visible.close()
-                self.held.release()
+                self._let_go()
         self.segments.wake()
+
+    def _let_go(self) -> None:
+        """Of the lock first: if an interrupt comes, the rest goes with the object. Safe to call twice."""
+        self.held.release()
+        self.segments.close()
+        self.visible.close()
 
     def _save_caches(self) -> None:
         """When the log is closed. A power cut that damages them is noticed and costs a scan, so nothing is synced:
@@ -845,6 +876,4 @@ class Appender:
     def abandon(self) -> None:
         """The files are gone: let go of everything without writing."""
         self._ended = self.closed = True
-        self.segments.close()
-        self.visible.close()
-        self.held.release()
+        self._let_go()

@@ -104,6 +104,8 @@ def _eligible(segments: SegmentSet, min_lag_ms: int) -> list[Segment]:
     newest = time.time_ns() // 1_000_000 - min_lag_ms
     found: list[Segment] = []
     for segment in segments.all[:-1]:
+        if segment.next_offset > segments.visible_offset:
+            break  # nobody can read yet what would supersede the rest
         if min_lag_ms and times_of(segments, segment)[1] > newest:
             break
         found.append(segment)

@@ -166,6 +166,11 @@ def _rows_of(segment: Segment) -> Iterable[Rows]:
         segment.unload()
 
 
+def as_the_batches_say(epochs: Epochs, segments: Sequence[Segment]) -> Epochs:
+    """Without what contradicts them; but the last number stays used."""
+    return epochs_of(segments)[0].begun(epochs.current, segments[-1].next_offset)
+
+
 def epoch_at(segments: Sequence[Segment], offset: int) -> int | None:
     """The epoch of the batch that holds `offset`; None if none does that can be read."""
     for segment in reversed(segments):
@@ -182,12 +187,12 @@ def epoch_at(segments: Sequence[Segment], offset: int) -> int | None:
     return None
 
 
-def unfinished_cut(epochs: Epochs, durable_offset: int, segments: Sequence[Segment]) -> int | None:
+def unfinished_cut(epochs: Epochs, segments: Sequence[Segment]) -> int | None:
     """Where a truncation was to cut the log that has been written down and not been finished: the last epoch begins
-    there, nothing from there on counts as durable, and the batch that is there is of an earlier epoch. None if there is
-    no such thing."""
+    there, and the batch that is there is of an earlier one. None if there is no such thing. If the checkpoint says that
+    more than that is durable, it is no truncation of ours, and the batches are to be believed."""
     last, start = epochs.entries[-1]
-    if not segments or not durable_offset <= start < segments[-1].next_offset:
+    if not segments or start >= segments[-1].next_offset:
         return None
     there = epoch_at(segments, start)
     return start if there is not None and there < last else None

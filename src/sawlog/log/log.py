@@ -315,11 +315,12 @@ class Log:
     @contextmanager
     def appending(self) -> Iterator[None]:
         """As `hold`; and all that is appended inside is one append: readers see it when the block ends, all of it, and
-        if the block raises nothing of it stays. `sync` inside, if it has to be durable by then: an append inside does
-        not wait for the disk."""
+        if the block raises nothing of it stays. An append inside does not wait for the disk; the end of the block does
+        what the durability asks for."""
         appender = self._writable()
         with appender.appending():
             yield
+        appender.settle(appender.written_offset)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -401,7 +402,7 @@ class Log:
         if appender is None:
             return self.visible_offset
         # Where what is written is visible, an append that another thread is in the middle of does not count yet.
-        return self._segments.visible_offset if appender.is_between_appends else self._segments.next_offset
+        return appender.written_offset if appender.is_between_appends else self._segments.next_offset
 
     @property
     def written_offset(self) -> int:

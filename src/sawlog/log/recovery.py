@@ -31,7 +31,7 @@ from ..storage import Directory, Storage
 from . import checkpoint
 from .checkpoint import Checkpoint
 from .cutting import cut, cut_at, delete_above
-from .epochs import Epochs, epochs_of, load_epochs, store_epochs, unfinished_cut
+from .epochs import Epochs, as_the_batches_say, epochs_of, load_epochs, store_epochs, unfinished_cut
 from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from .names import (
     CHECKPOINT,
@@ -315,6 +315,8 @@ class _Recovery:
         size = self.directory.size(file_name(base))
         segment = Segment(self.directory, base, following, size, self.config.index_interval_bytes)
         segment.repairs = True
+        if self.saved is not None and following <= self.saved.log_start:
+            return segment  # an interrupted trim: it goes
         if self.clean or (self.saved is not None and base < self.saved.segment):
             if not self._has_index_files(base):
                 self._rebuild(segment)
@@ -509,6 +511,7 @@ class _Recovery:
         if active.next_offset < lowest:  # its records are gone; offsets must not go back
             active.seal()
             segments.append(Segment.create(self.directory, lowest, self.config.index_interval_bytes))
+            segments.pop(-2).delete()
         return lowest
 
     def _epochs(self, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
@@ -536,9 +539,14 @@ class _Recovery:
     def _cut(self, epochs: Epochs, saved: Checkpoint, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
         """Finish a truncation that was interrupted, if there was one. What it was to drop may be damaged so that the
         cut cannot be made: then all of it stays, and the epoch begins behind it."""
-        offset = unfinished_cut(epochs, saved.durable_offset, segments)
+        offset = unfinished_cut(epochs, segments)
         if offset is None:
             return epochs, True, True
+        if saved.durable_offset > offset:
+            self._find(
+                Where.EPOCHS, f"epoch {epochs.current} begins at {offset}, and the batch there is of an earlier one"
+            )
+            return as_the_batches_say(epochs, segments), True, False
         detail = f"from offset {offset} on"
         at = max(number for number, segment in enumerate(segments) if segment.base_offset <= offset)
         try:
@@ -555,7 +563,7 @@ class _Recovery:
                 delete_above(self.directory, segments[at].base_offset)
                 segments[at:] = [cut(self.directory, self.config, point)]
                 return epochs, True, True
-        return epochs_of(segments)[0].begun(epochs.current, segments[-1].next_offset), True, False
+        return as_the_batches_say(epochs, segments), True, False
 
     def _producers(self, segments: list[Segment]) -> ProducerState:
         state, known = ProducerState(self.config.producer_expiry_ms), segments[0].base_offset

@@ -22,7 +22,7 @@ from ..storage import Directory, Published, open_published
 from ..storage.forking import forkable
 from . import checkpoint
 from .checkpoint import Checkpoint
-from .epochs import Epochs, epochs_of, load_epochs, unfinished_cut
+from .epochs import Epochs, as_the_batches_say, epochs_of, load_epochs, unfinished_cut
 from .index import SegmentIndex
 from .names import INDEX, VISIBLE, file_name, segment_base, swap_range
 from .segment import Segment
@@ -253,7 +253,7 @@ class FollowedSet(SegmentSet):
             found = load_epochs(self.directory)
         except CorruptFile:
             found = None
-        found = None if found is None else found.up_to(current)
+        found = None if found is None or not self._is_named(found) else found.up_to(current)
         if found is None and current == 0:
             found = Epochs()  # a log that was never in another one has no list
         self._rebuilt = found is None or found.current != current
@@ -262,12 +262,23 @@ class FollowedSet(SegmentSet):
             found = found if found.current >= current else found.begun(current, self.next_offset)
         self.epochs = found
 
+    def _is_named(self, found: Epochs) -> bool:
+        """Whether a list is the one that the checkpoint speaks of, or one that the writer is about to let it name: the
+        list has no checksum of its own. Without a checkpoint nobody can say."""
+        saved = self._saved()
+        if saved is None or saved.leader_epoch is None:
+            return True
+        return saved.epochs_crc in (found.crc, found.up_to(saved.leader_epoch).crc)
+
     def _hide_what_goes(self) -> None:
         """The next writer finishes a truncation that was interrupted; until then nobody reads what it drops."""
         saved = self._saved()
         if saved is not None and saved.epochs_crc == self.epochs.crc:
-            end = unfinished_cut(self.epochs, saved.durable_offset, self._list[0])
-            self.visible_offset = self.visible_offset if end is None else end
+            end = unfinished_cut(self.epochs, self._list[0])
+            if end is not None and saved.durable_offset <= end:
+                self.visible_offset = end
+            elif end is not None:
+                self.epochs = as_the_batches_say(self.epochs, self._list[0])
 
     def _last_epoch(self) -> int | None:
         """The current epoch, by what the writer has published, or its checkpoint, or the list itself."""
@@ -299,6 +310,8 @@ class FollowedSet(SegmentSet):
         end = self.next_offset if found else start
         # What was published may be of a longer log than there is: damage, or files that are just being replaced.
         self.visible_offset = end if self._told is None else min(self._told[0], end)
+        if found and self.visible_offset < start and (end >= start or not self.all[-1].size):
+            self.visible_offset = start  # it begins there, and nobody has been told yet
         # After damage the log may end before the offset that it was trimmed to.
         self.lowest_offset = min(max(self.lowest_offset, start), self.visible_offset) if found else start
 

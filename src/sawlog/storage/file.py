@@ -17,7 +17,9 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Sequence
+from collections import deque
+from itertools import repeat
+from weakref import WeakSet
 
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError, SyncFailed
 from .interface import Buffer, Directory, Lock, Published, Storage
@@ -217,17 +219,14 @@ class FileLock:
 
     A child that was forked, or that is being started by another thread, has copies of the descriptors, which hold the
     lock as well. So it is not given up by closing them, but by an unlock, which counts for all copies; and a child, in
-    its turn, only closes its own. It is held until `release`, also if nobody has the object any more.
+    its turn, only closes its own. It is held until `release`, or until nobody has the object any more: an interrupt may
+    have come between its making and whoever asked for it.
     """
-
-    #: Also of one that could not be made.
-    _fds: Sequence[int] = ()
 
     def __init__(self, directory: FileDirectory, name: str, *, alone: bool = True) -> None:
         if fcntl is None:
             raise StorageError(errno.ENOTSUP, "sawlog needs flock to write safely; this system has none")
-        fds: list[int] = []
-        self._fds = fds
+        fds = self._fds = list[int]()
         self._pid = os.getpid()
         self._directory, self._name = directory, name
         path = f"{directory.path}/{name}"
@@ -273,15 +272,15 @@ class FileLock:
 
     def release(self) -> None:
         """Let the next one in."""
+        if self._pid == os.getpid():
+            deque(map(fcntl.flock, self._fds, repeat(fcntl.LOCK_UN)), 0)
+        # Without a place between the two at which an interrupt could come: a descriptor that is taken is closed.
+        deque(map(os.close, map(self._fds.pop, repeat(0, len(self._fds)))), 0)
         _held.discard(self)
-        fds, self._fds = self._fds, ()
-        mine = self._pid == os.getpid()
-        for fd in fds:
-            try:
-                if mine:
-                    fcntl.flock(fd, fcntl.LOCK_UN)
-            finally:
-                os.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "_fds", None):
+            self.release()
 
 
 class SharedHold:
@@ -307,7 +306,7 @@ class SharedHold:
 
 
 #: Locks of this process. A forked child closes its copies, so that it cannot keep its parent's locks alive.
-_held: set[FileLock] = set()
+_held: WeakSet[FileLock] = WeakSet()
 
 
 def _forget_parents_locks() -> None:

@@ -50,6 +50,7 @@ class PublishedFile:
     def __init__(self, handle: Handle, *, writable: bool) -> None:
         self._handle: Handle | None = None
         self._slots: Slots
+        self._writable = writable
         if writable and not is_published(handle.fd):
             if os.fstat(handle.fd).st_size > _SIZE:
                 os.ftruncate(handle.fd, _SIZE)
@@ -100,9 +101,18 @@ class PublishedFile:
         return None
 
     def close(self) -> None:
-        """Let go of the mapping; what is stored from now on goes nowhere."""
+        """Let go of the mapping; what is stored from now on goes nowhere. What is there stays, twice: then one bad bit
+        hides nothing."""
+        if self._writable:
+            self._slots.repeat()
         if self._handle is not None:
+            try:
+                if self._writable:
+                    os.pwrite(self._handle.fd, self._copy, _SLOTS_AT)
+            except OSError:
+                pass  # once is enough
             self._handle.close()
+        self._writable = False
         self._handle, self._slots = None, Slots(memoryview(bytearray(SLOTS_BYTES)), _secret(), True)
         self.store = self._slots.store
 
@@ -134,6 +144,9 @@ class PublishedByReplacing:
     def store(self, first: int, second: int) -> None:
         """A new file; if it cannot be written, readers see the numbers before."""
         self._writer.store(first, second)
+        self._replace()
+
+    def _replace(self) -> None:
         try:
             self._directory.replace(self._name, _head() + bytes(self._slots), durable=False)
         except StorageError:
@@ -151,7 +164,10 @@ class PublishedByReplacing:
         return found
 
     def close(self) -> None:
-        """There is no handle."""
+        """There is no handle. What is there stays, twice."""
+        self._writer.repeat()
+        if self._writer.load() is not None:
+            self._replace()
 
 
 def _head() -> bytes:
