@@ -7,7 +7,8 @@ need not doubt them. A wrong one raises `InvalidConfig` with the field's name an
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from operator import index
+from typing import Any, Literal, SupportsIndex
 
 from .batch.compression import check_level, codec_id
 from .errors import InvalidConfig
@@ -168,3 +169,12 @@ def _between(name: str, value: object, lowest: int, highest: int) -> None:
 def _optional_at_least(name: str, value: object, lowest: int) -> None:
     if value is not None:
         _at_least(name, value, lowest)
+
+
+def whole_number(value: object, what: str = "an offset") -> int:
+    """Return it as an int; `InvalidConfig` for a float, a boolean or anything else."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InvalidConfig(f"{what} is a whole number, not {value!r}")
+    return index(value)

@@ -407,9 +407,9 @@ _SHOWING = (
             f"{_APPEND}._place_run",
             "segment.index.add_rows(run, size - begin)",
             "segment.index.add_rows(run, size - begin)\n"
-            "    held, self._open_appends = self._open_appends, 0\n"
+            "    held, self.open_append = self.open_append, None\n"
             "    self.appended()\n"
-            "    self._open_appends = held",
+            "    self.open_append = held",
         ),
         by="readers",
     ),

@@ -63,6 +63,7 @@ class Interrupter:
             self._left.pop(0)
             self._count = 0
             self.fired += 1
+            self._before.clear()  # a signal would not keep the frames that it interrupts
             raise Stop
 
     @contextmanager

@@ -163,7 +163,7 @@ def test_many_threads_commit_under_one_name_and_each_number_is_stored_once(root:
                 try:
                     if commit(store, "query", sequence, value=b"%d" % sequence):
                         stored.append(sequence)
-                except Exception as error:  # noqa: BLE001 told below
+                except Exception as error:
                     stored.append(-1)
                     raise error
 

@@ -78,7 +78,7 @@ def produce(
         ),
     ] = None,
     key_delimiter: Annotated[
-        str | None, typer.Option("--key-delimiter", "-K", metavar="TEXT", help="Lines are KEY, this, VALUE.")
+        str | None, typer.Option("--key-delimiter", "-K", metavar="TEXT", help="Split key from value at TEXT.")
     ] = None,
     value: Annotated[
         str | None,
@@ -140,6 +140,8 @@ def produce(
     """
     if key is not None and key_delimiter is not None:
         raise typer.BadParameter("give --key or --key-delimiter, not both")
+    if key_delimiter == "":
+        raise typer.BadParameter("the text between key and value cannot be empty", param_hint="--key-delimiter")
     fields = Fields(key, value, timestamp, key_delimiter)
     codec = None if compression is None else compression.value
     wishes = Wishes(fields, _headers(header), partition, codec, rate, empty_is_null, on_error)

@@ -53,7 +53,7 @@ def read(
     ] = "start",
     partition: Partitions = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=0, metavar="N", help="At most so many, all in all.")
+        int | None, typer.Option("--count", "-n", min=0, max=2**62, metavar="N", help="Stop after N records.")
     ] = None,
     form: Annotated[
         str | None, typer.Option("--format", "-f", metavar="FORMAT", help="What to print of each record, see above.")

@@ -50,6 +50,7 @@ from ..errors import (
 from ..storage import Directory, Lock
 from ..storage.forking import forkable
 from . import background, checkpoint
+from .appending import Appending, Open
 from .checkpoint import Checkpoint
 from .commit import GroupCommit
 from .epochs import Epochs, store_epochs
@@ -75,6 +76,9 @@ class Answer:
     def __init__(self) -> None:
         self.placed: range | None = None
 
+
+#: What stands for an append that is no block: what is done before others may write, and taking one back.
+_BEGINNING, _ENDING = "beginning", "ending"
 
 #: Whose batch, its first and last offset, and who may ask for it again.
 _Batch = tuple[Producer, int, int, Answer | None]
@@ -139,9 +143,9 @@ class Appender:
         self.epoch = segments.epochs.current
         #: Those that the checkpoint names.
         self._noted = segments.epochs
-        #: How many appends are under way that have not placed all of their parts. What `Log` does before anybody else
-        #: may write (`on_lock`) is the first of them: `begin` ends it.
-        self._open_appends = 1
+        #: The append that is under way and has not placed all of its parts, if there is one. What `Log` does before
+        #: anybody else may write (`on_lock`) is the first of them: `begin` ends it.
+        self.open_append: object = _BEGINNING
         self._began = False
         #: What `place` is doing: the segment, its tail before, and what there is to be noted of the batch.
         self._unfinished: tuple[Segment, tuple[int, int], _Batch] | None = None
@@ -212,17 +216,12 @@ class Appender:
             self._mend()
         if self._cut_unsynced:  # an interrupt came while an append was being taken back
             self.sync_held()
-        if self._open_appends and self._began and not self._is_nested():
-            self._open_appends = 0  # an interrupt came just when the last one ended
-        if not self._open_appends and self._began and self._written[0] < self._active.tail[0]:
+        if self.open_append is not None and self._began:
+            self._end_abandoned()
+        if self.open_append is None and self._began and self._written[0] < self._active.tail[0]:
             # One came when a stream was whole and did not count yet.
             self._active.use_index(self._active.rebuild_index(self._active.storage))
             self.appended()
-
-    def _is_nested(self) -> bool:
-        """Whether the thread that holds the lock had it before: in one that does not tell, it may have."""
-        count: Callable[[], int] | None = getattr(self.lock, "_recursion_count", None)
-        return count is None or count() > 1
 
     def check_upkeep(self) -> None:
         """Raise if upkeep should not go on: the log is closed, closing or has failed."""
@@ -284,7 +283,7 @@ class Appender:
                 or self.streaming
                 or self._unfinished is not None
                 or self._cut_unsynced
-                or self._open_appends
+                or self.open_append is not None
                 or not self.held.held
                 or self.commit.failure is not None
             ):
@@ -314,7 +313,7 @@ class Appender:
             try:
                 self.put(segment, data, last + 1)
                 segment.index.add(last, size, len(data), batch.max_timestamp)
-                if not self._open_appends:
+                if self.open_append is None:
                     self._written = last + 1, segment.base_offset, size + len(data)
                     if self._shows_written:
                         self._show_now(last + 1, self.epoch)
@@ -362,31 +361,30 @@ class Appender:
                 start = self._place_run(data, rows, start)
             return range(first, self._active.tail[0])
 
-    @contextmanager
-    def appending(self) -> Iterator[int]:
+    def appending(self) -> Appending:
         """One append of several parts: they count together, when the outermost of these ends; if it raises, what was
         placed is taken back. Gives the next offset; holds the lock."""
-        with self.lock:
-            self.check_open()
-            first, depth = self._active.tail[0], self._open_appends
-            try:
-                self._open_appends = depth + 1
-                yield first
-            except BaseException:
-                self._open_appends = depth + 1
-                self.take_back(first)
-                raise
-            finally:
-                self._open_appends = depth
-            try:
-                self.appended()
-            except BaseException:  # an interrupt, when all of it is there: let it count wholly
-                self.appended()
-                raise
+        return Appending(self)
+
+    def _end_abandoned(self) -> None:
+        """Take back what blocks have placed whose end an interrupt has prevented. The caller holds the lock."""
+        while isinstance(self.open_append, Open) and not self.open_append.is_running():
+            self.end_abandoned(self.open_append)
+
+    def end_abandoned(self, block: Open) -> None:
+        """Take back what a block has placed that nobody will end. Only in its own thread: it holds the lock."""
+        if self.open_append is not block or not self.lock._is_owned():  # type: ignore[attr-defined]
+            return
+        self.open_append = _ENDING
+        try:
+            self.take_back(block.first)
+        finally:
+            self.open_append = block.around
+            self.lock.release()  # the block's
 
     def appended(self) -> None:
         """A whole append is placed: it stays, and counts. The caller holds the lock."""
-        if self._open_appends:
+        if self.open_append is not None:
             return
         segment = self._active
         offset, size = segment.tail
@@ -403,7 +401,7 @@ class Appender:
     def begin(self) -> None:
         """Everything that had to be done before others may write is done: what is there counts."""
         with self.lock:
-            self._open_appends, self._began = 0, True
+            self.open_append, self._began = None, True
             self.appended()
             self._show(self._written[0] if self._shows_written else self.commit.durable_offset)
 
@@ -557,7 +555,7 @@ class Appender:
     def settle(self, offset: int) -> None:
         """Do what the policy asks for before an append that ended at `offset` is acknowledged."""
         policy = self._policy
-        if policy == "os" or (self._open_appends and self.lock._is_owned()):  # type: ignore[attr-defined]
+        if policy == "os" or (self.open_append is not None and self.lock._is_owned()):  # type: ignore[attr-defined]
             return  # a part of an append is not acknowledged
         if policy == "always" or self._written_bytes - self._synced_bytes >= policy.bytes:
             self.commit.ensure(offset)
@@ -713,10 +711,10 @@ class Appender:
         """All that is there is durable, and whole but for what an append that is under way has placed."""
         self._active = self.segments.active
         self._synced = self._tail()
-        self._written = min(self._written, self._synced) if self._open_appends else self._synced
+        self._written = min(self._written, self._synced) if self.open_append is not None else self._synced
         self._durable_tail = self._written
         self.commit.reached(self._written[0])
-        if not self._open_appends and self.commit.failure is None:
+        if self.open_append is None and self.commit.failure is None:
             self._show(self._written[0])
 
     def begin_epoch(self, epochs: Epochs) -> None:

@@ -141,6 +141,10 @@ def _round(
         return False
     keys, end, damaged = _note_keys(log, dirty, clean, key_bytes)
     taken = [segment for segment in segments if segment.base_offset < max(end, clean)]
+    last = dirty[-1].next_offset if dirty else 0
+    # What is replaced stays open as long as somebody has it, and a process may open so many files: not for us.
+    segments.clear()
+    dirty.clear()
     wanted = Wanted(
         keys=keys,
         floor=log.segments.lowest_offset,
@@ -149,14 +153,14 @@ def _round(
     )
     state.tombstones = _rewrite_all(log, taken, wanted, report, damaged, cuts)
     state.damaged = bool(damaged)
-    if end <= clean and dirty:
+    if end <= clean and last:
         return False  # nothing but damage, or a batch with more keys than the table has room for
     with locked(log):  # a truncation either has happened, or will see what is noted here
         if log.cuts != cuts:
             return False
         state.note_clean(end, time.time_ns() // 1_000_000)
         store_state(log.directory, state)
-    return bool(dirty) and end < dirty[-1].next_offset
+    return end < last
 
 
 class _Malformed(CorruptBatch):
@@ -224,18 +228,19 @@ def _table(records: int, key_bytes: int) -> np.ndarray:
 
 def _rewrite_all(
     log: Appender,
-    segments: Sequence[Segment],
+    left: list[Segment],
     wanted: Wanted,
     report: CompactionReport,
     damaged: dict[Segment, CorruptBatch],
     cuts: int,
 ) -> int:
-    """Replace neighbouring segments by as few as they fit into; how many tombstones are left."""
-    report.segments_before += len(segments)
-    left, tombstones = list(segments), 0
+    """Replace neighbouring segments by as few as they fit into; how many tombstones are left. Empties the list."""
+    report.segments_before += len(left)
+    tombstones = 0
     while left:
         made, taken = _replace_some(log, left, wanted, damaged)
-        run, left = left[:taken], left[taken:]
+        run = left[:taken]
+        del left[:taken]
         report.damaged += [each.path for each in run if each in damaged and each.path not in report.damaged]
         if made is not None and _is_worth_it(made):
             if rewrite.swap(log, made, cuts):
@@ -244,7 +249,7 @@ def _rewrite_all(
             elif log.cuts == cuts:
                 # The beginning of the run was trimmed meanwhile; what is left of it still has to be rewritten.
                 listed = log.segments.all
-                left = [each for each in run if each in listed] + left
+                left[:0] = [each for each in run if each in listed]
                 continue
         else:
             if made is not None:
@@ -259,7 +264,7 @@ def _replace_some(
     log: Appender, segments: Sequence[Segment], wanted: Wanted, damaged: dict[Segment, CorruptBatch]
 ) -> tuple[Rewritten | None, int]:
     """The replacement of the first of these segments, and as many more as fit; None for one that is damaged."""
-    most, limit = 1, min(len(segments), rewrite.MOST_SEGMENTS)
+    most, limit = 1, min(len(segments), rewrite.most_segments())
     while most < limit and segments[most] not in damaged and segments[most - 1] not in damaged:
         most += 1
     if segments[0] in damaged:

@@ -21,7 +21,7 @@ import errno
 import threading
 import time
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from os import PathLike
@@ -35,7 +35,7 @@ from ..batch.header import (
     Rows,
 )
 from ..batch.kernel import Record
-from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig
+from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
 from ..errors import (
     CorruptFile,
     InvalidConfig,
@@ -49,6 +49,7 @@ from ..storage import Directory, FileDirectory, MemoryDirectory
 from ..storage.forking import forkable, in_children
 from . import checkpoint, compaction, incoming, keeping, retention, streaming, truncation, upkeep
 from .append import Appender
+from .appending import Settled
 from .checkpoint import Checkpoint
 from .compaction import CompactionReport
 from .epochs import Epochs
@@ -228,6 +229,8 @@ class Log:
     def close(self) -> None:
         """Write out what writers still hold, sync, and mark the log as closed in order. Safe to call twice."""
         if self._closed:
+            if self._appender is not None:
+                self._appender.close()  # an interrupt may have kept the first call from it
             return
         if self._appender is not None:
             with self._appender.lock:
@@ -299,28 +302,27 @@ class Log:
                 return self._appender
             appender, self.recovery = self._lock(self._directory, self._config, self._lock_note)
             with appender.lock:  # nobody appends before `on_lock` has
-                self._segments = appender.segments
-                self._reader = self._reader_of(self._segments)
-                self._appender = appender
-                in_children(self)
                 try:
+                    self._segments = appender.segments
+                    self._reader = self._reader_of(self._segments)
+                    self._appender = appender
+                    in_children(self)
                     if self._on_lock is not None:
                         self._on_lock(self)
                     appender.begin()
                 except BaseException:
-                    self.release()
+                    try:
+                        appender.close()
+                    finally:
+                        self._become_reader()
                     raise
             return appender
 
-    @contextmanager
-    def appending(self) -> Iterator[None]:
+    def appending(self) -> AbstractContextManager[int]:
         """As `hold`; and all that is appended inside is one append: readers see it when the block ends, all of it, and
         if the block raises nothing of it stays. An append inside does not wait for the disk; the end of the block does
-        what the durability asks for."""
-        appender = self._writable()
-        with appender.appending():
-            yield
-        appender.settle(appender.written_offset)
+        what the durability asks for. Gives the offset that the first record gets."""
+        return Settled(self._writable())
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -507,8 +509,11 @@ class Log:
     def _writable(self) -> Appender:
         if self._closed:
             raise LogClosed(f"the log {self.path} is closed")
-        if self._appender is not None:
+        if self._appender is not None and not (self._appender.closed and self._locks_late):
             return self._appender
+        if self._appender is not None:  # an interrupt came when it was released
+            with self._locking:
+                self._become_reader()
         if self._inherited:
             raise LogClosed(
                 f"the log {self.path} was opened by the process that this one was forked from; open it again here"
@@ -628,7 +633,7 @@ class Log:
     def advance(self, offset: int, *, leader_epoch: int = 0, wait: bool = True) -> int:
         """Let the next record have this offset, `next_offset` or a later one; how many offsets are passed over, which
         never get a record. An empty log begins there then. With `wait=False` it does not wait for the disk."""
-        if _checked_offset(offset) > MAX_OFFSET:
+        if whole_number(offset) > MAX_OFFSET:
             raise InvalidConfig(f"a log goes on at offset {MAX_OFFSET} at the latest, not at {offset}")
         appender = self._writable()
         passed = keeping.advance(appender, offset, leader_epoch)
@@ -750,8 +755,8 @@ class Log:
             if which.step not in (None, 1):
                 raise InvalidRecordType("a slice of a log has no step")
             return list(self._slice(which.start, which.stop))
-        end = self.visible_offset
-        return self.read(which if which >= 0 else end + which)
+        which = whole_number(which)
+        return self.read(which if which >= 0 else self.visible_offset + which)
 
     def _slice(self, start: int | None, stop: int | None) -> Iterator[Record]:
         lowest, end = self.lowest_offset, self.visible_offset
@@ -802,17 +807,18 @@ class Log:
 
     def offset_at(self, timestamp: int | datetime) -> int:
         """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
-        return self._readable().offset_at(_stamp(timestamp) or 0)
+        found = whole_number(_stamp(timestamp), "a timestamp")
+        return self._readable().offset_at(min(max(found, 0), kernel.MAX_TIMESTAMP + 1))
 
     # --- upkeep
 
     def truncate(self, offset: int) -> int:
         """Drop the records from `offset` on; how many. The next record gets that offset."""
-        return truncation.truncate(self._writable(), _checked_offset(offset))
+        return truncation.truncate(self._writable(), whole_number(offset))
 
     def trim(self, offset: int) -> int:
         """Drop the records below `offset`; how many. Files go when a whole segment is below."""
-        return truncation.trim(self._writable(), _checked_offset(offset))
+        return truncation.trim(self._writable(), whole_number(offset))
 
     def remove_expired(self, max_age: timedelta | float) -> int:
         """Drop leading segments whose newest record is at least so old (timedelta, or ms); how many records."""
@@ -877,12 +883,6 @@ def _refuse_store(made: Directory) -> None:
             f"{made.path} is a store of topics, not a log: use sawlog.open({made.path!r}), or open one partition of it "
             f"({made.path}/topics/TOPIC/partition-0)"
         )
-
-
-def _checked_offset(offset: object) -> int:
-    if isinstance(offset, bool) or not isinstance(offset, int):
-        raise InvalidConfig(f"an offset is a whole number, not {offset!r}")
-    return offset
 
 
 def _stamp(timestamp: Any) -> Any:

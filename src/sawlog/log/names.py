@@ -70,7 +70,7 @@ def run_name(base_offset: int, end_offset: int, suffix: str) -> str:
 def swap_range(name: str) -> tuple[int, int] | None:
     """The offsets that a file stands for if it is about to replace segments."""
     found = _SWAP.fullmatch(name)
-    return (int(found[1]), int(found[2])) if found and int(found[1]) <= int(found[2]) < 2**62 else None
+    return (int(found[1]), int(found[2])) if found and int(found[1]) < int(found[2]) < 2**62 else None
 
 
 def is_ours(name: str) -> bool:

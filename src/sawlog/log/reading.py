@@ -22,7 +22,7 @@ from ..batch import kernel
 from ..batch import read as batch_read
 from ..batch.header import BASE, COUNT, LAST, LEADER_EPOCH, POSITION, SIZE, Rows
 from ..batch.kernel import Record
-from ..config import LogConfig
+from ..config import LogConfig, whole_number
 from ..errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, StorageError
 from .segment import CHUNK_BYTES, Chunk, Segment
 from .segments import SegmentSet
@@ -79,6 +79,8 @@ class Reader:
 
     def read(self, offset: int) -> Record:
         """The record at `offset`."""
+        if type(offset) is not int:
+            offset = whole_number(offset)
         for _ in range(_RETRIES):
             version = self.segments.version
             try:
@@ -200,7 +202,8 @@ class Reader:
         segments = self.segments
         segments.refresh()
         lowest, visible = segments.lowest_offset, segments.visible_offset
-        start = lowest if start is None else start
+        start = lowest if start is None else whole_number(start)
+        end = None if end is None else whole_number(end)
         if not lowest <= start <= visible:
             raise OffsetOutOfRange(start, lowest, visible, segments.directory.path)
         return start, visible if end is None else min(end, visible)
@@ -320,6 +323,7 @@ class Reader:
 
     def fetch(self, start: int, max_bytes: int) -> Fetched:
         """Whole batches from the one that holds `start` on, at least one if there is one."""
+        start, max_bytes = whole_number(start), whole_number(max_bytes, "max_bytes")
         segments = self.segments
         if not segments.lowest_offset <= start < segments.visible_offset:
             segments.refresh()

@@ -228,7 +228,12 @@ class _Recovery:
         for name, (base, end) in found:
             old = [each for other in names if (each := segment_base(other)) is not None and base <= each < end]
             whole = self._reaches(name, base, end)
-            if whole or not self._are_whole([*old, end]):
+            if self._go_beyond(old, end):  # no rewrite ends within a segment: it is not one of ours
+                whole = False
+                replaced = True
+            else:
+                replaced = self._are_whole([*old, end])
+            if whole or not replaced:
                 self._find(Where.SWAP, name)
                 if not whole and base in old:  # it may hold good copies of what is damaged in the new one
                     self._find(Where.SEALED_SEGMENT, f"{name} is damaged, and what it replaces is partly gone")
@@ -247,6 +252,18 @@ class _Recovery:
             segment = Segment(self.directory, base, end, storage.size, self.config.index_interval_bytes)
             walk = segment.walk(storage, 0, storage.size, SegmentIndex(base, self.config.index_interval_bytes))
             return walk.damage is None and walk.next_offset == end
+        finally:
+            storage.close()
+
+    def _go_beyond(self, bases: list[int], end: int) -> bool:
+        """Whether the last of these segments holds offsets from `end` on."""
+        if not bases:
+            return False
+        storage = self.directory.open(file_name(bases[-1]))
+        try:
+            segment = Segment(self.directory, bases[-1], end, storage.size, self.config.index_interval_bytes)
+            index = SegmentIndex(bases[-1], self.config.index_interval_bytes)
+            return segment.walk(storage, 0, storage.size, index).next_offset > end
         finally:
             storage.close()
 

@@ -59,6 +59,7 @@ from ..batch.read import MALFORMED, unpack
 from ..config import MAX_SEGMENT_BYTES
 from ..errors import CorruptBatch, LogClosed, StorageError
 from ..storage import Storage
+from ..storage.system import most_descriptors
 from .append import Appender
 from .index import MAX_SPAN, SegmentIndex
 from .names import SWAP, TMP, run_name
@@ -70,11 +71,16 @@ from .swapping import finish_swap
 BATCH_BYTES = 128 << 10
 #: Finished batches are written in pieces of about this size.
 _WRITE_BYTES = 1 << 20
-#: So many segments are replaced by one at most: each is open while that happens, and a process has so many descriptors.
+#: So many segments are replaced by one at most: each is open while that happens.
 MOST_SEGMENTS = 128
 #: How long upkeep waits for the log's lock before it asks whether it should go on.
 _PATIENCE_S = 0.05
 _SPECIAL = CONTROL_BIT | TRANSACTIONAL_BIT
+
+
+def most_segments() -> int:
+    """How many are replaced at once: fewer where a process may open few files."""
+    return max(2, min(MOST_SEGMENTS, most_descriptors() // 8))
 
 
 @dataclass(frozen=True, slots=True)

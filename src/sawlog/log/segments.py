@@ -20,6 +20,7 @@ from ..config import LogConfig
 from ..errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
 from ..storage import Directory, Published, open_published
 from ..storage.forking import forkable
+from ..storage.system import most_descriptors
 from . import checkpoint
 from .checkpoint import Checkpoint
 from .epochs import Epochs, as_the_batches_say, epochs_of, load_epochs, unfinished_cut
@@ -45,6 +46,9 @@ class SegmentSet:
         #: Counts the swaps: a reader who meets something odd looks whether the list changed under it.
         self.version = 0
         self._mapped: OrderedDict[Segment, None] = OrderedDict()
+        most = config.max_mapped_segments
+        #: A mapping keeps a descriptor: fewer where a process may open few files.
+        self._most_mapped = None if most is None else max(1, min(most, most_descriptors() // 4))
         self._mapped_lock = forkable(threading.Lock())
         self._newest: Segment | None = None
         #: Signalled when records were added or dropped; see `Reader.follow`.
@@ -139,8 +143,8 @@ class SegmentSet:
             self._newest = segment
             self._mapped[segment] = None
             self._mapped.move_to_end(segment)
-            most = self.config.max_mapped_segments
-            while most is not None and len(self._mapped) > max(most, 1):
+            most = self._most_mapped
+            while most is not None and len(self._mapped) > most:
                 old, _ = self._mapped.popitem(last=False)
                 old.unload()
 

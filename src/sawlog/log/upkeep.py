@@ -193,7 +193,7 @@ def _merge_runs(log: Appender, below: int, least: int, report: MergeReport) -> b
             report.segments_before += len(run)
             report.segments_after += 1
             report.bytes_copied += made.size
-            again = again or len(run) == rewrite.MOST_SEGMENTS
+            again = again or len(run) == rewrite.most_segments()
     return again
 
 
@@ -206,10 +206,11 @@ def _around(run: Sequence[Segment], path: str | None) -> list[list[Segment]]:
 def _small_runs(segments: SegmentSet, below: int, least: int = _LEAST_RUN) -> list[list[Segment]]:
     """Neighbours that are small, together fit into a segment, and are not further apart than a segment may be old."""
     runs: list[list[Segment]] = [[]]
+    most = rewrite.most_segments()
     for segment in segments.all[:-1]:
         if segment.size >= below:
             runs.append([])
-        elif runs[-1] and (len(runs[-1]) == rewrite.MOST_SEGMENTS or not _fits(segments, runs[-1], segment)):
+        elif runs[-1] and (len(runs[-1]) == most or not _fits(segments, runs[-1], segment)):
             runs.append([segment])
         else:
             runs[-1].append(segment)

@@ -18,12 +18,16 @@ try:
 except ImportError:  # not a POSIX system; the lock says so when it is asked for
     fcntl = None  # type: ignore[assignment]
 
+if sys.platform != "win32":
+    import resource
+
 __all__ = [
     "FULL",
     "boot_id",
     "claim_blocks",
     "fcntl",
     "maps_safely",
+    "most_descriptors",
     "reporting",
     "reserve_blocks",
     "storage_error",
@@ -54,6 +58,14 @@ def reporting(doing: str, path: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise storage_error(error, doing, path) from error
+
+
+def most_descriptors() -> int:
+    """How many files this process may have open."""
+    if sys.platform == "win32":
+        return 512
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
 @cache

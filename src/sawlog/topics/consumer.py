@@ -67,7 +67,7 @@ from ..log.log import Log
 from ..storage import Lock
 from ..storage.forking import forkable
 from .assignment import Share, assign
-from .groups import Committed, Place, now_ms, resolve
+from .groups import Committed, Place, checked_position, now_ms, resolve
 from .members import Members, Membership, check_group_name, give_up, group_directory
 
 if TYPE_CHECKING:
@@ -657,8 +657,7 @@ class Consumer:
             wanted = self._reached() if positions is None else dict(positions)
             for share, offset in wanted.items():
                 self._mine(*share)
-                if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-                    raise InvalidConfig(f"an offset is a number from 0 on, not {offset!r}")
+                checked_position(offset)
             self._commit(wanted)
 
     def _commit(self, positions: Mapping[Share, int]) -> None:

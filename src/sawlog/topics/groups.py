@@ -36,7 +36,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from ..batch.text import parse_json
-from ..config import MIB, LogConfig, UpkeepConfig
+from ..config import MIB, LogConfig, UpkeepConfig, whole_number
 from ..errors import (
     CorruptBatch,
     GroupActive,
@@ -48,6 +48,7 @@ from ..errors import (
     StorageError,
     TopicNotFound,
 )
+from ..log.epochs import MAX_EPOCH
 from ..log.log import Log
 from ..log.shared import SharedLog
 from ..storage import Directory
@@ -412,9 +413,10 @@ class Groups:
 
     def _committed(self, share: Share, offset: int, metadata: str, epoch: int | None = None) -> Committed:
         topic, log = self._partition(share)
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise InvalidConfig(f"an offset is a number from 0 on, not {offset!r}")
-        return Committed(offset, topic.id, metadata, now_ms(), "", log.leader_epoch if epoch is None else epoch)
+        epoch = log.leader_epoch if epoch is None else whole_number(epoch, "a leader epoch")
+        if not -1 <= epoch <= MAX_EPOCH:
+            raise InvalidConfig(f"a leader epoch is a number from -1 (unknown) to {MAX_EPOCH}, not {epoch}")
+        return Committed(checked_position(offset), topic.id, metadata, now_ms(), "", epoch)
 
     def _resolved(self, share: Share, place: Place) -> int:
         return resolve(self._partition(share)[1], place)
@@ -440,9 +442,17 @@ def resolve(log: Log, place: Place) -> int:
         return end
     if isinstance(place, datetime):
         return log.offset_at(place)
-    if isinstance(place, bool) or not isinstance(place, int) or place < 0:
+    if isinstance(place, (bool, str)) or not isinstance(place, int):
         raise InvalidConfig(f'a place is "earliest", "latest", an offset or a datetime, not {place!r}')
-    return place
+    return checked_position(place)
+
+
+def checked_position(offset: object) -> int:
+    """Return it if a log can have it; else `InvalidConfig`."""
+    found = whole_number(offset)
+    if not 0 <= found < 2**62:
+        raise InvalidConfig(f"an offset is a number from 0 to 2**62 - 1, not {offset!r}")
+    return found
 
 
 def now_ms() -> int:

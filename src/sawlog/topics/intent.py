@@ -23,7 +23,7 @@ from typing import Any
 from ..batch.checksum import crc32c
 from ..errors import CorruptFile, InvalidConfig
 from . import documents
-from .names import quoted
+from .names import is_text, quoted
 
 #: What an intent's file ends with.
 INTENT = ".intent"
@@ -177,7 +177,9 @@ def check_name(name: str | None, sequence: int | None) -> None:
     """A transaction has a name and a number, or neither."""
     if (name is None) != (sequence is None):
         raise InvalidConfig("a transaction has a name and a sequence, or neither")
-    if name is not None and (not isinstance(name, str) or not 0 < len(quoted(name)) <= _LONGEST_NAME):
+    if name is not None and (
+        not isinstance(name, str) or not is_text(name) or not 0 < len(quoted(name)) <= _LONGEST_NAME
+    ):
         raise InvalidConfig(f"a transaction's name is a str of 1 to {_LONGEST_NAME} characters, not {name!r}")
     if sequence is not None and (isinstance(sequence, bool) or not isinstance(sequence, int) or sequence < 0):
         raise InvalidConfig(f"a transaction's sequence is a whole number from 0 on, not {sequence!r}")

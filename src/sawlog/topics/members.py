@@ -45,7 +45,7 @@ from ..errors import DirectoryLocked, InvalidConfig, StorageError
 from ..storage import Directory, Lock
 from ..storage.forking import forkable
 from .assignment import Share
-from .names import MEMBERS, quoted, unquoted
+from .names import MEMBERS, is_text, quoted, unquoted
 
 _MEMBER, _OWNER = "member-", "owner-"
 #: File names have 255 bytes.
@@ -73,7 +73,7 @@ class Member:
 
 def check_group_name(name: object) -> str:
     """The name, if a group can have it: any text that is not too long for a directory's name."""
-    if not isinstance(name, str) or not name or len(quoted(name)) > 200:
+    if not isinstance(name, str) or not name or not is_text(name) or len(quoted(name)) > 200:
         raise InvalidConfig(f"a group's name is a str of 1 to 200 characters (fewer if they are special), not {name!r}")
     return name
 

@@ -98,6 +98,15 @@ def quoted(text: str) -> str:
     return "".join(each if each in _PLAIN else "".join(f"%{byte:02x}" for byte in each.encode()) for each in text)
 
 
+def is_text(name: str) -> bool:
+    """Whether UTF-8 can encode it: a lone surrogate is no text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def unquoted(name: str) -> str:
     """The text of a `quoted` name."""
     return unquote(name)

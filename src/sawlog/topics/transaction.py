@@ -20,6 +20,7 @@ Threads: one transaction may be filled by several.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -60,6 +61,7 @@ class Transaction:
     ) -> None:
         check_name(name, sequence)
         self.name, self.sequence = name, sequence
+        self._pid = os.getpid()
         self._intents = intents
         self._topic_of = topic_of
         self._committing = committing
@@ -135,6 +137,8 @@ class Transaction:
     def _check_open(self) -> None:
         if self._state != "open":
             raise LogClosed(f"this transaction is {self._state}")
+        if self._pid != os.getpid():  # both would store it
+            raise LogClosed("this transaction belongs to the process that this one was forked from")
 
     def _draft(self, topic: Topic, number: int) -> _Draft:
         draft = self._drafts.get((topic.name, number))
