@@ -63,8 +63,9 @@ bench-spark: kernel $(READY_BENCH) ## measure Spark over sawlog against Spark ov
 bench-interop: kernel $(READY_BENCH) ## measure taking in other systems' logs against copying their files
 	@$(BIN)/python benchmarks/interop.py $(ARGS)
 
-faults: kernel ## the fault laboratory, long form: crashes, errors, every bit, kills, ten million bad inputs (an hour)
+faults: kernel ## the fault laboratory, long form: crashes, power cuts over recorded calls, errors, every bit, kills, ten million bad inputs (over an hour)
 	@$(BIN)/python -m tests.faults crashes --scenarios 100000
+	@$(BIN)/python -m tests.faults recorded --scenarios 20000
 	@$(BIN)/python -m tests.faults errors
 	@$(BIN)/python -m tests.faults threads
 	@$(BIN)/python -m tests.faults kills --kills 1000

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from .faults.seeds import repeat, seed_of_this_run
+
 KERNEL = Path(__file__).resolve().parent.parent / "src/sawlog/batch/kernel.py"
 
 # The shipped suites explain their failures like any test of ours; said here, before anybody imports them.
@@ -34,7 +36,9 @@ def stale_kernels(source: Path) -> list[Path]:
 
 
 def pytest_configure() -> None:
-    """Refuse to test a kernel that is not the one in the source."""
+    """Refuse to test a kernel that is not the one in the source; choose the laboratory's seed before other processes
+    are started, so that they have the same."""
+    seed_of_this_run()
     if stale := stale_kernels(KERNEL):
         raise pytest.UsageError(f"{stale[0].name} is older than kernel.py and hides it: run `make kernel`")
 
@@ -44,4 +48,4 @@ def pytest_report_header() -> str:
     import sawlog
 
     kernel = "compiled" if sawlog.kernel_info().compiled else "plain Python"
-    return f"sawlog {sawlog.__version__}, kernel: {kernel}"
+    return f"sawlog {sawlog.__version__}, kernel: {kernel}, fault laboratory: {repeat()}"

@@ -1,4 +1,4 @@
-"""The laboratory breaks things on purpose: what sawlog has to say about each of them is not kept. The seed is said."""
+"""The laboratory breaks things on purpose: what sawlog has to say about each of them is not kept."""
 
 from __future__ import annotations
 
@@ -6,18 +6,6 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-
-from .seeds import repeat, seed_of_this_run
-
-
-def pytest_configure() -> None:
-    """Before other processes are started: they inherit the seed."""
-    seed_of_this_run()
-
-
-def pytest_report_header() -> str:
-    """A failure can be repeated."""
-    return f"fault laboratory: {repeat()}"
 
 
 @pytest.fixture(autouse=True)

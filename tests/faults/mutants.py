@@ -254,6 +254,7 @@ FINDERS: dict[str, Finder] = {
     "readers": readers,
     "storage": storage,
     "recorded": by_command("recorded", ["--scenarios", "500", "--each", "6"]),
+    "promised": by_command("promised", []),
 }
 
 

@@ -230,17 +230,14 @@ class Log:
         """Write out what writers still hold, sync, and mark the log as closed in order. Safe to call twice."""
         if self._closed:
             if self._appender is not None:
-                self._appender.close()  # an interrupt may have kept the first call from it
+                self._appender.abandon()  # an interrupt may have kept the first call from it
             return
         if self._appender is not None:
             with self._appender.lock:
                 self._appender.refuse_in_stream()
         with ExitStack() as last:  # each step happens, whatever the others raise
-            last.callback(self._directory.close)
-            last.callback(self._segments.wake)
-            last.callback(self._mark_closed)
+            last.callback(self._let_go)
             if self._appender is None:
-                self._segments.close()
                 return
             last.callback(self._appender.close)
             for appends in self._loops.values():
@@ -248,8 +245,15 @@ class Log:
             for writer in list(self._appender.writers):
                 last.callback(writer.close)
 
-    def _mark_closed(self) -> None:
+    def _let_go(self) -> None:
+        """Of everything, also if an interrupt has kept the appender from closing in order."""
         self._closed = True
+        if self._appender is not None:
+            self._appender.abandon()
+        else:
+            self._segments.close()
+        self._segments.wake()
+        self._directory.close()
 
     def remove(self) -> None:
         """Close the log and delete it: all its files, and the directory if nothing else is in it."""
@@ -282,6 +286,7 @@ class Log:
                 appender.refuse_in_stream()
             with ExitStack() as last:
                 last.callback(self._become_reader)
+                last.callback(appender.abandon)  # if an interrupt keeps it from closing in order
                 last.callback(appender.close)
                 for appends in self._loops.values():
                     last.callback(appends.close)

@@ -78,6 +78,13 @@ def is_ours(name: str) -> bool:
     return name in _SMALL or _OURS.fullmatch(name) is not None
 
 
+def is_placed(name: str) -> bool:
+    """Whether the offsets in the name of a segment, or of what is to replace some, are such that a log can have."""
+    if name.endswith(LOG):
+        return segment_base(name) is not None
+    return not name.endswith(SWAP) or swap_range(name) is not None
+
+
 def is_leftover(name: str) -> bool:
     """Whether a crash left this file behind and nothing needs it."""
     return is_ours(name) and name.endswith((TMP, DELETED))

@@ -47,6 +47,7 @@ from .names import (
     file_name,
     is_leftover,
     is_ours,
+    is_placed,
     segment_base,
     swap_range,
 )
@@ -219,7 +220,7 @@ class _Recovery:
             if is_leftover(name):
                 self._find(Where.LEFTOVER, name)
                 self.directory.remove(name)
-            elif not is_ours(name):
+            elif not is_ours(name) or not is_placed(name):
                 self._find(Where.STRANGER, name)
 
     def _finish_swaps(self, names: list[str]) -> bool:
@@ -228,12 +229,7 @@ class _Recovery:
         for name, (base, end) in found:
             old = [each for other in names if (each := segment_base(other)) is not None and base <= each < end]
             whole = self._reaches(name, base, end)
-            if self._go_beyond(old, end):  # no rewrite ends within a segment: it is not one of ours
-                whole = False
-                replaced = True
-            else:
-                replaced = self._are_whole([*old, end])
-            if whole or not replaced:
+            if self._is_to_be_finished(old, end, whole, file_name(end) in names):
                 self._find(Where.SWAP, name)
                 if not whole and base in old:  # it may hold good copies of what is damaged in the new one
                     self._find(Where.SEALED_SEGMENT, f"{name} is damaged, and what it replaces is partly gone")
@@ -254,6 +250,13 @@ class _Recovery:
             return walk.damage is None and walk.next_offset == end
         finally:
             storage.close()
+
+    def _is_to_be_finished(self, old: list[int], end: int, whole: bool, ends_at_segment: bool) -> bool:
+        """Whether a rewritten segment takes the place of the old ones. Not if it ends within one of them, or is damaged
+        and no segment begins at its end: no rewrite of ours does. And not if it is damaged and they are all there."""
+        if self._go_beyond(old, end):
+            return False
+        return whole or (ends_at_segment and not self._are_whole([*old, end]))
 
     def _go_beyond(self, bases: list[int], end: int) -> bool:
         """Whether the last of these segments holds offsets from `end` on."""

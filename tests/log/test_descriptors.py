@@ -1,0 +1,39 @@
+"""Upkeep needs a bounded number of descriptors, however many segments there are and however few a process may open."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sawlog import Log, LogConfig
+
+
+@pytest.fixture
+def few() -> Iterator[int]:
+    """This process may open forty files more than it has open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = len(os.listdir("/proc/self/fd")) + 64
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    yield limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("scanned", [False, True], ids=["fresh", "scanned before"])
+@pytest.mark.parametrize("how", ["merge_segments", "compact", "recompress"])
+def test_very_many_segments_are_rewritten_with_few_descriptors(
+    tmp_path: Path, few: int, how: str, scanned: bool
+) -> None:
+    with Log.open(tmp_path, LogConfig(durability="os")) as log:
+        for number in range(300):
+            log.append_many([(b"v%d" % number, b"k%d" % (number % 20)), (b"w", b"u%d" % number)])
+            log.seal()
+        if scanned:
+            assert len(list(log)) == 600
+        getattr(log, how)()
+        assert log.verify()
+        assert len(list(log)) == (320 if how == "compact" else 600)
+        assert len(log.segments) < 50 or how == "recompress"

@@ -1,0 +1,96 @@
+"""A writer that is interrupted while it begins, ends or gives up its lock leaves the log usable, here and elsewhere."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+import sawlog
+from sawlog import Log
+
+from .test_interrupts_anywhere import Interrupter, Stop
+
+#: What comes in a finalizer cannot be raised; Python says so.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def test_a_first_append_that_was_interrupted_anywhere_can_be_tried_again(tmp_path: Path) -> None:
+    """It takes the lock, recovers, and tells those who wait for it; in between an interrupt may come anywhere."""
+    fired = 0
+    for number in range(1, 900, 17):
+        path = tmp_path / str(number)
+        Log.open(path).close()
+        log = Log.open(path, mode="a")
+        interrupter = Interrupter(number)
+        try:
+            with interrupter.on():
+                log.append(b"first")
+        except Stop:
+            fired += 1
+        del interrupter
+        gc.collect()
+        offset = log.append(b"second")
+        assert (log.durable_offset, log.visible_offset, log.next_offset) == (offset + 1,) * 3, number
+        assert log.read(offset).value == b"second"
+        log.close()
+        with Log.open(path) as again:
+            assert [record.value for record in again][-1] == b"second", number
+    assert fired > 10
+
+
+@pytest.mark.parametrize("end", ["close", "release"])
+def test_an_end_that_was_interrupted_anywhere_can_be_tried_again_and_keeps_no_lock(tmp_path: Path, end: str) -> None:
+    fired = 0
+    for number in range(1, 400, 11):
+        path = tmp_path / str(number)
+        Log.open(path).close()
+        log = Log.open(path, mode="a")
+        log.append(b"one")
+        interrupter = Interrupter(number)
+        try:
+            with interrupter.on():
+                getattr(log, end)()
+        except Stop:
+            fired += 1
+        del interrupter
+        getattr(log, end)()
+        gc.collect()
+        with Log.open(path) as again:
+            assert [record.value for record in again] == [b"one"], number
+        log.close()
+    assert fired > 10
+
+
+def test_a_named_transaction_that_was_interrupted_anywhere_is_stored_once_when_it_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    fired = 0
+    for number in range(1, 4000, 89):
+        path = tmp_path / str(number)
+        with sawlog.open(path, upkeep_interval_s=None) as store:
+            for topic in "ab":
+                store.create_topic(topic)
+            interrupter = Interrupter(number)
+            try:
+                with interrupter.on(), store.transaction("job", 1) as tx:
+                    tx.append("a", b"1")
+                    tx.append("b", b"1")
+            except (Stop, sawlog.TransactionError):
+                fired += 1
+            del interrupter
+            gc.collect()
+            try:
+                with store.transaction("job", 1) as tx:
+                    tx.append("a", b"1")
+                    tx.append("b", b"1")
+            except sawlog.SawlogError:
+                pass  # a log has failed, and says so: opening the store again completes it
+        with sawlog.open(path, upkeep_interval_s=None) as store:
+            with store.transaction("job", 1) as tx:
+                tx.append("a", b"1")
+                tx.append("b", b"1")
+            found = [[record.value for record in store[topic].partition(0)] for topic in "ab"]
+            assert found == [[b"1"], [b"1"]], number
+    assert fired > 20
