@@ -562,16 +562,16 @@ _RETURNED = (
         "merging and compaction open as many segments as there are (ours, once)",
         (
             "sawlog.log.upkeep:_small_runs",
-            "len(runs[-1]) == rewrite.MOST_SEGMENTS or not",
+            "len(runs[-1]) == most or not",
             "not",
         ),
-        ("sawlog.log.compaction:_replace_some", "min(len(segments), rewrite.MOST_SEGMENTS)", "len(segments)"),
+        ("sawlog.log.compaction:_replace_some", "min(len(segments), rewrite.most_segments())", "len(segments)"),
         by="promised",
     ),
     _mutant(
         "lock given up by closing it",
         "a forked child, or a program that another thread was just starting, keeps the writer's lock (ours, once)",
-        ("sawlog.storage.file:FileLock.release", "if mine:", "if False:"),
+        ("sawlog.storage.file:FileLock.release", "if self._pid == os.getpid():", "if False:"),
         by="promised",
     ),
     _mutant(
@@ -635,6 +635,38 @@ _RETURNED = (
         "a query with the same name and another topic is taken for a repetition, and stores nothing (ours, once)",
         ("sawlog.spark.replays:transaction_name", "return f", "return short or f"),
         by="promised",
+    ),
+    _mutant(
+        "completed before its intent is durable",
+        "a transaction whose process died is placed before the name of its intent is synced (ours, once)",
+        (f"{_INTENTS}._apply", "self.staging.sync()", "pass"),
+    ),
+    _mutant(
+        "intent stripped before it is a note",
+        "the batches in an intent are cut off before its new name is durable (ours, once)",
+        (
+            f"{_INTENTS}._complete",
+            "self.staging.remove(intent.file)\n    self.staging.sync()\n"
+            "    if intent.name is not None and intent.data:\n        self._notes.strip(intent.name)",
+            "if intent.name is not None and intent.data:\n        self._notes.strip(intent.name)\n"
+            "    self.staging.remove(intent.file)\n    self.staging.sync()",
+        ),
+    ),
+    _mutant(
+        "interrupted rotation not durably undone",
+        "the file of a segment that was not begun is removed, and a power cut brings it back (ours, once)",
+        (f"{_APPEND}._switch", "self.directory.sync()  # else", "pass  # else"),
+    ),
+    _mutant(
+        "compaction believes what nobody can read",
+        "a record goes because of a later one that is not visible yet, and may never be (ours, once)",
+        ("sawlog.log.compaction:_eligible", "if segment.next_offset > segments.visible_offset:", "if False:"),
+    ),
+    _mutant(
+        "interrupted truncation undone",
+        "a truncation that readers have been told of is not finished by the next one who opens the log (ours, once)",
+        (f"{_RECOVERY}._cut", "offset = unfinished_cut(epochs, segments)", "offset = None"),
+        by="readers",
     ),
 )
 
