@@ -133,7 +133,8 @@ def test_directories_are_by_the_columns_that_are_named(write: Write, target: Pat
 def test_small_files_are_put_together(write: Write, target: Path, filled: Fill, form: str) -> None:
     filled(40)
     report = write(format=form, max_records=10, by=())
-    assert (report.batches, report.merged_files, report.new_files) == (4, 8, 1)  # a task for each of two partitions
+    merged = 8 if form == "parquet" else 4  # a task for each of two partitions; Delta's writer joins those of a batch
+    assert (report.batches, report.merged_files, report.new_files) == (4, merged, 1)
     if form == "parquet":
         assert len(files(target)) == 1
         assert pq.ParquetFile(files(target)[0]).num_row_groups == 1

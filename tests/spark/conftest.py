@@ -13,7 +13,7 @@ from sawlog import Store
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests with a Spark in one process, whatever pytest-xdist does with the others."""
+    """All tests with this Spark in one process; those of tests/pipelines have another one, beside it."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))

@@ -37,6 +37,11 @@ class Inherited(Protocol):
         """In the child, before anything else. It must not raise, and take no time: there may be thousands."""
 
 
+def this_process() -> int:
+    """A number that a forked child has not."""
+    return os.getpid()
+
+
 def in_children(what: Inherited) -> None:
     """Tell this object, for as long as it lives, when it finds itself in a forked child."""
     _told.add(what)

@@ -20,7 +20,6 @@ Threads: one transaction may be filled by several.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -33,7 +32,7 @@ from ..errors import LogClosed, RecordTooLarge, StorageError, TopicNotFound, Tra
 from ..log.append import recipe_of
 from ..log.log import Log
 from ..log.writer import BATCH_BYTES
-from ..storage.forking import forkable
+from ..storage.forking import forkable, this_process
 from .intent import Intent, Part, Piece, check_name
 from .intents import INLINE_BYTES, Intents, Stage, StagedFile
 from .topic import Topic
@@ -61,7 +60,7 @@ class Transaction:
     ) -> None:
         check_name(name, sequence)
         self.name, self.sequence = name, sequence
-        self._pid = os.getpid()
+        self._process = this_process()
         self._intents = intents
         self._topic_of = topic_of
         self._committing = committing
@@ -137,7 +136,7 @@ class Transaction:
     def _check_open(self) -> None:
         if self._state != "open":
             raise LogClosed(f"this transaction is {self._state}")
-        if self._pid != os.getpid():  # both would store it
+        if self._process != this_process():  # both would store it
             raise LogClosed("this transaction belongs to the process that this one was forked from")
 
     def _draft(self, topic: Topic, number: int) -> _Draft:
