@@ -640,6 +640,7 @@ _RETURNED = (
         "completed before its intent is durable",
         "a transaction whose process died is placed before the name of its intent is synced (ours, once)",
         (f"{_INTENTS}._apply", "self.staging.sync()", "pass"),
+        by="promised",
     ),
     _mutant(
         "intent stripped before it is a note",
@@ -656,6 +657,7 @@ _RETURNED = (
         "interrupted rotation not durably undone",
         "the file of a segment that was not begun is removed, and a power cut brings it back (ours, once)",
         (f"{_APPEND}._switch", "self.directory.sync()  # else", "pass  # else"),
+        by="promised",
     ),
     _mutant(
         "compaction believes what nobody can read",

@@ -12,7 +12,9 @@ import pytest
 from sawlog import InvalidConfig, Log, LogConfig
 from sawlog.batch.build import encode
 from sawlog.log import rewrite
+from sawlog.log.append import Appender
 from sawlog.storage import FileDirectory
+from sawlog.testing import FaultyStorage
 from sawlog.topics.store import Store
 
 
@@ -49,6 +51,54 @@ def test_no_more_segments_are_open_at_once_than_may_be(work: str, monkeypatch: p
         assert found == [b"%d" % number for number in (range(20) if work == "merge_segments" else (17, 18, 19))]
     assert runs
     assert max(runs) <= 4, f"{max(runs)} segments at once"
+
+
+@pytest.mark.parametrize("name", [None, "job"])
+def test_a_transaction_stays_whole_if_its_process_dies_and_then_the_power_is_cut(name: str | None) -> None:
+    """Whoever completes it may find an intent whose name is in the cache and not yet on the disk."""
+    disk = FaultyStorage(seed=1)
+    with Store.open(disk, upkeep_interval_s=None) as store:
+        store.create_topic("orders", 2)
+        store["orders"].append(b"first", partition=0)
+        store["orders"].append(b"first", partition=1)
+        died: list[FaultyStorage] = []
+        disk.watch = lambda step: died.append(disk.process_dies())
+        with store.transaction(name, None if name is None else 1) as tx:
+            tx.append("orders", b"mine", partition=0)
+            tx.append("orders", b"mine", partition=1)
+        disk.watch = None
+    cut: list[FaultyStorage] = []
+    for dead in died:
+        dead.watch = lambda step, dead=dead: cut.append(dead.crash("lose"))  # type: ignore[misc]
+        Store.open(dead, upkeep_interval_s=None).close()
+        dead.watch = None
+    assert len(cut) > 20
+    for left in cut:
+        with Store.open(left, upkeep_interval_s=None) as store:
+            found = {len(store["orders"].partition(number)) for number in (0, 1)}
+            assert found in ({1}, {2}), "a part of the transaction is there"
+
+
+def test_what_is_acknowledged_after_an_interrupted_rotation_survives_a_power_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The file of the segment that was not begun must not come back beside what goes on in the old one."""
+    disk = FaultyStorage(seed=1)
+    log = Log.open(disk.plain, LogConfig(checkpoint_interval_ms=3_600_000))
+    log.append(b"before")
+    create = Appender._create
+
+    def interrupted(self: Appender, offset: int) -> Any:
+        create(self, offset)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Appender, "_create", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.seal()
+    monkeypatch.undo()
+    log.append(b"acknowledged")
+    with Log.open(disk.crash("lose").plain) as again:
+        assert [record.value for record in again] == [b"before", b"acknowledged"]
 
 
 @pytest.mark.parametrize("mode", ["w", "r", "a"])

@@ -26,6 +26,7 @@ from ..batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
 from ..config import MAX_SEGMENT_BYTES
 from ..errors import InvalidConfig, InvalidRecordType, LogClosed, StreamAborted, StreamTooLong
 from ..storage import Storage
+from ..storage.interface import Buffer
 from .append import Appender, check_expected
 from .names import TMP, file_name
 from .segment import Segment
@@ -154,7 +155,8 @@ def append_stream(
             offset, size = segment.tail
             batch.take(first)
             if blocks.ended:
-                log.put(segment, memoryview(batch.prefix(offset, log.epoch) + first + batch.suffix), offset + 1)
+                whole = b"".join((batch.prefix(offset, log.epoch), first, batch.suffix))
+                log.put(segment, memoryview(whole), offset + 1)
             else:
                 _stream(log, segment, batch, first, blocks)
         finally:
@@ -164,7 +166,7 @@ def append_stream(
     return offset
 
 
-def _stream(log: Appender, segment: Segment, batch: StreamedBatch, first: bytearray, blocks: Blocks) -> None:
+def _stream(log: Appender, segment: Segment, batch: StreamedBatch, first: Buffer, blocks: Blocks) -> None:
     """Write a value into the active segment block by block, and its header at the end."""
     offset, size = segment.tail
     storage = segment.storage
@@ -200,6 +202,8 @@ class Blocks:
         #: How many bytes the segment takes at most.
         self.bound = MAX_SEGMENT_BYTES
         self._total = 0
+        #: A chunk that is given out as it is, after what was gathered before it.
+        self._large: Buffer | None = None
         self.ended = False
 
     def check(self) -> None:
@@ -212,19 +216,26 @@ class Blocks:
                 "raise segment_bytes or segment_overflow_bytes for longer records"
             )
 
-    def take(self) -> bytearray:
-        """Some hundred kilobytes or more, until the stream ends; then what is left."""
+    def take(self) -> Buffer:
+        """Some hundred kilobytes or more, until the stream ends; then what is left. It is valid until the next call."""
+        if self._large is not None:
+            large, self._large = self._large, None
+            return large
         held, total = bytearray(), self._total
         most = self.bound if self._max_bytes is None else min(self.bound, self._max_bytes)
         ours = False
         try:
             for chunk in self._source:
                 ours = True
-                held += chunk if type(chunk) is bytes else _check_chunk(chunk)
-                if total + len(held) > most:
-                    self._total = total + len(held)
+                data = chunk if type(chunk) is bytes else _check_chunk(chunk)
+                if len(data) >= _BLOCK_BYTES:  # it need not be copied
+                    self._large = data
+                else:
+                    held += data
+                self._total = total + len(held) + (0 if self._large is None else len(data))
+                if self._total > most:
                     self.check()
-                if len(held) >= _BLOCK_BYTES:
+                if self._large is not None or len(held) >= _BLOCK_BYTES:
                     break
                 ours = False
             else:
@@ -233,8 +244,7 @@ class Blocks:
             if ours:
                 raise
             raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing of it was kept") from error
-        self._total = total + len(held)
-        return held
+        return held if held or self._large is None else self.take()
 
 
 def _enter(log: Appender, segment: Segment, batch: StreamedBatch, offset: int, size: int) -> None:
