@@ -663,6 +663,7 @@ _RETURNED = (
         "compaction believes what nobody can read",
         "a record goes because of a later one that is not visible yet, and may never be (ours, once)",
         ("sawlog.log.compaction:_eligible", "if segment.next_offset > segments.visible_offset:", "if False:"),
+        by="promised",
     ),
     _mutant(
         "interrupted truncation undone",

@@ -101,6 +101,20 @@ def test_what_is_acknowledged_after_an_interrupted_rotation_survives_a_power_cut
         assert [record.value for record in again] == [b"before", b"acknowledged"]
 
 
+def test_what_nobody_can_read_yet_supersedes_nothing() -> None:
+    """A part of an append that is under way may be sealed already; it may also be taken back."""
+    with Log.in_memory() as log:
+        for value in (b"old", b"new", b"newest"):
+            log.append(value, b"key")
+            log.seal()
+        log._segments.visible_offset = 1
+        log.compact()
+        assert [record.value for record in log] == [b"old"]
+        log._segments.visible_offset = 3
+        log.compact()
+        assert [record.value for record in log] == [b"newest"]
+
+
 @pytest.mark.parametrize("mode", ["w", "r", "a"])
 def test_a_store_is_not_opened_as_a_log(tmp_path: Path, mode: Literal["w", "r", "a"]) -> None:
     Store.open(tmp_path).close()
