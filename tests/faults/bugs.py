@@ -668,7 +668,7 @@ _RETURNED = (
     _mutant(
         "interrupted truncation undone",
         "a truncation that readers have been told of is not finished by the next one who opens the log (ours, once)",
-        (f"{_RECOVERY}._cut", "offset = unfinished_cut(epochs, segments)", "offset = None"),
+        (f"{_RECOVERY}._cut", "None if self.report.clean else unfinished_cut(epochs, segments)", "None"),
         by="readers",
     ),
 )

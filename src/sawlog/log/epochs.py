@@ -192,7 +192,7 @@ def unfinished_cut(epochs: Epochs, segments: Sequence[Segment]) -> int | None:
     there, and the batch that is there is of an earlier one. None if there is no such thing. If the checkpoint says that
     more than that is durable, it is no truncation of ours, and the batches are to be believed."""
     last, start = epochs.entries[-1]
-    if not segments or start >= segments[-1].next_offset:
-        return None
+    if not segments or start >= segments[-1].next_offset or not last:
+        return None  # and none is of an earlier epoch than 0
     there = epoch_at(segments, start)
     return start if there is not None and there < last else None

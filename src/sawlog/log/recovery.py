@@ -559,7 +559,7 @@ class _Recovery:
     def _cut(self, epochs: Epochs, saved: Checkpoint, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
         """Finish a truncation that was interrupted, if there was one. What it was to drop may be damaged so that the
         cut cannot be made: then all of it stays, and the epoch begins behind it."""
-        offset = unfinished_cut(epochs, segments)
+        offset = None if self.report.clean else unfinished_cut(epochs, segments)
         if offset is None:
             return epochs, True, True
         if saved.durable_offset > offset:

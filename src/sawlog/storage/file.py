@@ -441,11 +441,12 @@ class FileDirectory:
         return changed if time.time_ns() - changed > _CLOCK_STEP_NS else None
 
     def _stat(self, name: str) -> os.stat_result | None:
-        with reporting("looking at", f"{self.path}/{name}"):
-            try:
-                return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-            except FileNotFoundError:
-                return None
+        try:  # and no block around it: opening a log asks for every file
+            return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(error, "looking at", f"{self.path}/{name}") from error
 
     def exists(self, name: str) -> bool:
         """Whether there is a regular file of that name."""
@@ -454,8 +455,10 @@ class FileDirectory:
 
     def size(self, name: str) -> int:
         """Bytes in the file."""
-        with reporting("looking at", f"{self.path}/{name}"):
+        try:
             return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_size
+        except OSError as error:
+            raise storage_error(error, "looking at", f"{self.path}/{name}") from error
 
     def identity(self, name: str) -> object:
         """Device and inode."""
