@@ -10,7 +10,9 @@ No deadline in either: the machines that run this are shared, and a slow neighbo
 
 from __future__ import annotations
 
+import gc
 import importlib.machinery
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,15 @@ def pytest_configure() -> None:
     seed_of_this_run()
     if stale := stale_kernels(KERNEL):
         raise pytest.UsageError(f"{stale[0].name} is older than kernel.py and hides it: run `make kernel`")
+
+
+@pytest.fixture
+def quick_collections() -> Iterator[None]:
+    """For tests that call `gc.collect` very often: what is there already is not looked at each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def pytest_report_header() -> str:

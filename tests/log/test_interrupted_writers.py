@@ -13,7 +13,10 @@ from sawlog import Log
 from .test_interrupts_anywhere import Interrupter, Stop
 
 #: What comes in a finalizer cannot be raised; Python says so.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.usefixtures("quick_collections"),
+]
 
 
 def test_a_first_append_that_was_interrupted_anywhere_can_be_tried_again(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_a_lock_that_nobody_has_any_more_is_free(tmp_path: Path) -> None:
     directory.close()
 
 
+@pytest.mark.usefixtures("quick_collections")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_anywhere_in_locking_and_releasing_leaves_the_lock_free(tmp_path: Path) -> None:
     """At each place where the interpreter handles signals; then released again, as a second `close` does."""
