@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from sawlog import Interval, InvalidRecordType, Log, StreamAborted, StreamTooLong
+from sawlog import Interval, InvalidRecordType, Log, SawlogError, StreamAborted, StreamTooLong
 from sawlog.batch.build import Producer, encode
 
 from .interrupts import Stop, Within, is_free, stop
@@ -243,10 +243,11 @@ def upkeep_within_append(run: LogWorkload, log: Log, promise: LogPromise) -> Non
     def turn() -> bool | None:
         if not is_free(log, also_to_write=True):
             return False
-        if merges:
-            log.merge_segments()
-        else:
-            log.compact()
+        with suppress(SawlogError):  # it would be another thread's, which is told; the append is not
+            if merges:
+                log.merge_segments()
+            else:
+                log.compact()
         return None
 
     with Within(turn, run.random.randrange(1, 120)).on(run.disk):

@@ -43,17 +43,27 @@ def place_kept(log: Appender, data: memoryview, rows: Rows) -> range:
     with log.lock:
         log.check_open()
         first = log.segments.next_offset
-        if int(rows[0, BASE]) < first <= int(rows[0, LAST]) and _is_empty(log):
-            log.check_sizes(rows)
-            _rename(log, int(rows[0, BASE]))
-        with log.appending() as placed_from:
-            data, rows = _without_gaps(data, rows, placed_from)
-            log.check_sizes(rows)
-            data, rows = _in_later_epochs(log, data, rows)
-            start = 0
-            while start < len(rows):
-                start = _place_run(log, data, rows, start)
-            return range(first, log.segments.next_offset)
+        if not (int(rows[0, BASE]) < first <= int(rows[0, LAST]) and _is_empty(log)):
+            return _place(log, data, rows, first)
+        log.check_sizes(rows)
+        _rename(log, int(rows[0, BASE]))
+        try:
+            return _place(log, data, rows, first)
+        except BaseException:
+            if log.commit.failure is None and _is_empty(log):
+                _rename(log, first)  # offsets must not go back
+            raise
+
+
+def _place(log: Appender, data: memoryview, rows: Rows, first: int) -> range:
+    with log.appending() as placed_from:
+        data, rows = _without_gaps(data, rows, placed_from)
+        log.check_sizes(rows)
+        data, rows = _in_later_epochs(log, data, rows)
+        start = 0
+        while start < len(rows):
+            start = _place_run(log, data, rows, start)
+        return range(first, log.segments.next_offset)
 
 
 def _in_later_epochs(log: Appender, data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:

@@ -24,7 +24,7 @@ from ..batch.build import refuse
 from ..batch.checksum import combine, crc32c
 from ..batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
 from ..config import MAX_SEGMENT_BYTES
-from ..errors import InvalidConfig, InvalidRecordType, LogClosed, StreamAborted, StreamTooLong
+from ..errors import InvalidConfig, InvalidRecordType, LogClosed, StorageError, StreamAborted, StreamTooLong
 from ..storage import Storage
 from ..storage.interface import Buffer
 from .append import Appender, check_expected
@@ -329,7 +329,10 @@ class Spool:
             self._log.spools.discard(self)
             storage, self._storage = self._storage, None
             if storage is not None:
-                storage.remove()
+                try:
+                    storage.remove()
+                except StorageError:
+                    pass  # opening the log removes it; what was asked for is done, or has failed for another reason
 
 
 async def append_stream_async(

@@ -99,7 +99,7 @@ def trim(log: Appender, offset: int) -> int:
                 raise
             # Make room first. The names of the files alone say where the log starts, if this is where it ends.
             segments.lowest_offset = max(lowest, kept[0].base_offset)
-            _drop(log, kept, gone)
+            _drop(log, kept, gone, one_by_one=True)
             note_start(log, offset)
         else:
             _drop(log, kept, gone)
@@ -117,9 +117,13 @@ def note_start(log: Appender, offset: int) -> None:
         raise
 
 
-def _drop(log: Appender, kept: list[Segment], gone: list[Segment]) -> None:
+def _drop(log: Appender, kept: list[Segment], gone: list[Segment], *, one_by_one: bool = False) -> None:
+    """Delete segments. `one_by_one` if nothing says yet that they are below the start: a power cut that takes the names
+    in another order would leave a gap behind one that is still there."""
     if gone:
         log.segments.set(kept)
         for segment in gone:
             segment.delete()
+            if one_by_one:
+                log.directory.sync()
         log.directory.sync()
