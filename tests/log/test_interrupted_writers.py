@@ -66,6 +66,7 @@ def test_an_end_that_was_interrupted_anywhere_can_be_tried_again_and_keeps_no_lo
     assert fired > 10
 
 
+@pytest.mark.slow
 def test_a_named_transaction_that_was_interrupted_anywhere_is_stored_once_when_it_is_tried_again(
     tmp_path: Path,
 ) -> None:
