@@ -2970,7 +2970,7 @@ class Slots:
             and get64(self.view, 16) == get64(self.view, 48)
         ):
             return
-        self._store(found[0], found[1])
+        self._store(found[0], found[1], one, two)
 
     def store(self, first: cython.longlong, second: cython.longlong):
         """Replace both numbers, at one moment."""
@@ -2979,12 +2979,13 @@ class Slots:
         now: cython.Py_ssize_t = 32 if two > one else 0
         if (one > 0 or two > 0) and get64(self.view, now + 8) == first and get64(self.view, now + 16) == second:
             return
-        self._store(first, second)
+        self._store(first, second, one, two)
 
     @cython.cfunc
-    def _store(self, first: cython.longlong, second: cython.longlong) -> object:
-        one: cython.ulonglong = self._sequence(0)
-        two: cython.ulonglong = self._sequence(32)
+    def _store(
+        self, first: cython.longlong, second: cython.longlong, one: cython.ulonglong, two: cython.ulonglong
+    ) -> object:
+        """Into the older slot; `one` and `two` are the sequences of both."""
         sequence: cython.ulonglong = (one if one > two else two) + 1
         p: cython.Py_ssize_t = 0 if two > one else 32
         check: cython.ulonglong

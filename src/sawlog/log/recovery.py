@@ -243,11 +243,16 @@ class _Recovery:
 
     def _reaches(self, name: str, base: int, end: int) -> bool:
         """Whether a file holds whole batches from one offset to another."""
+        walk = self._walked(name, base, end)
+        return walk.damage is None and walk.next_offset == end
+
+    def _walked(self, name: str, base: int, end: int) -> Walk:
+        """What a file holds that is to begin and end at these offsets."""
+        interval = self.config.index_interval_bytes
         storage = self.directory.open(name)
         try:
-            segment = Segment(self.directory, base, end, storage.size, self.config.index_interval_bytes)
-            walk = segment.walk(storage, 0, storage.size, SegmentIndex(base, self.config.index_interval_bytes))
-            return walk.damage is None and walk.next_offset == end
+            segment = Segment(self.directory, base, end, storage.size, interval)
+            return segment.walk(storage, 0, storage.size, SegmentIndex(base, interval))
         finally:
             storage.close()
 
@@ -260,15 +265,7 @@ class _Recovery:
 
     def _go_beyond(self, bases: list[int], end: int) -> bool:
         """Whether the last of these segments holds offsets from `end` on."""
-        if not bases:
-            return False
-        storage = self.directory.open(file_name(bases[-1]))
-        try:
-            segment = Segment(self.directory, bases[-1], end, storage.size, self.config.index_interval_bytes)
-            index = SegmentIndex(bases[-1], self.config.index_interval_bytes)
-            return segment.walk(storage, 0, storage.size, index).next_offset > end
-        finally:
-            storage.close()
+        return bool(bases) and self._walked(file_name(bases[-1]), bases[-1], end).next_offset > end
 
     def _are_whole(self, bases: list[int]) -> bool:
         """Whether the segments before the last number reach from each to the next."""

@@ -1,6 +1,6 @@
 """Appending a record whose length nobody knows yet, without holding it in memory.
 
-Chunks are gathered in a buffer. A stream that ends before the buffer is full becomes a batch like any other. A longer
+Chunks are gathered in a buffer. A stream that ends before the buffer is full is written at once. A longer
 one is written straight into the active segment: first a hole where the batch's header will be, then block after block,
 with a running CRC and length; at the end the hole is filled. The two lengths in front of the value are varints
 padded to five bytes, so their place is fixed. The CRC of what was patched and of what was streamed are combined.
@@ -117,13 +117,16 @@ def _check_chunk(chunk: object) -> bytes | bytearray | memoryview:
     raise InvalidRecordType(f"a stream yields bytes, not {type(chunk).__name__}; nothing of it was kept")
 
 
-def _check_length(batch: StreamedBatch, more: int, bound: int, max_bytes: int | None) -> None:
-    total = batch.value_bytes + more
+def _check_max_bytes(max_bytes: int | None) -> None:
     if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
         raise InvalidConfig(f"max_bytes is a number of bytes, not {max_bytes!r}")
-    if max_bytes is not None and total > max_bytes:
+
+
+def _check_length(value_bytes: int, bound: int, max_bytes: int | None) -> None:
+    """Raise if a value is longer than the caller allows, or than the segment still takes."""
+    if max_bytes is not None and value_bytes > max_bytes:
         raise StreamTooLong(f"the stream passed max_bytes={max_bytes:,}; nothing of it was kept")
-    if batch.overhead_bytes + total > bound:
+    if value_bytes > bound:
         raise StreamTooLong(
             f"the stream passed the {bound:,} bytes that the segment still takes; nothing of it was kept; raise "
             "segment_bytes or segment_overflow_bytes for longer records"
@@ -192,8 +195,7 @@ class Blocks:
     """The chunks of a stream, gathered: a chunk may be a few bytes, and a write costs more than to copy them."""
 
     def __init__(self, chunks: Iterable[bytes], max_bytes: int | None) -> None:
-        if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
-            raise InvalidConfig(f"max_bytes is a number of bytes, not {max_bytes!r}")
+        _check_max_bytes(max_bytes)
         try:
             self._source = iter(chunks)
         except TypeError as error:
@@ -208,13 +210,7 @@ class Blocks:
 
     def check(self) -> None:
         """Raise if there is more than may be."""
-        if self._max_bytes is not None and self._total > self._max_bytes:
-            raise StreamTooLong(f"the stream passed max_bytes={self._max_bytes:,}; nothing of it was kept")
-        if self._total > self.bound:
-            raise StreamTooLong(
-                f"the stream passed the {self.bound:,} bytes that the segment still takes; nothing of it was kept; "
-                "raise segment_bytes or segment_overflow_bytes for longer records"
-            )
+        _check_length(self._total, self.bound, self._max_bytes)
 
     def take(self) -> Buffer:
         """Some hundred kilobytes or more, until the stream ends; then what is left. It is valid until the next call."""
@@ -263,6 +259,7 @@ class Spool:
     _number = 0
 
     def __init__(self, log: Appender, batch: StreamedBatch, max_bytes: int | None) -> None:
+        _check_max_bytes(max_bytes)
         self._log = log
         self._batch = batch
         self._max_bytes = max_bytes
@@ -275,8 +272,9 @@ class Spool:
         log = self._log
         with log.lock:
             log.check_open()
-            _, self._bound = log.room_for_stream(self._batch.timestamp)
-            _check_length(self._batch, 0, self._bound, self._max_bytes)
+            _, bound = log.room_for_stream(self._batch.timestamp)
+            self._bound = bound - self._batch.overhead_bytes
+            _check_length(0, self._bound, self._max_bytes)
             Spool._number += 1
             self._name = file_name(10**19 + Spool._number) + TMP
             log.directory.remove(self._name)
@@ -291,7 +289,7 @@ class Spool:
     def write(self, chunk: object) -> None:
         """Add a chunk."""
         data = _check_chunk(chunk)
-        _check_length(self._batch, len(data), self._bound, self._max_bytes)
+        _check_length(self._batch.value_bytes + len(data), self._bound, self._max_bytes)
         self._batch.take(data)
         self._file().append(data)
 
@@ -304,7 +302,7 @@ class Spool:
             if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
                 segment = log.rotate()  # others have filled it meanwhile
                 _, bound = log.room_for_stream(batch.timestamp)
-            _check_length(batch, 0, bound, self._max_bytes)
+            _check_length(batch.value_bytes, bound - batch.overhead_bytes, self._max_bytes)
             offset, size = segment.tail
             storage = segment.storage
             log.cut_back(segment, size)

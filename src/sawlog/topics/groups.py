@@ -442,7 +442,7 @@ def resolve(log: Log, place: Place) -> int:
         return end
     if isinstance(place, datetime):
         return log.offset_at(place)
-    if isinstance(place, (bool, str)) or not isinstance(place, int):
+    if isinstance(place, bool) or not isinstance(place, int):
         raise InvalidConfig(f'a place is "earliest", "latest", an offset or a datetime, not {place!r}')
     return checked_position(place)
 
