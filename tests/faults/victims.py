@@ -20,7 +20,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -96,11 +96,15 @@ def before_recovery(place: str, config: LogConfig) -> dict[int, str]:
         return {}
 
 
-def check_seen(seen: dict[int, str], there: dict[int, str], acknowledged: int) -> None:
+def check_seen(
+    seen: dict[int, str], there: dict[int, str], acknowledged: int, going: Mapping[int, str] | None = None
+) -> None:
     """What a reader saw before there was a writer again is the beginning of what that found: what the one before had
-    placed and not shown is not seen. All that was acknowledged is."""
+    placed and not shown is not seen. All that was acknowledged is. What a truncation that was under way would take
+    (`going`) may have been seen before the next writer has finished it."""
     end = max(seen, default=-1) + 1
-    assert seen == {offset: name for offset, name in there.items() if offset < end}, "a reader saw another log"
+    expected = {**(going or {}), **there}
+    assert seen == {offset: name for offset, name in expected.items() if offset < end}, "a reader saw another log"
     missed = [offset for offset in there if end <= offset < acknowledged]
     assert not missed, f"a reader that came before the writer did not see offsets {missed}, which were acknowledged"
 
@@ -253,7 +257,9 @@ class Cutting(Work):
         seen = before_recovery(place, self.config)
         log = recovered(Log.open(place, self.config), found)
         there = {record.offset: content.name_of(record.value) for record in log.scan()}
-        check_seen(seen, there, min(told.end, pending.get("cutting", told.end)))
+        cut_to = pending.get("cutting", told.end)
+        going = {offset: name for offset, name in told.kept.items() if offset >= cut_to}
+        check_seen(seen, there, min(told.end, cut_to), going)
         lowest, end = log.lowest_offset, log.next_offset
         assert sorted(there) == list(range(lowest, end)), "a gap"
         trimmed = pending.get("trimming", told.lowest)

@@ -83,6 +83,8 @@ class Witness:
     restored: list[Told | None] = field(default_factory=lambda: [None] * PARTITIONS)
     #: Whether what is published is of this start of the machine, and there was a writer since.
     is_published: bool = True
+    #: Whether the power was ever cut: records may be gone whose epoch only the checkpoint knows.
+    was_cut: bool = False
     #: By group or planner: the values that were delivered to it.
     got: dict[str, set[bytes]] = field(default_factory=dict)
     #: By planner: its checkpoint, which survives everything.
@@ -180,6 +182,7 @@ class Witness:
                 self.doubt(number)
         if not power_cut:
             return
+        self.was_cut = True
         self.is_published = False
         self.told = [[] for _ in range(PARTITIONS)]
         self.restored = [None] * PARTITIONS

@@ -755,16 +755,19 @@ class Appender:
         begin a new epoch at its end. Not if the current one began there, and nobody was shown more of it since the
         machine was started."""
         epochs, end = self.segments.epochs.trimmed(self.segments.lowest_offset), self._active.tail[0]
-        unseen = epochs.entries[-1][1] == end and self.visible.before == (end, epochs.current)
+        before = self.visible.before
+        unseen = epochs.entries[-1][1] == end and before == (end, epochs.current)
+        # If the files that know the epochs are lost, the readers may still know of one that no batch is left of.
+        last = epochs.current if before is None else max(epochs.current, before[1])
         if not found.epochs_in_order:
-            self.begin_epoch(Epochs(((epochs.current + 1, end),)))
+            self.begin_epoch(Epochs(((last + 1, end),)))
         elif not clean and not unseen:
-            self.begin_epoch(epochs.begun(epochs.current + 1, end))
+            self.begin_epoch(epochs.begun(last + 1, end))
         elif not found.epochs_stored:
             self.begin_epoch(self.segments.epochs)
         else:
             self.save(clean=False)
-        if self.visible.before is None:  # readers see every whole batch already; what is placed from now on they do not
+        if before is None:  # readers see every whole batch already; what is placed from now on they do not
             self._show(self._written[0])
 
     def claim(self, size_bytes: int) -> None:
