@@ -283,6 +283,11 @@ _REWRITING = (
         ("sawlog.log.rewrite:_swap", "directory.sync()\n", "pass\n"),
     ),
     _mutant(
+        "names taken for durable",
+        "recovery removes and cuts because of names that their maker had not synced when it died (ours, once)",
+        (f"{_RECOVERY}._keep_names", "self.directory.sync()", "pass"),
+    ),
+    _mutant(
         "interrupted swap not finished",
         "opening does not look for a rewrite that had begun to replace segments",
         (f"{_RECOVERY}._finish_swaps", "for name, (base, end) in found:", "for name, (base, end) in ():"),

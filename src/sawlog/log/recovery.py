@@ -195,11 +195,13 @@ class _Recovery:
     def run(self) -> Recovered:
         began = time.perf_counter()
         names = self.directory.names()
+        self._load_checkpoint(any(segment_base(name) is not None for name in names))
+        if not self.clean:
+            self._keep_names()
         self._tidy(names)
         if self._finish_swaps(names):
             names = self.directory.names()
         bases = [base for name in names if (base := segment_base(name)) is not None]
-        self._load_checkpoint(bool(bases))
         self._check_initial_offset(bases)
         segments = self._segments(bases)
         lowest = self._trim(segments)
@@ -214,6 +216,11 @@ class _Recovery:
         return action
 
     # --- small files
+
+    def _keep_names(self) -> None:
+        """Whoever gave a file its name may have died, or failed, before that was durable: a checkpoint, a rewritten
+        segment, a copy of a segment's end. What is removed or cut because of it may be durable sooner."""
+        self.directory.sync()
 
     def _tidy(self, names: list[str]) -> None:
         for name in names:
