@@ -14,15 +14,17 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from types import CodeType, FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import sawlog
 from sawlog import Log
 from sawlog.testing import FaultyStorage
 from sawlog.testing.device import Step
 
+P = ParamSpec("P")
+T = TypeVar("T")
 #: Not the codecs below, which keep tables that they have computed once, nor the simulated disk above.
 _SOURCES = tuple(f"{sawlog.__file__.rpartition('/')[0]}/{each}/" for each in ("log", "storage", "topics"))
 
@@ -102,6 +104,21 @@ class Within:
                 disk.watch = watch
             if collecting:
                 gc.enable()
+
+
+def undisturbed(method: Callable[P, T]) -> Callable[P, T]:
+    """What the laboratory asks of a log, on the way: nothing happens within."""
+
+    @wraps(method)
+    def quiet(*arguments: P.args, **named: P.kwargs) -> T:
+        before = sys.gettrace()
+        sys.settrace(None)
+        try:
+            return method(*arguments, **named)
+        finally:
+            sys.settrace(before)
+
+    return quiet
 
 
 def is_free(log: Log, *, also_to_write: bool = False) -> bool:

@@ -15,6 +15,8 @@ from typing import Any
 from sawlog import Log, Record
 from sawlog.batch.build import Producer
 
+from .interrupts import undisturbed
+
 #: (key, value, timestamp, headers)
 Row = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
 
@@ -85,6 +87,7 @@ class LogPromise:
         self.ends = {at for at in self.ends if at <= self.end}
         self.absent = {at for at in self.absent if at < self.end}
 
+    @undisturbed
     def note(self, log: Log) -> None:
         """Everything that is durable now stays. Under "always", that is everything."""
         assert log.next_offset == self.end, f"the log ends at {log.next_offset}, not at {self.end}"
@@ -92,6 +95,7 @@ class LogPromise:
         if log.config.durability == "always":
             assert self.durable == self.end, f"acknowledged up to {self.end}, durable up to {self.durable}"
 
+    @undisturbed
     def truncate(self, log: Log, offset: int) -> None:
         """Drop the end."""
         if self.compacted:
@@ -112,6 +116,7 @@ class LogPromise:
         self.trimming = offset
         self.ends.add(offset)
 
+    @undisturbed
     def end_trim(self, log: Log) -> None:
         """It is gone."""
         assert log.lowest_offset == self.trimming
@@ -157,6 +162,7 @@ class LogPromise:
         self.take_over(found, log)
         assert self.durable == self.end, f"opened, and durable only up to {self.durable} of {self.end}"
 
+    @undisturbed
     def take_over(self, found: list[Record], log: Log) -> None:
         """What was found is what is promised from now on."""
         lowest, end = log.lowest_offset, log.next_offset

@@ -218,10 +218,16 @@ class Appender:
             self.sync_held()
         if self.open_append is not None and self._began:
             self._end_abandoned()
-        if self.open_append is None and self._began and self._written[0] < self._active.tail[0]:
-            # One came when a stream was whole and did not count yet.
+        if self.open_append is None and self._began:
+            self._count_again()
+
+    def _count_again(self) -> None:
+        """An interrupt came when a stream was whole and did not count yet, or did and was not shown yet."""
+        if self._written[0] < self._active.tail[0]:
             self._active.use_index(self._active.rebuild_index(self._active.storage))
             self.appended()
+        elif self._shows_written and self.segments.visible_offset < self._written[0]:
+            self._show(self._written[0])
 
     def check_upkeep(self) -> None:
         """Raise if upkeep should not go on: the log is closed, closing or has failed."""
@@ -375,12 +381,19 @@ class Appender:
         """Take back what a block has placed that nobody will end. Only in its own thread: it holds the lock."""
         if self.open_append is not block or not self.lock._is_owned():  # type: ignore[attr-defined]
             return
+        self.take_back_of(block)
+
+    def take_back_of(self, block: Open) -> None:
+        """Take back what a block has placed, and end it. If an interrupt prevents that the block stays, abandoned, and
+        keeps the lock: the next call takes it back."""
         self.open_append = _ENDING
         try:
             self.take_back(block.first)
-        finally:
-            self.open_append = block.around
-            self.lock.release()  # the block's
+        except BaseException:
+            block.frame, self.open_append = None, block
+            raise
+        self.open_append = block.around
+        self.lock.release()  # the block's
 
     def appended(self) -> None:
         """A whole append is placed: it stays, and counts. The caller holds the lock."""

@@ -69,19 +69,18 @@ class Appending:
         log, opened = self._log, self._open
         if opened is None:
             return  # it was abandoned, and somebody else has ended it
+        if kind is not None:
+            log.take_back_of(opened)
+            self._open = None
+            return
         try:
+            self._open = None
+            log.open_append = opened.around
             try:
-                if kind is not None:
-                    log.take_back(opened.first)
-            finally:
-                self._open = None
-                log.open_append = opened.around
-            if kind is None:
-                try:
-                    log.appended()
-                except BaseException:  # an interrupt, when all of it is there: let it count wholly
-                    log.appended()
-                    raise
+                log.appended()
+            except BaseException:  # an interrupt, when all of it is there: let it count wholly
+                log.appended()
+                raise
         finally:
             log.lock.release()
 

@@ -169,7 +169,8 @@ class Folder:
         self.entries: dict[str, Node] = {}
         self.durable: dict[str, Node] = {}
         self.pending: list[Change] = []
-        self.locked: set[str] = set()
+        #: name -> by whom; the empty name stands for the whole directory.
+        self.locked: dict[str, object] = {}
         #: What processes publish to each other: no part of the device, and gone when the power is.
         self.numbers: dict[str, PublishedMemory] = {}
         self.parent: Folder | None = None
@@ -275,7 +276,7 @@ class Folder:
         with self.disk.lock:
             if isinstance(self.entries.get(name), File):
                 self._change("remove", name, (self, name, None))
-                self.locked.discard(name)
+                self.locked.pop(name, None)
                 self.numbers.pop(name, None)
 
     def dispose(self) -> None:
@@ -520,10 +521,11 @@ class DeviceLock:
             file = folder.entries.get(name)
             if not isinstance(file, File):
                 file = folder._make(name)
-            self._taken = {name, ""} if alone else {name}  # no file has the empty name: it stands for the directory
-            if self._taken & folder.locked:
+            self._taken = (name, "") if alone else (name,)
+            if any(each in folder.locked for each in self._taken):
                 raise DirectoryLocked(folder.path if alone else f"{folder.path}/{name}", "this process")
-            folder.locked |= self._taken
+            self._token = object()
+            folder.locked.update(dict.fromkeys(self._taken, self._token))
             self._folder, self._name, self._file = folder, name, file
             self.held = True
             self.found = folder.read(name).partition(b"\n")[2]
@@ -552,8 +554,13 @@ class DeviceLock:
         with self._folder.disk.lock:
             if self.held:
                 self.held = False
-                if self._folder.identity(self._name) in (self._file, None):
-                    self._folder.locked -= self._taken
+                locked = self._folder.locked
+                for name in [each for each in self._taken if locked.get(each) is self._token]:
+                    del locked[name]
+
+    def __del__(self) -> None:
+        if getattr(self, "held", False):  # as a lock on a file: what nobody has any more holds nobody up
+            self.release()
 
 
 # --- the disk
