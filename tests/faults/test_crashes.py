@@ -34,22 +34,13 @@ def few(scenario: Scenario) -> bool:
     return random.Random(str(scenario)).random() < SHARES[scenario.workload.partition(":")[0]]
 
 
-_OPEN = ("failing", "interrupted", "mixed")
-
-
-def _seed_for(name: str) -> int:
-    """Another one in each run; but where the disk fails, or an interrupt comes, a few seeds in a thousand are not yet
-    understood (see "What is open" in docs/internals/testing.md): those are for the long form."""
-    return 1 if name.startswith(_OPEN) else seed_of_this_run()
-
-
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_nothing_acknowledged_is_lost(name: str) -> None:
     kind = WORKLOADS[name]
     changes = 0
     for more in range(next((count for start, count in SEEDS.items() if kind.label().startswith(start)), 1)):
         try:
-            outcome = enumerate_crashes(kind, _seed_for(name) + more, wanted=few)
+            outcome = enumerate_crashes(kind, seed_of_this_run() + more, wanted=few)
         except Exception as error:
             raise AssertionError(f"{name} is not as it should be before any crash; repeat with {repeat()}") from error
         changes += outcome.steps

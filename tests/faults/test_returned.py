@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import os
+from errno import ENOSPC
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from sawlog import InvalidConfig, Log, LogConfig
+from sawlog import InvalidConfig, Log, LogConfig, Producer, StorageFull
 from sawlog.batch.build import encode
-from sawlog.log import rewrite
+from sawlog.log import rewrite, truncation
 from sawlog.log.append import Appender
+from sawlog.log.names import CHECKPOINT, LEADER_EPOCHS, PRODUCERS
 from sawlog.storage import FileDirectory
-from sawlog.testing import FaultyStorage
+from sawlog.testing import Fault, FaultyStorage
+from sawlog.testing.faulty import Call
 from sawlog.topics.store import Store
 
 
@@ -187,3 +191,132 @@ def test_the_name_of_a_directory_that_was_there_is_synced(tmp_path: Path, monkey
     monkeypatch.setattr(os, "fsync", noted)
     Log.open(place).close()
     assert {str(place.parent), str(place)} <= synced
+
+
+def _refuse(disk: FaultyStorage, *kinds: tuple[str, str, int]) -> None:
+    """From now on the disk is full for these: (operation, names, after as many)."""
+    counts = dict.fromkeys(kinds, 0)
+
+    def full(call: Call) -> None:
+        for kind in kinds:
+            operation, names, allowed = kind
+            if call.operation == operation and fnmatchcase(call.name, names):
+                counts[kind] += 1
+                if counts[kind] > allowed:
+                    raise StorageFull(ENOSPC, "no space left", call.name)
+
+    disk.before = full
+
+
+def test_what_a_merge_has_replaced_survives_a_death_before_its_name_was_durable() -> None:
+    """The next one who opens the log finishes the swap: the old files go, and must not before the new name stays."""
+    disk = FaultyStorage(seed=1)
+    log = Log.open(disk, LogConfig(checkpoint_interval_ms=3_600_000))
+    for number in range(4):
+        log.append(b"%d" % number)
+        log.seal()
+    died: list[FaultyStorage] = []
+    disk.watch = lambda step: died.append(disk.process_dies())
+    log.merge_segments()
+    disk.watch = None
+    cut: list[FaultyStorage] = []
+    for dead in died:
+        dead.watch = lambda step, dead=dead: cut.extend(  # type: ignore[misc]
+            dead.crash("reorder", seed) for seed in range(8)
+        )
+        Log.open(dead).close()
+        dead.watch = None
+    assert len(cut) > 100
+    for left in cut:
+        with Log.open(left) as again:
+            assert [record.value for record in again] == [b"0", b"1", b"2", b"3"]
+            assert again.recovery, str(again.recovery)
+
+
+@pytest.mark.parametrize("survives", [0, 1, 2])
+def test_a_trim_that_a_full_disk_refuses_leaves_a_log_that_starts_where_its_files_do(survives: int) -> None:
+    """Neither the new start can be written down, nor all the files be removed that would make room."""
+    disk = FaultyStorage(seed=1)
+    log = Log.open(disk, LogConfig(checkpoint_interval_ms=3_600_000))
+    for number in range(4):
+        log.append(b"%d" % number)
+        log.seal()
+    _refuse(disk, ("replace", CHECKPOINT, 0), ("remove", "*.log", survives))
+    with pytest.raises(StorageFull):
+        log.trim(3)
+    disk.before = None
+    assert log.lowest_offset == survives
+    assert [record.value for record in log] == [b"%d" % number for number in range(survives, 4)]
+    with Log.open(disk.process_dies()) as again:
+        assert again.lowest_offset == survives
+
+
+def test_a_producer_is_known_by_what_it_wrote_after_a_truncation_on_a_full_disk() -> None:
+    """What `producers` says of the log before it was cut must not be believed of the one after."""
+    disk = FaultyStorage(seed=1)
+    log = Log.open(disk, LogConfig(durability="os", checkpoint_interval_ms=3_600_000))
+    log.append_many([b"before"] * 6)
+    log.seal()
+    disk.arm(Fault(1, ENOSPC, {"replace"}, PRODUCERS, forever=True, effect="nothing"))
+    log.truncate(1)
+    assert disk.failed
+    placed = log.append_many([b"mine"] * 2, producer=Producer(7, 0, 0))
+    log.append_many([b"others"] * 9)
+    with Log.open(disk.process_dies()) as again:
+        assert again.append_many([b"mine"] * 2, producer=Producer(7, 0, 0)) == placed == range(1, 3)
+
+
+def test_a_producer_whose_append_was_taken_back_on_a_full_disk_may_send_it_again() -> None:
+    disk = FaultyStorage(seed=1)
+    log = Log.open(disk, LogConfig(segment_bytes=400, durability="os", checkpoint_interval_ms=3_600_000))
+    log.append(b"before")
+    raw = b"".join(encode([b"x" * 250], producer=Producer(7, 0, number)) for number in range(3))
+    _refuse(disk, ("append", "*.log", 2), ("replace", PRODUCERS, 2))
+    with pytest.raises(StorageFull):
+        log.append_batches(raw)
+    disk.before = None
+    assert log.next_offset == 1
+    for _ in range(4):
+        log.append(b"others")
+    with Log.open(disk.process_dies()) as again:
+        assert again.append_batches(raw) == range(5, 8)
+
+
+def test_an_append_whose_taking_back_is_interrupted_is_taken_back_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Log.in_memory(LogConfig(segment_bytes=400)) as log:
+        log.append(b"before")
+        raw = b"".join(encode([b"x" * 250]) for _ in range(3))
+        place, stops = Appender._place_run, iter([False, True])
+
+        def failing(self: Appender, *given: Any) -> int:
+            if next(stops):
+                raise KeyboardInterrupt
+            return place(self, *given)
+
+        def interrupted(*_: Any) -> Any:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Appender, "_place_run", failing)
+        monkeypatch.setattr(truncation, "cut_at", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.append_batches(raw)
+        assert log.append(b"after") == 1
+        assert [record.value for record in log] == [b"before", b"after"]
+
+
+def test_an_epoch_that_only_readers_know_of_is_not_given_again(tmp_path: Path) -> None:
+    """The files that know the epochs are lost, and no batch is left of the last one; a reader has a position in it."""
+    log = Log.open(tmp_path)
+    log.append_many([b"a", b"b"])
+    log.truncate(1)
+    log.truncate(0)
+    position = log.position()
+    assert position == (0, 2)
+    log._appender.held.release()  # type: ignore[union-attr]  # as if it had been killed
+    for name in (CHECKPOINT, LEADER_EPOCHS):
+        (tmp_path / name).unlink()
+    with Log.open(tmp_path) as again:
+        assert again.leader_epoch > position[1]

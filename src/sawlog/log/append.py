@@ -804,9 +804,11 @@ class Appender:
                 self._resume_at_end()
 
     def save_producers(self, *, durable: bool = True) -> None:
-        """Write the producers' state as of now."""
-        self.producers.expire(_now())
-        self.directory.replace(PRODUCERS, self.producers.encode(self._active.tail[0]), durable=durable)
+        """Write the producers' state as of now. Not in the middle of an append, which may be taken back."""
+        if self.open_append is None:
+            self.producers.expire(_now())
+            content = self.producers.encode(self._active.tail[0], self.epoch)
+            self.directory.replace(PRODUCERS, content, durable=durable)
 
     def save(self, *, clean: bool) -> None:
         """Replace the checkpoint by what is durable now."""

@@ -8,10 +8,13 @@ All of it stands in the batch headers, so the state is a cache. It is written to
 and when the log is closed, and brought up to date from the headers behind that point:
 
 ```
-sawlog producers 1 <offset up to which it is true>
+sawlog producers 1 <offset up to which it is true> <leader epoch>
 <id> <epoch> <first sequence> <last sequence> <first offset> <last offset> <timestamp>      a line a batch
 crc32c 1c291ca3
 ```
+
+So the file is a position, and is judged as one: if its epoch has ended before that offset, the records that it speaks of
+are gone (see epochs.py). Version 0.2 wrote none; such a file is checked against the end of the log only.
 """
 
 from __future__ import annotations
@@ -109,9 +112,9 @@ class ProducerState:
 
     # --- the file
 
-    def encode(self, offset: int) -> bytes:
-        """The file's bytes: the state as of `offset`."""
-        lines = [f"{_TITLE}{offset}"]
+    def encode(self, offset: int, leader_epoch: int) -> bytes:
+        """The file's bytes: the state as of `offset`, which is in that leader epoch."""
+        lines = [f"{_TITLE}{offset} {leader_epoch}"]
         for producer_id, batches in sorted(self._producers.items()):
             lines.extend(
                 f"{producer_id} {b.epoch} {b.first_sequence} {b.last_sequence} {b.first_offset} {b.last_offset} "
@@ -122,18 +125,19 @@ class ProducerState:
         return with_line(body)
 
     @classmethod
-    def decode(cls, data: bytes, expiry_ms: int) -> tuple[ProducerState, int]:
-        """The state and the offset up to which it is true; `CorruptFile` unless every byte is right."""
+    def decode(cls, data: bytes, expiry_ms: int) -> tuple[ProducerState, int, int]:
+        """The state, the offset up to which it is true, and the leader epoch of that, or -1; `CorruptFile` unless every
+        byte is right."""
         body = without_line(data)
         if body is None or not body.startswith(_TITLE.encode()):
             raise CorruptFile("a producer file whose checksum does not match")
         made = cls(expiry_ms)
         try:
             head, *lines = body.decode().splitlines()
-            offset = int(head[len(_TITLE) :])
+            offset, epoch = map(int, f"{head[len(_TITLE) :]} -1".split()[:2])
             for line in lines:
                 producer_id, *numbers = map(int, line.split())
                 made._producers.setdefault(producer_id, deque(maxlen=REMEMBERED)).append(_Batch(*numbers))
         except (ValueError, TypeError) as error:
             raise CorruptFile(f"a producer file that does not parse: {error}") from error
-        return made, offset
+        return made, offset, epoch

@@ -206,7 +206,7 @@ class _Recovery:
         segments = self._segments(bases)
         lowest = self._trim(segments)
         epochs, in_order, stored = self._epochs(segments)
-        producers = self._producers(segments)
+        producers = self._producers(segments, epochs)
         self.report.duration_ms = (time.perf_counter() - began) * 1000
         return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored)
 
@@ -589,19 +589,19 @@ class _Recovery:
                 return epochs, True, True
         return as_the_batches_say(epochs, segments), True, False
 
-    def _producers(self, segments: list[Segment]) -> ProducerState:
-        state, known = ProducerState(self.config.producer_expiry_ms), segments[0].base_offset
+    def _producers(self, segments: list[Segment], epochs: Epochs) -> ProducerState:
+        expiry_ms, lowest, end = self.config.producer_expiry_ms, segments[0].base_offset, segments[-1].next_offset
+        state, known, epoch = ProducerState(expiry_ms), lowest, -1
         if self.directory.exists(PRODUCERS):
             try:
-                state, known = ProducerState.decode(self.directory.read(PRODUCERS), self.config.producer_expiry_ms)
+                state, known, epoch = ProducerState.decode(self.directory.read(PRODUCERS), expiry_ms)
             except CorruptFile as error:
                 self._find(Where.PRODUCERS, str(error))
         elif self.clean and self.saved is not None and any(segment.size for segment in segments):
             self._find(Where.PRODUCERS, f"{PRODUCERS} is missing")
-        end = segments[-1].next_offset
-        if known > end:  # of a longer log than there is
-            state, known = ProducerState(self.config.producer_expiry_ms), segments[0].base_offset
-        return replayed(segments, self.config.producer_expiry_ms, state, known)
+        if known > (end if epoch < 0 else epochs.end_of(epoch, end)):  # of a longer log than there is, or was once
+            state, known = ProducerState(expiry_ms), lowest
+        return replayed(segments, expiry_ms, state, known)
 
 
 def _end_of(segment: Segment, storage: Storage, following: int) -> int:

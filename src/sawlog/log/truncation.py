@@ -97,9 +97,7 @@ def trim(log: Appender, offset: int) -> int:
         except StorageFull:
             if not gone:
                 raise
-            # Make room first. The names of the files alone say where the log starts, if this is where it ends.
-            segments.lowest_offset = max(lowest, kept[0].base_offset)
-            _drop(log, kept, gone, one_by_one=True)
+            _make_room(log, kept, gone)
             note_start(log, offset)
         else:
             _drop(log, kept, gone)
@@ -117,13 +115,29 @@ def note_start(log: Appender, offset: int) -> None:
         raise
 
 
-def _drop(log: Appender, kept: list[Segment], gone: list[Segment], *, one_by_one: bool = False) -> None:
-    """Delete segments. `one_by_one` if nothing says yet that they are below the start: a power cut that takes the names
-    in another order would leave a gap behind one that is still there."""
+def _drop(log: Appender, kept: list[Segment], gone: list[Segment]) -> None:
+    """Delete segments that lie below the start."""
     if gone:
         log.segments.set(kept)
         for segment in gone:
             segment.delete()
-            if one_by_one:
-                log.directory.sync()
+        log.directory.sync()
+
+
+def _make_room(log: Appender, kept: list[Segment], gone: list[Segment]) -> None:
+    """Delete segments before the new start can be written down: the names of the files alone say where the log starts,
+    if this is where it ends. One by one, each durably: a power cut that takes the names in another order would leave a
+    gap behind one that is still there. What cannot be deleted stays."""
+    segments = log.segments
+    for number, segment in enumerate(gone, 1):
+        lowest, left = segments.lowest_offset, [*gone[number:], *kept]
+        segments.lowest_offset = max(lowest, left[0].base_offset)
+        segments.set(left)
+        try:
+            segment.delete()
+        except BaseException:
+            if log.directory.exists(segment.name):
+                segments.set([segment, *left])
+                segments.lowest_offset = lowest
+            raise
         log.directory.sync()

@@ -324,7 +324,7 @@ def producer_seeds() -> list[bytes]:
     made = ProducerState(10**9)
     for number in range(12):
         made.note(number % 3, 0, number * 2, number * 2, number * 2 + 1, 10**12)
-    return [made.encode(24), ProducerState(1).encode(0)]
+    return [made.encode(24, 1), ProducerState(1).encode(0, 0)]
 
 
 def upkeep_seeds() -> list[bytes]:
