@@ -286,6 +286,7 @@ _REWRITING = (
         "names taken for durable",
         "recovery removes and cuts because of names that their maker had not synced when it died (ours, once)",
         (f"{_RECOVERY}._keep_names", "self.directory.sync()", "pass"),
+        by="promised",
     ),
     _mutant(
         "interrupted swap not finished",
@@ -531,6 +532,34 @@ _RETURNED = (
         "what an aborted stream wrote is cut off, and not durably (ours, once)",
         ("sawlog.log.streaming:_stream", "log.undo(segment, size)", "log.cut_back(segment, size)"),
         ("sawlog.log.streaming:Spool.place", "log.undo(segment, size)", "log.cut_back(segment, size)"),
+    ),
+    _mutant(
+        "producers' file of a longer log believed",
+        "after a truncation the producers' file is believed of the log that has grown again (ours, once)",
+        (f"{_RECOVERY}._producers", "(end if epoch < 0 else epochs.end_of(epoch, end))", "end"),
+        by="promised",
+    ),
+    _mutant(
+        "producers saved within an append",
+        "what an append has placed and may take back is remembered of its producer (ours, once)",
+        (f"{_APPEND}.save_producers", "if self.open_append is None:", "if True:"),
+        by="promised",
+    ),
+    _mutant(
+        "trim that failed believed",
+        "a trim whose files could not be removed starts the log where it was to start (ours, once)",
+        ("sawlog.log.truncation:_make_room", "if log.directory.exists(segment.name):", "if False:"),
+        by="promised",
+    ),
+    _mutant(
+        "interrupted taking back forgotten",
+        "an interrupt while an append is taken back lets what is left of it count (ours, once)",
+        (
+            f"{_APPEND}.take_back_of",
+            "block.frame, self.open_append = None, block",
+            "self.open_append = block.around\n        self.lock.release()",
+        ),
+        by="promised",
     ),
     _mutant(
         "one thread for all timed work",
