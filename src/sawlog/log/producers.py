@@ -13,8 +13,8 @@ sawlog producers 1 <offset up to which it is true> <leader epoch>
 crc32c 1c291ca3
 ```
 
-So the file is a position, and is judged as one: if its epoch has ended before that offset, the records that it speaks of
-are gone (see epochs.py). Version 0.2 wrote none; such a file is checked against the end of the log only.
+So the file is a position, and is judged as one: if its epoch has ended before that offset, the records that it speaks
+of are gone (see epochs.py). Version 0.2 wrote no epoch; such a file is checked against the end of the log only.
 """
 
 from __future__ import annotations
