@@ -215,7 +215,7 @@ _RECOVERING = (
         "after a crash nobody looks at what producers wrote since their state was last saved",
         (
             f"{_RECOVERY}._producers",
-            "return replayed(segments, self.config.producer_expiry_ms, state, known)",
+            "return replayed(segments, expiry_ms, state, known)",
             "return state",
         ),
     ),
