@@ -289,6 +289,12 @@ _REWRITING = (
         by="promised",
     ),
     _mutant(
+        "length taken for durable",
+        "a file is taken to end where it does in the cache, though its end was cut off without a sync (ours, once)",
+        (f"{_RECOVERY}._settle", "storage.sync()  #", "pass  #"),
+        by="promised",
+    ),
+    _mutant(
         "interrupted swap not finished",
         "opening does not look for a rewrite that had begun to replace segments",
         (f"{_RECOVERY}._finish_swaps", "for name, (base, end) in found:", "for name, (base, end) in ():"),

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from sawlog import InvalidConfig, Log, LogConfig, Producer, StorageFull
+from sawlog import InvalidConfig, Log, LogConfig, Producer, StorageFull, StreamAborted
 from sawlog.batch.build import encode
 from sawlog.log import rewrite, truncation
 from sawlog.log.append import Appender
@@ -320,3 +320,22 @@ def test_an_epoch_that_only_readers_know_of_is_not_given_again(tmp_path: Path) -
         (tmp_path / name).unlink()
     with Log.open(tmp_path) as again:
         assert again.leader_epoch > position[1]
+
+
+def test_bytes_that_were_cut_off_before_a_death_do_not_come_back_after_a_clean_close() -> None:
+    """The next process finds the file as short as it should be; that the disk has it so, nobody has seen to yet."""
+    disk = FaultyStorage(seed=1)
+    with Log.open(disk) as log:
+        log.append(b"kept")
+    log = Log.open(disk, LogConfig(durability="os", checkpoint_interval_ms=3_600_000))
+    died: list[FaultyStorage] = []
+    disk.watch = lambda step: died.append(disk.process_dies())
+    with pytest.raises(StreamAborted):
+        log.append_stream(b"x" * (2**20 // (2 - number)) for number in range(3))
+    disk.watch = None
+    for dead in died:
+        Log.open(dead).close()
+        for seed in range(8):
+            with Log.open(dead.crash("reorder", seed)) as again:
+                assert again.recovery, str(again.recovery)
+                assert [record.value for record in again] == [b"kept"]

@@ -464,6 +464,7 @@ class _Recovery:
         """Make the whole batches of the last segment durable beyond doubt, and cut what follows them."""
         base, end = segment.base_offset, walk.position
         if end == watermark and end == storage.size:
+            storage.sync()  # what followed may have been cut off in the cache alone, by one who died before its sync
             return [self._activate(base, storage, index, walk.next_offset, end)]
         if end == watermark or (end > SMALL_BYTES and watermark > 0):
             return self._split(segment, storage, walk, watermark)
