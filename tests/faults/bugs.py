@@ -302,7 +302,7 @@ _REWRITING = (
     _mutant(
         "trim forgets the start",
         "the new log start is kept in memory, not written down",
-        ("sawlog.log.truncation:note_start", "log.save(clean=False)", "pass"),
+        (f"{_APPEND}.move_start", "self.save(clean=False)", "pass"),
     ),
     _mutant(
         "trim above what is durable",
@@ -462,7 +462,7 @@ _SHOWING = (
     _mutant(
         "truncation begins no epoch",
         "records are cut off that somebody has read, and their offsets are given again in the same epoch",
-        ("sawlog.log.truncation:_epochs_after", "if segments.visible_offset > offset:", "if False:"),
+        ("sawlog.log.cutting:epochs_after", "if segments.visible_offset > offset:", "if False:"),
         by="readers",
     ),
     _mutant(

@@ -13,7 +13,7 @@ import pytest
 
 from sawlog import InvalidConfig, Log, LogConfig, Producer, StorageFull, StreamAborted
 from sawlog.batch.build import encode
-from sawlog.log import rewrite, truncation
+from sawlog.log import append, rewrite
 from sawlog.log.append import Appender
 from sawlog.log.names import CHECKPOINT, LEADER_EPOCHS, PRODUCERS
 from sawlog.storage import FileDirectory
@@ -300,7 +300,7 @@ def test_an_append_whose_taking_back_is_interrupted_is_taken_back_by_the_next_ca
             raise KeyboardInterrupt
 
         monkeypatch.setattr(Appender, "_place_run", failing)
-        monkeypatch.setattr(truncation, "cut_at", interrupted)
+        monkeypatch.setattr(append, "cut_at", interrupted)
         with pytest.raises(KeyboardInterrupt):
             log.append_batches(raw)
         assert log.append(b"after") == 1

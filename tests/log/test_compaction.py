@@ -19,7 +19,7 @@ import pytest
 
 from sawlog import CorruptBatch, Log, LogConfig, OutOfOrderSequence, Producer, RecordRemoved, UpkeepConfig
 from sawlog.batch.compression import CODECS
-from sawlog.log import compaction, rewrite, truncation
+from sawlog.log import compaction, rewrite, state
 from sawlog.log.compaction import CompactionReport
 from sawlog.log.state import load_state
 
@@ -604,7 +604,7 @@ def test_compaction_that_begins_during_a_truncation_knows_of_it(place: Place, mo
     compact(log)
     written(log, (b"d", b"1"), (b"e", b"1"))
     log.seal()
-    real = truncation.store_state
+    real = state.store_state
     with ThreadPoolExecutor(1) as pool:
         begun = []
 
@@ -614,7 +614,7 @@ def test_compaction_that_begins_during_a_truncation_knows_of_it(place: Place, mo
                 begun[0].result(timeout=0.1)  # it may wait for us
             real(*arguments)
 
-        monkeypatch.setattr(truncation, "store_state", store)
+        monkeypatch.setattr(state, "store_state", store)
         log.truncate(1)
         begun[0].result(timeout=30)
     assert load_state(appender(log).directory).clean_offset <= 1

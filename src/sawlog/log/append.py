@@ -42,6 +42,7 @@ from ..errors import (
     InvalidRecordType,
     LogClosed,
     OffsetMismatch,
+    OffsetOutOfRange,
     RecordTooLarge,
     SawlogError,
     StorageError,
@@ -53,13 +54,15 @@ from . import background, checkpoint
 from .appending import Appending, Open
 from .checkpoint import Checkpoint
 from .commit import GroupCommit
+from .cutting import cut, cut_at, delete_above, epochs_after
 from .epochs import Epochs, store_epochs
 from .index import MAX_SPAN, TIME_ENTRY_BYTES
 from .locking import is_wanted
 from .names import PRODUCERS, file_name
-from .producers import ProducerState
+from .producers import ProducerState, replayed
 from .segment import Segment
 from .segments import SegmentSet
+from .state import retreat_state
 from .visible import VisibleEnd
 
 if TYPE_CHECKING:
@@ -336,8 +339,6 @@ class Appender:
     def _mend(self) -> None:
         """An append did not get to its end: finish it if it counts, else take it back. Can be interrupted and called
         again. The caller holds the lock."""
-        from .recovery import replayed
-
         if self._unfinished is None:
             return
         segment, before, (producer, offset, last, answer) = self._unfinished
@@ -471,12 +472,10 @@ class Appender:
 
     def take_back(self, offset: int) -> None:
         """An append of several batches failed half-way: cut off what it had placed."""
-        from .truncation import truncate
-
         if self._active.tail[0] != offset and self.commit.failure is None:
             try:
                 # The first batch of an empty log may begin below its start: see keeping.py.
-                truncate(self, max(offset, self.segments.lowest_offset))
+                self.truncate(max(offset, self.segments.lowest_offset))
             except (SawlogError, OSError) as error:
                 self.commit.fail(error)
 
@@ -683,6 +682,48 @@ class Appender:
         with self.lock, self._sync_lock, self.ending_on_failed_sync():
             self.check_open()
             yield
+
+    def truncate(self, offset: int) -> int:
+        """Keep the records below `offset`; how many were dropped. See cutting.py."""
+        with self.exclusive():
+            segments = self.segments
+            lowest, following = segments.lowest_offset, segments.next_offset
+            if not lowest <= offset <= following:
+                raise OffsetOutOfRange(offset, lowest, following, self.directory.path)
+            if offset == following:
+                return 0
+            target = segments.find(offset)
+            point = cut_at(target, offset, self.config)
+            self.cuts += 1
+            retreat_state(self.directory, offset)
+            self.retreat(offset, point.tail, epochs_after(segments, offset))
+            kept = list(segments.all)
+            kept = kept[: kept.index(target) + 1]
+            try:
+                # From here on there is no way back, only forward at the next open. Hide first what is going to go.
+                target.pinned = True
+                segments.set(kept)
+                target.tail = offset, point.visible
+                segments.version += 1  # for a reader that looked between the two lines above
+                delete_above(self.directory, target.base_offset)
+                kept[-1] = cut(self.directory, self.config, point)
+                if self.producers.reaches(offset):
+                    self.producers = replayed(kept, self.config.producer_expiry_ms)
+                self.adopt(kept)
+            except BaseException as error:
+                self.commit.fail(error)
+                raise
+        segments.wake()
+        return following - offset
+
+    def move_start(self, offset: int) -> None:
+        """Write down where the log starts now; or leave it where it started. The caller holds the lock."""
+        before, self.segments.lowest_offset = self.segments.lowest_offset, offset
+        try:
+            self.save(clean=False)
+        except BaseException:
+            self.segments.lowest_offset = before
+            raise
 
     def retreat(self, offset: int, tail: tuple[int, int, int], epochs: Epochs) -> None:
         """Before the log is cut at `offset`: write down that no batch after `tail` counts as durable (if a batch is cut

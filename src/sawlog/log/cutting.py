@@ -1,5 +1,10 @@
 """Cutting the files of a log at an offset: later segments go, what remains of one is built anew.
 
+Truncation keeps [lowest, offset). If anything of what goes was visible, a new leader epoch begins at `offset`: whoever
+has read it finds out (see epochs.py). That epoch and a lowered watermark are written down, durably. Only then readers
+are kept from what goes: nobody has ever been told of an end that a longer log comes back from. If nothing of it was
+visible there is nothing to be noticed, and a crash half-way leaves a longer log.
+
 A cut is *committed* when the checkpoint, durably, names a list of leader epochs whose last one begins at the offset
 (see epochs.py); from then on it is only finished, by whoever began it or by the next one who opens the log for writing.
 If it was not committed, a crash leaves a longer log, never a damaged one.
@@ -38,9 +43,11 @@ from ..batch.read import MALFORMED
 from ..config import LogConfig
 from ..errors import CorruptBatch
 from ..storage import Directory
+from .epochs import Epochs
 from .index import SegmentIndex
 from .names import INDEX, LOG, TIME_INDEX, TMP, file_name, segment_base
 from .segment import Chunk, Segment
+from .segments import SegmentSet
 
 _COPY_BYTES = 8 << 20
 
@@ -64,6 +71,15 @@ class Cut:
     def tail(self) -> tuple[int, int, int]:
         """(offset, segment, position): what stays as it is, whether the cut comes about or not."""
         return self.whole, self.segment.base_offset, self.position
+
+
+def epochs_after(segments: SegmentSet, offset: int) -> Epochs:
+    """The leader epochs of a log that is cut at `offset`: with a new one if somebody may have read what goes. Else it
+    is as if it had never been there; but epochs that began in it begin here now."""
+    epochs = segments.epochs
+    if segments.visible_offset > offset:
+        return epochs.trimmed(segments.lowest_offset).begun(epochs.current + 1, offset)
+    return epochs.begun(epochs.current, offset) if epochs.entries[-1][1] > offset else epochs
 
 
 def delete_above(directory: Directory, base_offset: int) -> None:

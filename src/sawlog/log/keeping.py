@@ -29,7 +29,6 @@ from .incoming import rows_of
 from .index import MAX_SPAN, SegmentIndex
 from .names import file_name
 from .segment import Segment
-from .truncation import note_start
 
 #: The most offsets that one batch without records stands for.
 _MOST_MISSING = 2**31 - 1
@@ -90,7 +89,7 @@ def advance(log: Appender, offset: int, leader_epoch: int = 0) -> int:
         if offset > following:
             if _is_empty(log):
                 with log.exclusive():
-                    note_start(log, offset)
+                    log.move_start(offset)
                     _rename(log, offset)
             else:
                 data = _fillers(following, offset, -1, leader_epoch)

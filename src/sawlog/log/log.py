@@ -819,7 +819,7 @@ class Log:
 
     def truncate(self, offset: int) -> int:
         """Drop the records from `offset` on; how many. The next record gets that offset."""
-        return truncation.truncate(self._writable(), whole_number(offset))
+        return self._writable().truncate(whole_number(offset))
 
     def trim(self, offset: int) -> int:
         """Drop the records below `offset`; how many. Files go when a whole segment is below."""

@@ -19,12 +19,17 @@ of are gone (see epochs.py). Version 0.2 wrote no epoch; such a file is checked 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..batch.checksum import with_line, without_line
 from ..batch.header import BASE, BASE_SEQUENCE, LAST, PRODUCER_EPOCH, PRODUCER_ID, Rows
-from ..errors import CorruptFile, OutOfOrderSequence, ProducerFenced
+from ..batch.read import first_bad_crc
+from ..errors import CorruptBatch, CorruptFile, OutOfOrderSequence, ProducerFenced
+from .segment import Chunk, Segment
 
 #: Kafka's producers have at most five batches in flight.
 REMEMBERED = 5
@@ -141,3 +146,54 @@ class ProducerState:
         except (ValueError, TypeError) as error:
             raise CorruptFile(f"a producer file that does not parse: {error}") from error
         return made, offset, epoch
+
+
+# --- from the batches
+
+
+def replayed(
+    segments: list[Segment], expiry_ms: int, state: ProducerState | None = None, start: int = 0
+) -> ProducerState:
+    """The producers' state from the batch headers of these segments, on top of what was known at `start`."""
+    state = ProducerState(expiry_ms) if state is None else state
+    now = time.time_ns() // 1_000_000
+    for segment in segments:
+        if segment.next_offset > start and segment.size:
+            _replay(segment, max(start, segment.base_offset), state, now)
+        if segment.sealed:
+            segment.unload()
+    return state
+
+
+def _replay(segment: Segment, offset: int, state: ProducerState, now_ms: int) -> None:
+    """Note what producers have written from `offset` on; damage is passed over, and reported when it is read."""
+    try:
+        found = [_good_of_producers(chunk) for chunk in segment.chunks(offset, segment.next_offset, check=False)]
+    except CorruptBatch:
+        found = _around_damage(segment, offset)
+    for rows in found:
+        state.note_rows(rows, now_ms)
+
+
+def _good_of_producers(chunk: Chunk) -> Rows:
+    """Only of producers' batches is the checksum looked at: what a damaged header says would have them refused."""
+    rows = chunk.rows[chunk.rows[:, PRODUCER_ID] >= 0]
+    while (bad := first_bad_crc(chunk.view, rows)) >= 0:
+        rows = np.delete(rows, bad, axis=0)
+    return rows
+
+
+def _around_damage(segment: Segment, offset: int) -> list[Rows]:
+    """The headers of all good batches from `offset` on."""
+    found: list[Rows] = []
+    while offset < segment.next_offset:
+        try:
+            for chunk in segment.chunks(offset, segment.next_offset):
+                found.append(chunk.rows)
+                offset = int(chunk.rows[-1, LAST]) + 1
+            break
+        except CorruptBatch as damage:
+            if damage.next_offset is None or damage.next_offset <= offset:
+                break
+            offset = damage.next_offset
+    return found

@@ -21,17 +21,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 
-import numpy as np
-
-from ..batch.header import LAST, POSITION, PRODUCER_ID, SIZE, Rows
-from ..batch.read import first_bad_crc
+from ..batch.header import LAST, POSITION, SIZE
 from ..config import LogConfig
 from ..errors import CorruptBatch, CorruptFile, InvalidConfig
 from ..storage import Directory, Storage
 from . import checkpoint
 from .checkpoint import Checkpoint
 from .cutting import cut, cut_at, delete_above
-from .epochs import Epochs, as_the_batches_say, epochs_of, load_epochs, store_epochs, unfinished_cut
+from .epochs import Epochs, load_epochs, store_epochs
+from .histories import as_the_batches_say, epochs_of, unfinished_cut
 from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from .names import (
     CHECKPOINT,
@@ -51,8 +49,8 @@ from .names import (
     segment_base,
     swap_range,
 )
-from .producers import ProducerState
-from .segment import Chunk, Segment, Walk
+from .producers import ProducerState, replayed
+from .segment import Segment, Walk
 from .swapping import finish_swap
 
 #: A segment up to this size is copied whole when its tail has to be made durable anew.
@@ -615,51 +613,3 @@ def _end_of(segment: Segment, storage: Storage, following: int) -> int:
         if len(before) < len(chunk.rows):
             break
     return end
-
-
-def replayed(
-    segments: list[Segment], expiry_ms: int, state: ProducerState | None = None, start: int = 0
-) -> ProducerState:
-    """The producers' state from the batch headers of these segments, on top of what was known at `start`."""
-    state = ProducerState(expiry_ms) if state is None else state
-    now = time.time_ns() // 1_000_000
-    for segment in segments:
-        if segment.next_offset > start and segment.size:
-            _replay(segment, max(start, segment.base_offset), state, now)
-        if segment.sealed:
-            segment.unload()
-    return state
-
-
-def _replay(segment: Segment, offset: int, state: ProducerState, now_ms: int) -> None:
-    """Note what producers have written from `offset` on; damage is passed over, and reported when it is read."""
-    try:
-        found = [_good_of_producers(chunk) for chunk in segment.chunks(offset, segment.next_offset, check=False)]
-    except CorruptBatch:
-        found = _around_damage(segment, offset)
-    for rows in found:
-        state.note_rows(rows, now_ms)
-
-
-def _good_of_producers(chunk: Chunk) -> Rows:
-    """Only of producers' batches is the checksum looked at: what a damaged header says would have them refused."""
-    rows = chunk.rows[chunk.rows[:, PRODUCER_ID] >= 0]
-    while (bad := first_bad_crc(chunk.view, rows)) >= 0:
-        rows = np.delete(rows, bad, axis=0)
-    return rows
-
-
-def _around_damage(segment: Segment, offset: int) -> list[Rows]:
-    """The headers of all good batches from `offset` on."""
-    found: list[Rows] = []
-    while offset < segment.next_offset:
-        try:
-            for chunk in segment.chunks(offset, segment.next_offset):
-                found.append(chunk.rows)
-                offset = int(chunk.rows[-1, LAST]) + 1
-            break
-        except CorruptBatch as damage:
-            if damage.next_offset is None or damage.next_offset <= offset:
-                break
-            offset = damage.next_offset
-    return found

@@ -23,7 +23,8 @@ from ..storage.forking import forkable
 from ..storage.system import most_descriptors
 from . import checkpoint
 from .checkpoint import Checkpoint
-from .epochs import Epochs, as_the_batches_say, epochs_of, load_epochs, unfinished_cut
+from .epochs import Epochs, load_epochs
+from .histories import as_the_batches_say, epochs_of, unfinished_cut
 from .index import SegmentIndex
 from .names import INDEX, VISIBLE, file_name, segment_base, swap_range
 from .segment import Segment

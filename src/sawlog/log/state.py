@@ -101,3 +101,11 @@ def load_state(directory: Directory) -> UpkeepState:
 def store_state(directory: Directory, state: UpkeepState) -> None:
     """Replace the file, durably."""
     directory.replace(UPKEEP, state.encode())
+
+
+def retreat_state(directory: Directory, offset: int) -> None:
+    """Before the log is cut at `offset`: what upkeep has done from there on was done to records that go. If it is not
+    forgotten before they do, new records at these offsets would be taken for compacted ones."""
+    state = load_state(directory)
+    if state.retreat(offset):
+        store_state(directory, state)
