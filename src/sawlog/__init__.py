@@ -65,14 +65,14 @@ from .errors import (
     UnreadableRecord,
     UnsupportedCompression,
 )
-from .log.compaction import CompactionReport
 from .log.log import Log, SegmentInfo
-from .log.reading import Fetched
-from .log.recovery import RecoveryReport
-from .log.retention import RetentionReport
-from .log.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
-from .log.verify import VerifyReport
-from .log.writer import Writer
+from .log.maintain.compaction import CompactionReport
+from .log.maintain.recovery import RecoveryReport
+from .log.maintain.retention import RetentionReport
+from .log.maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
+from .log.read.reader import Fetched
+from .log.read.verify import VerifyReport
+from .log.write.writer import Writer
 from .topics.consumer import Consumer
 from .topics.groups import GroupDescription, GroupRow, Groups
 from .topics.store import Store

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from .mutants import Edit, Mutant
 
-_APPEND = "sawlog.log.append:Appender"
-_RECOVERY = "sawlog.log.recovery:_Recovery"
-_SEGMENT = "sawlog.log.segment:Segment"
+_APPEND = "sawlog.log.write.appender:Appender"
+_RECOVERY = "sawlog.log.maintain.recovery:_Recovery"
+_SEGMENT = "sawlog.log.segment.segment:Segment"
 _INTENTS = "sawlog.topics.intents:Intents"
 _CATALOG = "sawlog.topics.catalog:Catalog"
 
@@ -33,7 +33,7 @@ _WRITING = (
         "group commit wakes everybody",
         "who wrote while an fsync was running is told that it was in time",
         (
-            "sawlog.log.commit:GroupCommit._pass_on",
+            "sawlog.log.write.commit:GroupCommit._pass_on",
             "served = [each for each in self._waiting if each[0] <= self.durable_offset]",
             "served, self._waiting = self._waiting, []\n"
             "        self.durable_offset = max([self.durable_offset, *(each[0] for each in served)])",
@@ -60,7 +60,7 @@ _WRITING = (
         "failed fsync forgotten",
         "an fsync that failed is reported, and writing goes on (CouchDB 2077, Turso 3077)",
         (f"{_APPEND}._sync", "self.commit.fail(error)\n", "pass\n"),
-        ("sawlog.log.commit:GroupCommit._lead", "self.fail(error)\n", "self._pass_on(-1, gate)\n"),
+        ("sawlog.log.write.commit:GroupCommit._lead", "self.fail(error)\n", "self._pass_on(-1, gate)\n"),
         by="errors",
     ),
     _mutant(
@@ -92,8 +92,8 @@ _WRITING = (
     _mutant(
         "stream not taken back",
         "a stream that fails leaves the room for its header, and what came of it, in the segment",
-        ("sawlog.log.streaming:_stream", "if segment.tail[1] == size:", "if False:"),
-        ("sawlog.log.streaming:_stream", "log.cut_back(segment, size)  #", "pass  #"),
+        ("sawlog.log.write.streams:_stream", "if segment.tail[1] == size:", "if False:"),
+        ("sawlog.log.write.streams:_stream", "log.cut_back(segment, size)  #", "pass  #"),
         (f"{_APPEND}.put", "if storage.size != before[1]:", "if False:"),
         by="errors",
     ),
@@ -228,7 +228,7 @@ _READING = (
         "the checksum of a batch is not looked at",
         ("sawlog.batch.read:first_bad_crc", "if len(rows) and", "return -1\n    if len(rows) and"),
         (f"{_SEGMENT}._prove", "size = len(batch)\n", "return\n"),
-        ("sawlog.log.segment:_is_good", "size = Segment", "return True\n    size = Segment"),
+        ("sawlog.log.segment.segment:_is_good", "size = Segment", "return True\n    size = Segment"),
         by="bits",
     ),
     _mutant(
@@ -274,13 +274,13 @@ _REWRITING = (
     _mutant(
         "swap without fsync",
         "a rewritten segment takes the place of the old ones before it was synced (ALICE)",
-        ("sawlog.log.rewrite:_replace_run", "storage.sync()", "pass"),
-        ("sawlog.log.rewrite:_merge_run", "storage.sync()", "pass"),
+        ("sawlog.log.maintain.rewrite:_replace_run", "storage.sync()", "pass"),
+        ("sawlog.log.maintain.rewrite:_merge_run", "storage.sync()", "pass"),
     ),
     _mutant(
         "swap before its name is durable",
         "the old segments go before the rename of the new one was synced (Redpanda 26755)",
-        ("sawlog.log.rewrite:_swap", "directory.sync()\n", "pass\n"),
+        ("sawlog.log.maintain.rewrite:_swap", "directory.sync()\n", "pass\n"),
     ),
     _mutant(
         "names taken for durable",
@@ -307,12 +307,12 @@ _REWRITING = (
     _mutant(
         "trim above what is durable",
         "the new log start is written down while records below it are not durable (ours, once)",
-        ("sawlog.log.truncation:trim", "log.sync_held()", "pass"),
+        ("sawlog.log.maintain.trimming:trim", "log.sync_held()", "pass"),
     ),
     _mutant(
         "truncated segments go in any order",
         "later segments are removed with one sync of the directory for all (ours, once)",
-        ("sawlog.log.cutting:delete_above", "directory.sync()", "pass"),
+        ("sawlog.log.write.cutting:delete_above", "directory.sync()", "pass"),
     ),
     _mutant(
         "truncation keeps the watermark",
@@ -323,7 +323,7 @@ _REWRITING = (
     _mutant(
         "truncation not synced",
         "what remains of the segment that was cut is renamed into place without an fsync",
-        ("sawlog.log.cutting:cut", "copy.sync()", "pass"),
+        ("sawlog.log.write.cutting:cut", "copy.sync()", "pass"),
     ),
 )
 
@@ -455,14 +455,14 @@ _SHOWING = (
     _mutant(
         "rewrite joins epochs",
         "compaction and merging make one batch of batches of several leader epochs",
-        ("sawlog.log.rewrite:_Rebatch._enter_epoch", "if epoch != self._epoch:", "if self._epoch < 0:"),
-        ("sawlog.log.rewrite:_Rebatch._kinds", "rows[:, LEADER_EPOCH]]", "0 * rows[:, LEADER_EPOCH]]"),
+        ("sawlog.log.maintain.rewrite:_Rebatch._enter_epoch", "if epoch != self._epoch:", "if self._epoch < 0:"),
+        ("sawlog.log.maintain.rewrite:_Rebatch._kinds", "rows[:, LEADER_EPOCH]]", "0 * rows[:, LEADER_EPOCH]]"),
         by="readers",
     ),
     _mutant(
         "truncation begins no epoch",
         "records are cut off that somebody has read, and their offsets are given again in the same epoch",
-        ("sawlog.log.cutting:epochs_after", "if segments.visible_offset > offset:", "if False:"),
+        ("sawlog.log.write.cutting:epochs_after", "if segments.visible_offset > offset:", "if False:"),
         by="readers",
     ),
     _mutant(
@@ -479,7 +479,7 @@ _SHOWING = (
         "late leader announces an old end",
         "whoever was syncing while the log was cut announces the end before the cut",
         (
-            "sawlog.log.commit:GroupCommit._pass_on",
+            "sawlog.log.write.commit:GroupCommit._pass_on",
             " == self._retreats and",
             " <= self._retreats and",
         ),
@@ -488,7 +488,7 @@ _SHOWING = (
     _mutant(
         "visible end not lowered before a truncation",
         "readers go on to be told the old end while the records before it are being cut off",
-        ("sawlog.log.commit:GroupCommit.retreat", "self._move(offset)", "self.durable_offset = offset"),
+        ("sawlog.log.write.commit:GroupCommit.retreat", "self._move(offset)", "self.durable_offset = offset"),
         (f"{_APPEND}._hide", "if self.segments.visible_offset > offset:", "if False:"),
         by="readers",
     ),
@@ -507,7 +507,7 @@ _RETURNED = (
         "watermark inside a batch that is cut through",
         "truncation to the middle of a batch notes the offset of the cut with the position of the batch: killed then, "
         "a segment above the size that is copied whole loses kept records (ours, once)",
-        ("sawlog.log.cutting:Cut.tail", "return self.whole,", "return int(self.offset),"),
+        ("sawlog.log.write.cutting:Cut.tail", "return self.whole,", "return int(self.offset),"),
     ),
     _mutant(
         "interrupted append not noted",
@@ -522,13 +522,17 @@ _RETURNED = (
     _mutant(
         "interrupted flush stores twice",
         "a writer whose flush was interrupted after its batch was placed places it again (ours, once)",
-        ("sawlog.log.writer:Writer._place", "self._log.place(encoded, answer=answer)", "self._log.place(encoded)"),
+        (
+            "sawlog.log.write.writer:Writer._place",
+            "self._log.place(encoded, answer=answer)",
+            "self._log.place(encoded)",
+        ),
     ),
     _mutant(
         "interrupted flush loses records",
         "a writer whose flush is interrupted after the builder gave up its batch has it no more (ours, once)",
         (
-            "sawlog.log.writer:Writer._place",
+            "sawlog.log.write.writer:Writer._place",
             "taken: tuple[bytearray, int, int, int, int] = builder.taken",
             "taken = builder.taken; builder.taken = None",
         ),
@@ -536,8 +540,8 @@ _RETURNED = (
     _mutant(
         "aborted stream back after a power cut",
         "what an aborted stream wrote is cut off, and not durably (ours, once)",
-        ("sawlog.log.streaming:_stream", "log.undo(segment, size)", "log.cut_back(segment, size)"),
-        ("sawlog.log.streaming:Spool.place", "log.undo(segment, size)", "log.cut_back(segment, size)"),
+        ("sawlog.log.write.streams:_stream", "log.undo(segment, size)", "log.cut_back(segment, size)"),
+        ("sawlog.log.write.streams:Spool.place", "log.undo(segment, size)", "log.cut_back(segment, size)"),
     ),
     _mutant(
         "producers' file of a longer log believed",
@@ -554,7 +558,7 @@ _RETURNED = (
     _mutant(
         "trim that failed believed",
         "a trim whose files could not be removed starts the log where it was to start (ours, once)",
-        ("sawlog.log.truncation:_make_room", "if log.directory.exists(segment.name):", "if False:"),
+        ("sawlog.log.maintain.trimming:_make_room", "if log.directory.exists(segment.name):", "if False:"),
         by="promised",
     ),
     _mutant(
@@ -571,7 +575,7 @@ _RETURNED = (
         "one thread for all timed work",
         "a customer of the background that has to wait holds up the syncs and heartbeats of all others (ours, once)",
         (
-            "sawlog.log.background:_keep_time",
+            "sawlog.log.write.background:_keep_time",
             "if len(_ready) > _idle:",
             'if "sawlog-background-work" not in {each.name for each in threading.enumerate()}:',
         ),
@@ -581,7 +585,7 @@ _RETURNED = (
         "every fake header summed to its end",
         "a torn value that is made of headers makes opening quadratic (ours, once)",
         (
-            "sawlog.log.segment:_is_good",
+            "sawlog.log.segment.segment:_is_good",
             "return sums.of(position + 21, position + size) == crc",
             "return crc32c(view[position + 21 : position + size]) == crc",
         ),
@@ -601,11 +605,15 @@ _RETURNED = (
         "all segments rewritten at once",
         "merging and compaction open as many segments as there are (ours, once)",
         (
-            "sawlog.log.upkeep:_small_runs",
+            "sawlog.log.maintain.upkeep:_small_runs",
             "len(runs[-1]) == most or not",
             "not",
         ),
-        ("sawlog.log.compaction:_replace_some", "min(len(segments), rewrite.most_segments())", "len(segments)"),
+        (
+            "sawlog.log.maintain.compaction:_replace_some",
+            "min(len(segments), rewrite.most_segments())",
+            "len(segments)",
+        ),
         by="promised",
     ),
     _mutant(
@@ -633,7 +641,7 @@ _RETURNED = (
     _mutant(
         "gap filled with files",
         "each two thousand million offsets of a gap have a segment of their own (ours, once)",
-        ("sawlog.log.keeping:_place_run", "| (rows[start:, COUNT] == 0)", "| False"),
+        ("sawlog.log.write.keeping:_place_run", "| (rows[start:, COUNT] == 0)", "| False"),
         by="promised",
     ),
     _mutant(
@@ -702,7 +710,7 @@ _RETURNED = (
     _mutant(
         "compaction believes what nobody can read",
         "a record goes because of a later one that is not visible yet, and may never be (ours, once)",
-        ("sawlog.log.compaction:_eligible", "if segment.next_offset > segments.visible_offset:", "if False:"),
+        ("sawlog.log.maintain.compaction:_eligible", "if segment.next_offset > segments.visible_offset:", "if False:"),
         by="promised",
     ),
     _mutant(

@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sawlog import Log, LogConfig, LogFailed, SawlogError
-from sawlog.log import background, recovery
+from sawlog.log.maintain import recovery
+from sawlog.log.write import background
 from sawlog.storage import FileDirectory
 from sawlog.storage import file as file_module
 from sawlog.testing import Call, Fault, FaultyDirectory, FaultyStorage, Mode

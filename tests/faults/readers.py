@@ -21,8 +21,8 @@ from sawlog.config import LogConfig
 from sawlog.errors import PositionLost, SawlogError, TransactionAborted, TransactionError
 from sawlog.log import log as log_module
 from sawlog.log import shared, slices
+from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS
 from sawlog.log.log import Log
-from sawlog.log.names import CHECKPOINT, LEADER_EPOCHS
 from sawlog.testing import FaultyStorage, Workload
 from sawlog.testing.device import Step
 from sawlog.topics import consumer as consumer_module
@@ -143,10 +143,10 @@ class ReadersWorkload(Workload):
             if self.variant == "restored" and promise.told[number] and chance.random() < 0.7:
                 restore(folder, promise, number, chance)
             if self.variant == "lost":
-                # After a power cut, without the checkpoint nobody could tell a torn tail from damage, or that an epoch
-                # whose records are all gone has been.
+                # After a power cut, without the checkpoint nobody could tell a torn tail from damage; and without both
+                # nobody could tell that an epoch has been whose records are all gone.
                 for name in (LEADER_EPOCHS,) if promise.was_cut else (LEADER_EPOCHS, CHECKPOINT):
-                    if chance.random() < 0.5:
+                    if chance.random() < 0.5 and (folder.exists(CHECKPOINT) or not promise.was_cut):
                         folder.remove(name)
                 known = folder.exists(CHECKPOINT) or (promise.told[number] and folder.exists(LEADER_EPOCHS))
                 if not known:

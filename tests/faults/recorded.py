@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from sawlog.log.names import VISIBLE
+from sawlog.log.files.names import VISIBLE
 from sawlog.storage import FileDirectory, file, published
 from sawlog.testing import Workload
 from sawlog.testing.crashes import _own_ids, _standing_still

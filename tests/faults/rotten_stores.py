@@ -22,7 +22,7 @@ from sawlog import CorruptBatch, Log, SawlogError, Store
 from sawlog.batch.build import encode
 from sawlog.batch.header import BatchHeader, scan
 from sawlog.errors import CorruptData, CorruptFile, TransactionAborted
-from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.files.checkpoint import Checkpoint
 from sawlog.storage import Directory, MemoryDirectory
 from sawlog.testing import Call, FaultyDirectory
 from sawlog.topics.intent import Part, Piece

@@ -87,8 +87,8 @@ def test_troubles_are_every_call_with_every_errno_once_and_for_ever() -> None:
 
 def test_a_log_that_syncs_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """fsync that is tried again until it succeeds: the disk says that all is well, and nothing is."""
-    from sawlog.log.append import Appender
-    from sawlog.log.segment import Segment
+    from sawlog.log.segment.segment import Segment
+    from sawlog.log.write.appender import Appender
 
     def stubborn(self: Appender, segment: Segment) -> None:
         try:

@@ -14,9 +14,9 @@ from sawlog.batch.checksum import crc32c, with_line
 from sawlog.batch.text import parse_json
 from sawlog.cli import offsets, units
 from sawlog.errors import CorruptFile, InvalidConfig
-from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.files.checkpoint import Checkpoint
+from sawlog.log.files.state import UpkeepState
 from sawlog.log.shared import Note
-from sawlog.log.state import UpkeepState
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory
 from sawlog.topics import documents

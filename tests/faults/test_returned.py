@@ -13,9 +13,10 @@ import pytest
 
 from sawlog import InvalidConfig, Log, LogConfig, Producer, StorageFull, StreamAborted
 from sawlog.batch.build import encode
-from sawlog.log import append, rewrite
-from sawlog.log.append import Appender
-from sawlog.log.names import CHECKPOINT, LEADER_EPOCHS, PRODUCERS
+from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS, PRODUCERS
+from sawlog.log.maintain import rewrite
+from sawlog.log.write import appender as append
+from sawlog.log.write.appender import Appender
 from sawlog.storage import FileDirectory
 from sawlog.testing import Fault, FaultyStorage
 from sawlog.testing.faulty import Call

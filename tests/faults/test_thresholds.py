@@ -32,7 +32,7 @@ UNNAMED = {
 
 
 def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted([SOURCE / "config.py", *(each for name in FOLDERS for each in (SOURCE / name).glob("*.py"))]):
+    for path in sorted([SOURCE / "config.py", *(each for name in FOLDERS for each in (SOURCE / name).rglob("*.py"))]):
         name = path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".")
         if name != "batch.kernel":  # compiled: its names are not looked up when it runs
             yield name, ast.parse(path.read_text())
@@ -122,7 +122,7 @@ def test_a_seed_chooses_the_same_every_time_and_all_is_put_back(seed: int) -> No
 
 
 def test_a_default_that_is_changed_counts() -> None:
-    with small({"sawlog.log.writer:BATCH_BYTES": 100}), Log.in_memory(LogConfig()) as log:
+    with small({"sawlog.log.write.writer:BATCH_BYTES": 100}), Log.in_memory(LogConfig()) as log:
         with log.writer() as writer:
             for _ in range(10):
                 writer.append(b"x" * 40)

@@ -37,80 +37,84 @@ def _one(places: str, *choices: int) -> Threshold:
 
 
 #: A stream that is shorter than this is an append like any other.
-BLOCK_BYTES = "log.streaming:_BLOCK_BYTES"
+BLOCK_BYTES = "log.write.streams:_BLOCK_BYTES"
 TABLE: tuple[Threshold, ...] = (
     # Copies and pieces: one write becomes several.
-    _one("log.recovery:SMALL_BYTES", 0, 100, 400, 900, 2500),
-    _one("log.recovery:_COPY_BYTES", 150, 512, 1100),
-    _one("log.cutting:_COPY_BYTES", 150, 512, 1100),
-    _one("log.streaming:_COPY_BYTES", 100, 300, 900),
+    _one("log.maintain.recovery:SMALL_BYTES", 0, 100, 400, 900, 2500),
+    _one("log.maintain.recovery:_COPY_BYTES", 150, 512, 1100),
+    _one("log.write.cutting:_COPY_BYTES", 150, 512, 1100),
+    _one("log.write.streams:_COPY_BYTES", 100, 300, 900),
     _one(BLOCK_BYTES, 50, 300, 1000),
-    _one("log.rewrite:_WRITE_BYTES", 50, 300, 1500),
-    _one("log.rewrite:MOST_SEGMENTS", 2, 3),
+    _one("log.maintain.rewrite:_WRITE_BYTES", 50, 300, 1500),
+    _one("log.maintain.rewrite:MOST_SEGMENTS", 2, 3),
     _one("topics.intents:_PLACE_BYTES", 70, 200, 1000),
     # How much goes into one batch, one placement, one file.
     _one("log.log:_TABLE_BYTES", 100, 500, 1500),
     _one(
-        "log.writer:BATCH_BYTES log.log:BATCH_BYTES topics.transaction:BATCH_BYTES "
-        "topics.topic:Topic.writer(batch_bytes) log.writer:Writer.__init__(batch_bytes) topics.topic:BATCH_BYTES "
+        "log.write.writer:BATCH_BYTES log.log:BATCH_BYTES topics.transaction:BATCH_BYTES "
+        "topics.topic:Topic.writer(batch_bytes) log.write.writer:Writer.__init__(batch_bytes) topics.topic:BATCH_BYTES "
         "log.log:Log.writer(batch_bytes)",
         100,
         300,
         1000,
     ),
-    _one("log.rewrite:BATCH_BYTES", 80, 300, 1000),
+    _one("log.maintain.rewrite:BATCH_BYTES", 80, 300, 1000),
     _one("topics.intents:INLINE_BYTES topics.transaction:INLINE_BYTES spark.writing:INLINE_BYTES", 0, 150, 1000),
     _one("topics.transaction:SPILL_BYTES", 0, 100, 400),
     _one("topics.intents:_MARGIN_BYTES", 0, 500),
     _one("topics.partitioner:Sticky.__init__(sticky_bytes) topics.partitioner:STICKY_BYTES", 1, 60),
     # Offsets that one segment, one batch, one table has room for.
     _one(
-        "log.index:MAX_SPAN log.append:MAX_SPAN log.keeping:MAX_SPAN log.segment:MAX_SPAN log.rewrite:MAX_SPAN", 12, 30
+        "log.segment.index:MAX_SPAN log.write.appender:MAX_SPAN log.write.keeping:MAX_SPAN log.segment.segment:MAX_SPAN "
+        "log.maintain.rewrite:MAX_SPAN",
+        12,
+        30,
     ),
-    _one("log.keeping:_MOST_MISSING", 1, 2, 4),
-    _one("log.compaction:KEY_BYTES log.compaction:compact(key_bytes)", 192, 400),
-    _one("log.compaction:_LEAST_SLOTS", 8),
-    _one("log.state:_MOST", 1, 2),
+    _one("log.write.keeping:_MOST_MISSING", 1, 2, 4),
+    _one("log.maintain.compaction:KEY_BYTES log.maintain.compaction:compact(key_bytes)", 192, 400),
+    _one("log.maintain.compaction:_LEAST_SLOTS", 8),
+    _one("log.files.state:_MOST", 1, 2),
     # How much is looked at in one step.
     _one(
-        "log.segment:CHUNK_BYTES log.reading:CHUNK_BYTES log.segment:Segment.chunks(chunk_bytes) "
-        "log.segment:Segment.batches(chunk_bytes) log.reading:Reader.chunks(chunk_bytes)",
+        "log.segment.segment:CHUNK_BYTES log.read.reader:CHUNK_BYTES log.segment.segment:Segment.chunks(chunk_bytes) "
+        "log.segment.segment:Segment.batches(chunk_bytes) log.read.reader:Reader.chunks(chunk_bytes)",
         64,
         200,
         900,
     ),
-    _one("log.segment:_TIME_CHUNK_BYTES", 64, 200),
-    _one("log.segment:CHUNK_ROWS", 1, 2, 5),
-    _one("log.segment:_LANDMARK_STEP", 1, 2),
-    _one("log.segment:_LANDMARK_BATCHES", 1, 2),
-    _one("log.reading:RECORD_CHUNK_BYTES", 64, 200, 900),
-    _one("log.reading:_FORGET_BYTES", 1, 500),
+    _one("log.segment.segment:_TIME_CHUNK_BYTES", 64, 200),
+    _one("log.segment.segment:CHUNK_ROWS", 1, 2, 5),
+    _one("log.segment.segment:_LANDMARK_STEP", 1, 2),
+    _one("log.segment.segment:_LANDMARK_BATCHES", 1, 2),
+    _one("log.read.reader:RECORD_CHUNK_BYTES", 64, 200, 900),
+    _one("log.read.reader:_FORGET_BYTES", 1, 500),
     _one("batch.read:SMALL_BYTES", 0, 100),
-    _one("batch.build:KEEP_BYTES log.aio:KEEP_BYTES", 100, 1000),
-    _one("log.aio:_BUFFER_BYTES", 200, 1000),
+    _one("batch.build:KEEP_BYTES log.write.aio:KEEP_BYTES", 100, 1000),
+    _one("log.write.aio:_BUFFER_BYTES", 200, 1000),
 )
 
 #: Sizes that no workload changes: why.
 NOT_VARIED: Mapping[str, str] = {
     f"sawlog.{name}": why
     for names, why in {
-        "log.segment:_REMEMBER_SHIFT log.segment:_REMEMBER_BYTES": "one is made of the other when the module is "
-        "imported; a checksum that was right is remembered, and nothing is written",
-        "log.segment:_REMEMBER_BYTES": "see _REMEMBER_SHIFT",
-        "log.keeping:_MOST_GAP log.epochs:MAX_EPOCH config:MAX_OFFSET topics.catalog:MAX_PARTITIONS": "refused beyond: "
-        "a promise to the caller, with tests of its own",
+        "log.segment.segment:_REMEMBER_SHIFT log.segment.segment:_REMEMBER_BYTES": "one is made of "
+        "the other when the module is imported; a checksum that was right is remembered, and nothing is written",
+        "log.segment.segment:_REMEMBER_BYTES": "see _REMEMBER_SHIFT",
+        "log.write.keeping:_MOST_GAP log.files.epochs:MAX_EPOCH config:MAX_OFFSET topics.catalog:MAX_PARTITIONS": "refused "
+        "beyond: a promise to the caller, with tests of its own",
         "config:MAX_SEGMENT_BYTES batch.build:MAX_BATCH_BYTES batch.arrow:_MAX_ARRAY_BYTES": "a limit of the format; "
         "segment_bytes stays below it, and is small in every workload",
-        "log.producers:REMEMBERED": "a promise to producers, with tests of its own",
-        "log.index:OFFSET_ENTRY_BYTES log.index:TIME_ENTRY_BYTES log.compaction:_SLOT_BYTES batch.header:HEADER_BYTES "
-        "batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES topics.partitioner:_RECORD_BYTES": "the size of a thing, "
+        "log.write.producers:REMEMBERED": "a promise to producers, with tests of its own",
+        "log.segment.index:OFFSET_ENTRY_BYTES log.segment.index:TIME_ENTRY_BYTES log.maintain.compaction:_SLOT_BYTES "
+        "batch.header:HEADER_BYTES batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES topics.partitioner:_RECORD_BYTES": "the size of a thing, "
         "not a limit",
         "batch.kernel:ROW_WIDTH": "the size of a thing, not a limit",
         "batch.compression:_ZSTD_DICTIONARY_ID_BYTES batch.header:MAX_TIME config:KIB config:MIB config:GIB "
         "spark.java:LEAST_VERSION": "no size of the engine",
-        "log.reading:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
+        "log.read.reader:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
         "topics.groups:_SEGMENTS topics.groups:_CONFIG": "small in every workload: stores._small_groups",
-        "log.upkeep:_LEAST_RUN": "which segments are worth merging by themselves; workloads merge on demand, from two",
+        "log.maintain.upkeep:_LEAST_RUN": "which segments are worth merging by themselves; workloads merge on demand, "
+        "from two",
         "storage.file:_REMAP_BYTES storage.file:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "
         "storage.system:_PLENTY_BYTES storage.file:_RESERVE_MOST_BYTES": "real files only: tests/storage and `kills`",
         "spark.writing:_FLUSH_BYTES spark.commit:_INTENT_BYTES": "varied by stores.spark_write itself, which needs "

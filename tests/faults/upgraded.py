@@ -15,8 +15,8 @@ import json
 from dataclasses import asdict
 
 from sawlog.batch.checksum import with_line
-from sawlog.log import checkpoint
-from sawlog.log.names import CHECKPOINT, LEADER_EPOCHS, VISIBLE
+from sawlog.log.files import checkpoint
+from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS, VISIBLE
 from sawlog.storage import Directory
 from sawlog.testing.device import Folder
 from sawlog.topics import documents

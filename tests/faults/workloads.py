@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from sawlog import Interval, Log, LogConfig, LogNotFound, Record, SawlogError, UpkeepConfig
 from sawlog.batch.build import Producer, encode
-from sawlog.log.names import CHECKPOINT, LEADER_EPOCHS, VISIBLE
+from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS, VISIBLE
 from sawlog.storage import Directory, open_published
 from sawlog.testing import Fault, FaultyStorage, Workload
 

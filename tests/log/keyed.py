@@ -18,7 +18,7 @@ from sawlog import Log, Producer, Record, RecordRemoved
 from sawlog.batch.arrow import COLUMNS, HEADER_TYPE
 from sawlog.batch.header import scan
 from sawlog.batch.read import decode
-from sawlog.log.append import Appender
+from sawlog.log.write.appender import Appender
 
 from ..batch import wire
 from ..batch.clients import CLIENTS, Seen, seen

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sawlog import Interval, Log, LogConfig
-from sawlog.log import background
+from sawlog.log.write import background
 
 from .places import eventually
 

@@ -19,9 +19,10 @@ import pytest
 
 from sawlog import CorruptBatch, Log, LogConfig, OutOfOrderSequence, Producer, RecordRemoved, UpkeepConfig
 from sawlog.batch.compression import CODECS
-from sawlog.log import compaction, rewrite, state
-from sawlog.log.compaction import CompactionReport
-from sawlog.log.state import load_state
+from sawlog.log.files import state
+from sawlog.log.files.state import load_state
+from sawlog.log.maintain import compaction, rewrite
+from sawlog.log.maintain.compaction import CompactionReport
 
 from ..batch import wire
 from ..batch.twins import interpreted

@@ -12,7 +12,7 @@ import pytest
 
 import sawlog
 from sawlog import errors
-from sawlog.log import recovery
+from sawlog.log.maintain import recovery
 
 PUBLIC = [name for name in sawlog.__all__ if not name.startswith("__")]
 

@@ -27,10 +27,10 @@ from sawlog.batch import kernel
 from sawlog.batch.build import encode
 from sawlog.batch.checksum import with_line
 from sawlog.batch.header import scan
-from sawlog.log import checkpoint
-from sawlog.log.checkpoint import Checkpoint
-from sawlog.log.epochs import MAX_EPOCH, Epochs, load_epochs
-from sawlog.log.recovery import Action, Where
+from sawlog.log.files import checkpoint
+from sawlog.log.files.checkpoint import Checkpoint
+from sawlog.log.files.epochs import MAX_EPOCH, Epochs, load_epochs
+from sawlog.log.maintain.recovery import Action, Where
 from sawlog.log.shared import SharedLog
 from sawlog.storage import MemoryDirectory
 from sawlog.storage import file as file_module

@@ -12,7 +12,7 @@ import pytest
 from sawlog import Log
 from sawlog.batch import checksum
 from sawlog.batch.checksum import PartialSums, crc32c
-from sawlog.log import segment as segments
+from sawlog.log.segment import segment as segments
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 

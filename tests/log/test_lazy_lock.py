@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from sawlog import DirectoryLocked, InvalidConfig, Log, LogClosed, LogConfig, LogNotFound, ReadOnlyLog
-from sawlog.log import locking, rewrite
-from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.files import locking
+from sawlog.log.files.checkpoint import Checkpoint
+from sawlog.log.maintain import rewrite
 from sawlog.storage import FileDirectory, Lock
 
 from .places import FilePlace, MemoryPlace, Place, fill, named, values

@@ -10,8 +10,9 @@ import pytest
 
 from sawlog import CorruptBatch, InvalidConfig, Log, LogClosed, LogConfig, Producer, ReadOnlyLog, UpkeepConfig
 from sawlog.batch.compression import CODECS
-from sawlog.log import rewrite, state, upkeep
-from sawlog.log.state import UpkeepState, load_state
+from sawlog.log.files import state
+from sawlog.log.files.state import UpkeepState, load_state
+from sawlog.log.maintain import rewrite, upkeep
 
 from .keyed import Filling, appender, check_everything
 from .places import FilePlace, MemoryPlace, Place, fill, named, now_ms, values

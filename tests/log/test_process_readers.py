@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from sawlog import Log, LogConfig, LogNotFound, OffsetOutOfRange
-from sawlog.log import recovery
-from sawlog.log.segments import FollowedSet
+from sawlog.log.maintain import recovery
+from sawlog.log.segment.segments import FollowedSet
 
 from ..processes import content
 from ..processes.launch import PATIENCE_S, finish, ready, start

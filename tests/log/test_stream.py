@@ -24,7 +24,7 @@ from sawlog import (
     StreamTooLong,
 )
 from sawlog.batch.header import HEADER_BYTES
-from sawlog.log.streaming import StreamedBatch
+from sawlog.log.write.streams import StreamedBatch
 
 from .places import Place, fill, named, values
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sawlog import Log, LogConfig, Record
-from sawlog.log import cutting, recovery
+from sawlog.log.maintain import recovery
+from sawlog.log.write import cutting
 from sawlog.testing import FaultyStorage
 from sawlog.testing.device import Step
 

@@ -16,8 +16,9 @@ import pytest
 
 from sawlog import Log, LogConfig, Producer, RecordRemoved
 from sawlog.batch.read import decode
-from sawlog.log import reading, rewrite
-from sawlog.log.segments import FollowedSet
+from sawlog.log.maintain import rewrite
+from sawlog.log.read import reader as reading
+from sawlog.log.segment.segments import FollowedSet
 
 from ..batch.clients import seen
 from ..processes.launch import finish, ready, start

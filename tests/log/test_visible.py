@@ -24,9 +24,9 @@ from sawlog import Interval, Log, LogConfig, OffsetOutOfRange, StorageFull
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
 from sawlog.log import log as log_module
-from sawlog.log import reading
-from sawlog.log.commit import GroupCommit
-from sawlog.log.segments import SegmentSet
+from sawlog.log.read import reader as reading
+from sawlog.log.segment.segments import SegmentSet
+from sawlog.log.write.commit import GroupCommit
 from sawlog.storage import FileDirectory, MemoryDirectory
 from sawlog.storage import file as file_module
 from sawlog.storage import published as published_module

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sawlog import DirectoryLocked, LogClosed, Store
-from sawlog.log import rewrite
+from sawlog.log.maintain import rewrite
 
 from .stores import FilePlace, StorePlace
 

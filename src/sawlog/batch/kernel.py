@@ -14,7 +14,7 @@ Python around them turns it into an error with path and position. They check str
 caller's business. Nothing here does I/O, and nothing but a `RecordCursor` and `Slots` keeps a buffer after it returns.
 
 Threads. The Arrow functions run without the GIL. A `BatchBuilder` is safe between threads only where the
-interpreter's lock makes a compiled call atomic; `sawlog.log.writer` adds a lock where that does not hold.
+interpreter's lock makes a compiled call atomic; `sawlog.log.write.writer` adds a lock where that does not hold.
 
 Interpreted, the same code is some 20 to 200 times slower: a correctness fallback (see `sawlog.kernel_info()`).
 """

@@ -18,18 +18,7 @@ from ..errors import CorruptBatch
 from . import kernel
 from .checksum import crc32c
 from .compression import decompress
-from .header import (
-    ATTRIBUTES,
-    BODY,
-    BODY_END,
-    COMPRESSION_MASK,
-    COUNT,
-    CRC,
-    POSITION,
-    SIZE,
-    Rows,
-    new_rows,
-)
+from .header import ATTRIBUTES, BODY, BODY_END, COMPRESSION_MASK, COUNT, CRC, POSITION, SIZE, Rows, new_rows
 from .kernel import Record
 
 #: Up to this size the kernel computes a CRC faster than a call to the package, which has the processor do it.

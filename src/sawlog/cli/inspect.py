@@ -18,10 +18,10 @@ import typer
 
 from ..batch.header import HEADER_BYTES, BatchHeader
 from ..errors import CorruptFile
-from ..log.checkpoint import Checkpoint
-from ..log.epochs import Epochs
-from ..log.names import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, TIME_INDEX, VISIBLE
-from ..log.producers import ProducerState
+from ..log.files.checkpoint import Checkpoint
+from ..log.files.epochs import Epochs
+from ..log.files.names import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, TIME_INDEX, VISIBLE
+from ..log.write.producers import ProducerState
 from ..storage import FileDirectory
 from ..topics import documents
 from . import CORRUPT

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 import typer
 
 from ..config import LogConfig
+from ..log.files.names import LOCK, LOG
 from ..log.log import Log
-from ..log.names import LOCK, LOG
-from ..log.recovery import Action, Finding, RecoveryReport
-from ..log.verify import Problem, VerifyReport
+from ..log.maintain.recovery import Action, Finding, RecoveryReport
+from ..log.read.verify import Problem, VerifyReport
 from ..storage import FileDirectory
 from ..topics.names import TOPICS, partition_name
 from ..topics.settings import log_config

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from ..batch import kernel
 from ..batch.build import finish, refuse
 from ..errors import InvalidRecord, SawlogError
-from ..log import background
-from ..log.append import recipe_of
-from ..log.writer import BATCH_BYTES
+from ..log.write import background
+from ..log.write.appender import recipe_of
+from ..log.write.writer import BATCH_BYTES
 from ..topics.partitioner import Sticky, partition_for
 from ..topics.topic import Topic
 

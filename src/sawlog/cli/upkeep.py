@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from ..log.upkeep import UpkeepReport
+from ..log.maintain.upkeep import UpkeepReport
 from . import CORRUPT
 from .options import Data, MaybeTopic, Output
 from .output import Column, Format, note

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from ..log.log import Log
-from ..log.verify import Problem
+from ..log.read.verify import Problem
 from ..topics.names import GROUPS
 from . import CORRUPT
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions

@@ -21,7 +21,7 @@ from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
 from ..errors import InvalidConfig, LogClosed, OffsetOutOfRange, RecordRemoved
 from ..log.log import Log
-from ..log.reading import ARROW_ROWS
+from ..log.read.reader import ARROW_ROWS
 from ..storage import Directory
 from .damage import ForeignReport
 

@@ -15,7 +15,7 @@ from ..batch import kernel
 from ..batch.checksum import crc32c
 from ..batch.header import BASE, LAST, Rows
 from ..errors import UnknownFormat
-from ..log.segment import Segment
+from ..log.segment.segment import Segment
 from ..storage import Storage
 from .damage import Finding, Kind
 

@@ -50,10 +50,10 @@ from ..batch.header import (
 from ..batch.kernel import Record
 from ..config import GIB, MAX_SEGMENT_BYTES
 from ..errors import CorruptFile, ExportRefused, InvalidConfig
-from ..log.incoming import rows_of
-from ..log.index import SegmentIndex
+from ..log.files.names import INDEX, LOG, TIME_INDEX, file_name
 from ..log.log import Log
-from ..log.names import INDEX, LOG, TIME_INDEX, file_name
+from ..log.segment.index import SegmentIndex
+from ..log.write.incoming import rows_of
 from ..storage import Directory, FileDirectory, Storage
 from . import kafka_files as files
 from .foreign import ExportJob, ExportReport, Progress

@@ -15,9 +15,9 @@ import numpy as np
 from ..batch.header import BASE, LAST, POSITION, SIZE
 from ..config import LogConfig
 from ..errors import CorruptBatch, DirectoryLocked, OffsetOutOfRange, SourceInUse, UnknownFormat
+from ..log.files.names import INDEX, file_name
 from ..log.log import Log
-from ..log.names import INDEX, file_name
-from ..log.segment import Chunk, Segment
+from ..log.segment.segment import Chunk, Segment
 from ..storage import Directory, FileDirectory, SharedHold, Storage
 from . import kafka_files as files
 from .damage import Finding, ForeignReport, Kind

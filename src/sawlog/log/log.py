@@ -30,43 +30,36 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ..batch import kernel
 from ..batch.build import NOBODY, Producer
-from ..batch.header import (
-    DEFAULT_COLUMNS,
-    Rows,
-)
+from ..batch.header import DEFAULT_COLUMNS, Rows
 from ..batch.kernel import Record
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
-from ..errors import (
-    CorruptFile,
-    InvalidConfig,
-    InvalidRecord,
-    InvalidRecordType,
-    LogClosed,
-    LogNotFound,
-    ReadOnlyLog,
-)
+from ..errors import CorruptFile, InvalidConfig, InvalidRecord, InvalidRecordType, LogClosed, LogNotFound, ReadOnlyLog
 from ..storage import Directory, FileDirectory, MemoryDirectory
 from ..storage.forking import forkable, in_children
-from . import checkpoint, compaction, incoming, keeping, retention, streaming, truncation, upkeep
-from .append import Appender
-from .appending import Settled
-from .checkpoint import Checkpoint
-from .compaction import CompactionReport
-from .epochs import Epochs
-from .locking import UPKEEP_NOTE, is_wanted, take_lock
-from .names import LOCK, STORE, file_name, is_ours, segment_base
-from .reading import ARROW_ROWS, Fetched, Reader
-from .recovery import RecoveryReport, recover
-from .retention import RetentionReport
-from .segments import FollowedSet, SegmentSet
-from .upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
-from .verify import VerifyReport, verify
-from .writer import BATCH_BYTES, Writer
+from .files import checkpoint
+from .files.checkpoint import Checkpoint
+from .files.epochs import Epochs
+from .files.locking import UPKEEP_NOTE, is_wanted, take_lock
+from .files.names import LOCK, STORE, file_name, is_ours, segment_base
+from .maintain import compaction, retention, upkeep
+from .maintain import trimming as truncation
+from .maintain.compaction import CompactionReport
+from .maintain.recovery import RecoveryReport, recover
+from .maintain.retention import RetentionReport
+from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
+from .read.reader import ARROW_ROWS, Fetched, Reader
+from .read.verify import VerifyReport, verify
+from .segment.segments import FollowedSet, SegmentSet
+from .write import incoming, keeping
+from .write import streams as streaming
+from .write.appender import Appender
+from .write.appending import Settled
+from .write.writer import BATCH_BYTES, Writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .aio import AsyncAppends
+    from .write.aio import AsyncAppends
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: How much of a table is encoded before it is placed; a larger one holds the log's lock while it is encoded.
@@ -189,7 +182,7 @@ class Log:
             appender = Appender(directory, config, segments, found.producers, held)
             undo.callback(appender.visible.close)
             appender.lent = note == UPKEEP_NOTE
-            appender.take_over(found, clean=found.report.clean)
+            appender.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
             undo.pop_all()
         return appender, found.report
 
@@ -690,7 +683,7 @@ class Log:
         timestamp: int | datetime | None = None,
     ) -> int:
         """As `append_stream`, from an async iterable. A slow stream holds up nobody; cancelling it leaves nothing."""
-        from .aio import in_thread, past_recall
+        from .write.aio import in_thread, past_recall
 
         return await streaming.append_stream_async(
             self._writable(),
@@ -717,7 +710,7 @@ class Log:
         return await appends.add(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
 
     def _appends_of_this_loop(self) -> AsyncAppends:
-        from .aio import AsyncAppends, running_loop
+        from .write.aio import AsyncAppends, running_loop
 
         appender = self._writable()
         loop = running_loop()

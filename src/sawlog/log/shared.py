@@ -57,13 +57,13 @@ from ..config import DAY_MS, LogConfig
 from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
 from ..storage import Directory, Lock
 from ..storage.forking import forkable
-from . import checkpoint
-from .append import Appender
+from .files import checkpoint
+from .files.names import LOCK, file_name
 from .log import Log
-from .names import LOCK, file_name
-from .recovery import recover
-from .segment import Segment
-from .segments import SegmentSet
+from .maintain.recovery import recover
+from .segment.segment import Segment
+from .segment.segments import SegmentSet
+from .write.appender import Appender
 
 #: How long a turn is waited for, and how often it is asked for: soon at first, then less and less often.
 _PATIENCE_S = 10.0
@@ -205,7 +205,8 @@ class SharedLog:
         segments.lowest_offset = found.lowest_offset
         segments.epochs = found.epochs
         appender = Appender(self._directory, self._config, segments, found.producers, held)
-        appender.take_over(found, clean=note is not None or found.report.clean)
+        clean = note is not None or found.report.clean
+        appender.take_over(clean=clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
         appender.begin()
         self._saved_s = time.monotonic()
         active = segments.active

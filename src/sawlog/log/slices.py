@@ -30,7 +30,7 @@ from ..config import LogConfig
 from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, StorageError
 from ..storage import Directory
 from .log import Log
-from .segment import Chunk, Segment
+from .segment.segment import Chunk, Segment
 
 if TYPE_CHECKING:
     import pyarrow as pa

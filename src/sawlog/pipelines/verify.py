@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import CorruptData, SawlogError, StorageError, TopicNotFound
 from ..log.log import Log
-from ..log.verify import VerifyReport as LogReport
-from ..log.verify import verify_segment
+from ..log.read.verify import VerifyReport as LogReport
+from ..log.read.verify import verify_segment
 from ..topics.store import Store
 from . import running
 from .arguments import option, run_main

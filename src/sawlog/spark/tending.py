@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 
 from ..errors import SawlogError
-from ..log import retention
+from ..log.maintain import retention
 from ..topics.settings import upkeep_config
 from ..topics.store import Store
 

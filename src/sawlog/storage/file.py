@@ -3,7 +3,7 @@
 Writing is `pwrite` at a position that we keep ourselves: no file position is shared with a forked child, and a failed
 append cannot leave later ones behind a torn one. Reading the part that is still growing goes through a mapping of
 what had been written when it was made, and through `pread` beyond it. Such a mapping never outlives its bytes:
-nothing below the size that a log has committed is ever cut in place (see `sawlog.log.truncation`).
+nothing below the size that a log has committed is ever cut in place (see `sawlog.log.maintain.trimming`).
 
 Names are opened relative to one descriptor of the directory and never through a symbolic link.
 """

@@ -47,7 +47,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..log import background
+from ..log.write import background
 from .device import Step
 from .disk import MODES, FaultyStorage, Mode
 

@@ -48,8 +48,8 @@ from ..errors import (
     TopicExists,
     TopicNotFound,
 )
-from ..log import names as log_names
-from ..log.locking import take_lock
+from ..log.files import names as log_names
+from ..log.files.locking import take_lock
 from ..log.log import Log
 from ..storage import Directory, Lock
 from . import documents, settings

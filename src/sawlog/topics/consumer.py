@@ -62,8 +62,8 @@ from ..errors import (
     StorageError,
     TopicNotFound,
 )
-from ..log import background
 from ..log.log import Log
+from ..log.write import background
 from ..storage import Lock
 from ..storage.forking import forkable
 from .assignment import Share, assign

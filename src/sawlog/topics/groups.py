@@ -48,21 +48,13 @@ from ..errors import (
     StorageError,
     TopicNotFound,
 )
-from ..log.epochs import MAX_EPOCH
+from ..log.files.epochs import MAX_EPOCH
 from ..log.log import Log
 from ..log.shared import SharedLog
 from ..storage import Directory
 from ..storage.forking import forkable
 from .assignment import Share
-from .members import (
-    Member,
-    Members,
-    check_group_name,
-    forget_group,
-    give_up,
-    group_directory,
-    groups_with_members,
-)
+from .members import Member, Members, check_group_name, forget_group, give_up, group_directory, groups_with_members
 from .names import GROUPS
 
 if TYPE_CHECKING:

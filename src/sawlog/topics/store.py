@@ -45,7 +45,7 @@ from ..errors import (
     TopicNotFound,
 )
 from ..log.log import Log
-from ..log.upkeep import UpkeepReport
+from ..log.maintain.upkeep import UpkeepReport
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable
 from .catalog import Catalog, Entry

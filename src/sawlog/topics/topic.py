@@ -34,11 +34,11 @@ from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, TopicNotFound
-from ..log.append import recipe_of
 from ..log.log import Log
-from ..log.reading import ARROW_ROWS
-from ..log.upkeep import UpkeepReport
-from ..log.writer import BATCH_BYTES
+from ..log.maintain.upkeep import UpkeepReport
+from ..log.read.reader import ARROW_ROWS
+from ..log.write.appender import recipe_of
+from ..log.write.writer import BATCH_BYTES
 from ..storage import Directory
 from ..storage.forking import forkable
 from . import settings

@@ -29,9 +29,9 @@ from typing import Any, Literal
 from ..batch import kernel
 from ..batch.build import Encoded, Encoder, Recipe, refuse, seal
 from ..errors import LogClosed, RecordTooLarge, StorageError, TopicNotFound, TransactionAborted, TransactionError
-from ..log.append import recipe_of
 from ..log.log import Log
-from ..log.writer import BATCH_BYTES
+from ..log.write.appender import recipe_of
+from ..log.write.writer import BATCH_BYTES
 from ..storage.forking import forkable, this_process
 from .intent import Intent, Part, Piece, check_name
 from .intents import INLINE_BYTES, Intents, Stage, StagedFile

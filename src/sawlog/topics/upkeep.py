@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable
 
 from ..errors import LogClosed, SawlogError
-from ..log import background
-from ..log.upkeep import UpkeepReport
+from ..log.maintain.upkeep import UpkeepReport
+from ..log.write import background
 from ..storage.forking import forkable
 
 _logger = logging.getLogger("sawlog.upkeep")

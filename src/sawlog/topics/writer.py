@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from ..batch import kernel
-from ..log.writer import Writer
+from ..log.write.writer import Writer
 from ..storage.forking import forkable
 
 

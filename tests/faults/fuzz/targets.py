@@ -30,12 +30,12 @@ from sawlog.batch.header import scan as scan_headers
 from sawlog.batch.read import decode, first_bad_crc, malformed
 from sawlog.cli import offsets
 from sawlog.errors import CorruptBatch, SawlogError
-from sawlog.log.checkpoint import Checkpoint
-from sawlog.log.index import SegmentIndex
-from sawlog.log.names import CHECKPOINT, PRODUCERS, file_name, run_name
-from sawlog.log.producers import ProducerState
+from sawlog.log.files.checkpoint import Checkpoint
+from sawlog.log.files.names import CHECKPOINT, PRODUCERS, file_name, run_name
+from sawlog.log.files.state import UpkeepState
+from sawlog.log.segment.index import SegmentIndex
 from sawlog.log.shared import Note
-from sawlog.log.state import UpkeepState
+from sawlog.log.write.producers import ProducerState
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory
 from sawlog.topics import documents

@@ -1,0 +1,92 @@
+"""The checkpoint: what is known to be durable, where the log starts, and whether it was closed in order.
+
+A small text file, replaced as a whole (written beside, fsynced, renamed), so it is either the old or the new one:
+
+```
+sawlog checkpoint 1
+{"clean": false, "durable_offset": 1200, "segment": 1000, "position": 23600, "log_start": 0,
+ "leader_epoch": 3, "epochs_crc": 519183525}
+crc32c 1c291ca3
+```
+
+`durable_offset` is the watermark: every record below it had been fsynced when this was written, and its batch ends at
+byte `position` of segment `segment`. Bad bytes below it are corruption, never a torn tail. It may be older than the
+truth, never newer. With `clean` the log ended exactly there. `log_start` is the first offset that is not trimmed.
+`leader_epoch` is the current one and `epochs_crc` the CRC-32C of `leader-epoch-checkpoint` (see epochs.py). Version 0.2
+wrote neither, and reads a checkpoint that has them. (All of it stands on one line.)
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+from ...batch.checksum import with_line, without_line
+from ...batch.text import parse_json
+from ...errors import CorruptFile
+from ...storage import Directory
+from .names import CHECKPOINT
+
+T = TypeVar("T", int, bool)
+
+_TITLE = "sawlog checkpoint 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What is written; see the module's head."""
+
+    clean: bool
+    durable_offset: int
+    segment: int
+    position: int
+    log_start: int
+    #: None: written by version 0.2.
+    leader_epoch: int | None = None
+    epochs_crc: int | None = None
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        body = f"{_TITLE}\n{json.dumps(asdict(self))}\n".encode()
+        return with_line(body)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Checkpoint:
+        """From the file's bytes; `CorruptFile` unless every byte of them is right."""
+        body = without_line(data)
+        if body is None or not body.startswith(f"{_TITLE}\n".encode()):
+            raise CorruptFile("a checkpoint whose checksum does not match")
+        try:
+            found = parse_json(body[len(_TITLE) + 1 :])
+            return cls(
+                clean=_as(bool, found["clean"]),
+                durable_offset=_as(int, found["durable_offset"]),
+                segment=_as(int, found["segment"]),
+                position=_as(int, found["position"]),
+                log_start=_as(int, found["log_start"]),
+                leader_epoch=_as_optional(found.get("leader_epoch")),
+                epochs_crc=_as_optional(found.get("epochs_crc")),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptFile(f"a checkpoint that does not parse: {error}") from error
+
+
+def _as(kind: type[T], value: object) -> T:
+    if type(value) is not kind or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is not {kind.__name__}, or out of range")
+    return value
+
+
+def _as_optional(value: object) -> int | None:
+    return None if value is None else _as(int, value)
+
+
+def load(directory: Directory) -> Checkpoint | None:
+    """The checkpoint, None if there is none; `CorruptFile` if it is damaged."""
+    return Checkpoint.decode(directory.read(CHECKPOINT)) if directory.exists(CHECKPOINT) else None
+
+
+def store(directory: Directory, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint, durably."""
+    directory.replace(CHECKPOINT, checkpoint.encode())

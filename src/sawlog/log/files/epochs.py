@@ -1,0 +1,123 @@
+"""Leader epochs: which of several histories of a log a position belongs to.
+
+Offsets are given again after a log has lost its end: a power cut takes what was written and not synced, `truncate`
+takes what somebody does not want any more. Whoever had read up to offset 8 of a log that was cut to 5 must not go on at
+8 when the log has grown to 12: that would skip three records. So a log counts its histories. A new *leader epoch*
+begins when a log is opened for writing after an end that was not clean, and when records are truncated that somebody
+may have read. Each batch carries the epoch in which it was appended, each position the epoch in which it was read. An
+epoch ends where the next one begins, and a position beyond the end of its epoch goes back to that end.
+
+The list of epochs lies in Kafka's file, in Kafka's form, replaced as a whole, durable before the first append of an
+epoch:
+
+```
+leader-epoch-checkpoint
+    0            the version of this form
+    2            the number of lines that follow
+    0 0          epoch, and the first offset in it
+    3 1200
+```
+
+The file has no checksum; the log's own checkpoint has the current epoch and a checksum of it. If they disagree, the
+list is rebuilt from the batches. A log that is in epoch 0 from its beginning on has no such file.
+
+`Epochs` is a value: immutable, safe to share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ...batch.checksum import crc32c
+from ...batch.header import BASE, LEADER_EPOCH, Rows
+from ...errors import CorruptFile
+from ...storage import Directory
+from .names import LEADER_EPOCHS
+
+#: The largest number that fits into a batch's header.
+MAX_EPOCH = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """(epoch, its first offset), both going up. Never empty."""
+
+    entries: tuple[tuple[int, int], ...] = ((0, 0),)
+
+    @property
+    def current(self) -> int:
+        """The one that appends belong to."""
+        return self.entries[-1][0]
+
+    def end_of(self, epoch: int, end: int) -> int:
+        """Where an epoch ends in a log that ends at `end`: where the first later one begins."""
+        for later, start in self.entries:
+            if later > epoch:
+                return min(start, end)
+        return end
+
+    def begun(self, epoch: int, offset: int) -> Epochs:
+        """With one more, from `offset` on; what was to begin there or later has never got a record."""
+        kept = tuple(each for each in self.entries if each[1] < offset and each[0] < epoch)
+        return Epochs((*kept, (epoch, offset)))
+
+    def begun_by(self, rows: Rows) -> Epochs:
+        """With those in which these batches were appended."""
+        made = self
+        first = np.flatnonzero(np.diff(rows[:, LEADER_EPOCH], prepend=self.current))
+        for epoch, offset in rows[first][:, (LEADER_EPOCH, BASE)].tolist():
+            made = made.begun(epoch, offset)
+        return made
+
+    def trimmed(self, lowest: int) -> Epochs:
+        """Without those of which no record is left."""
+        gone = sum(1 for _, start in self.entries[1:] if start <= lowest)
+        return Epochs(self.entries[gone:])
+
+    def up_to(self, epoch: int) -> Epochs:
+        """Without those after `epoch`, which a writer has written down and not begun."""
+        kept = tuple(each for each in self.entries if each[0] <= epoch)
+        return Epochs(kept) if kept else self
+
+    def encode(self) -> bytes:
+        """The bytes of the file."""
+        lines = [f"{epoch} {start}" for epoch, start in self.entries]
+        return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+
+    @property
+    def crc(self) -> int:
+        """What the checkpoint says of the file."""
+        return crc32c(self.encode())
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Epochs:
+        """From the bytes of the file; `CorruptFile` unless it is such a list."""
+        try:
+            version, count, *lines = data.decode("ascii").split("\n")
+            entries = tuple((int(epoch), int(start)) for epoch, start in (line.split(" ") for line in lines[:-1]))
+            in_order = all(a < c and b < d for (a, b), (c, d) in pairwise(entries))
+            if version != "0" or not entries or int(count) != len(entries) or lines[-1] or not in_order:
+                raise ValueError("not a list of epochs that go up")
+            if entries[0][0] < 0 or entries[0][1] < 0 or entries[-1][0] > MAX_EPOCH:
+                raise ValueError("a number out of range")
+            made = cls(entries)
+            if made.encode() != data:
+                raise ValueError("not written by this program")
+        except (ValueError, IndexError) as error:
+            raise CorruptFile(f"{path} is no list of leader epochs: {error}") from error
+        return made
+
+
+def load_epochs(directory: Directory) -> Epochs | None:
+    """The list; None if there is no file, `CorruptFile` if it is damaged."""
+    if not directory.exists(LEADER_EPOCHS):
+        return None
+    return Epochs.decode(directory.read(LEADER_EPOCHS), f"{directory.path}/{LEADER_EPOCHS}")
+
+
+def store_epochs(directory: Directory, epochs: Epochs) -> None:
+    """Replace the list, durably."""
+    directory.replace(LEADER_EPOCHS, epochs.encode())

@@ -1,0 +1,66 @@
+"""The writer's lock of one log, and who may wait for it.
+
+A partition has one writer, and a second one is told at once. There is one exception: upkeep takes the lock of a log
+that nobody is writing, for as long as its work takes, and says so in the lock's note. Whoever wants to write then waits
+for it instead of failing, for a bounded time, and asks it to end by a file `wanted`: upkeep looks for that between two
+steps, ends where it is, and does the rest another time."""
+
+from __future__ import annotations
+
+import time
+
+from ...errors import DirectoryLocked, StorageError
+from ...storage import Directory, Lock
+from .names import LOCK, WANTED
+
+#: The note of a holder that will be gone soon.
+UPKEEP_NOTE = b"upkeep"
+#: How long a writer waits for upkeep to end.
+_PATIENCE_S = 60.0
+_POLL_S = 0.005
+
+
+def take_lock(directory: Directory, note: bytes = b"") -> Lock:
+    """The writer's lock, with a note for others; `DirectoryLocked` if another writer has it, at once."""
+    deadline = time.monotonic() + _PATIENCE_S
+    refusals = 0
+    while True:
+        try:
+            held = directory.lock(LOCK)
+        except DirectoryLocked:
+            busy = _is_upkeep(directory)
+            refusals = 0 if busy else refusals + 1
+            if busy and note != UPKEEP_NOTE and not is_wanted(directory):
+                _ask(directory)
+            # Asked twice, because upkeep takes the lock a moment before it leaves its note.
+            if refusals > 1 or time.monotonic() > deadline:
+                raise
+        else:
+            try:
+                held.leave(note)
+                if is_wanted(directory):  # by us, or by somebody who has given up
+                    directory.remove(WANTED)
+            except BaseException:
+                held.release()
+                raise
+            return held
+        time.sleep(_POLL_S)
+
+
+def is_wanted(directory: Directory) -> bool:
+    """Whether a writer waits for upkeep to end."""
+    return directory.exists(WANTED)
+
+
+def _ask(directory: Directory) -> None:
+    try:
+        directory.replace(WANTED, b"", durable=False)
+    except StorageError:
+        pass  # on a full disk it waits until upkeep ends by itself
+
+
+def _is_upkeep(directory: Directory) -> bool:
+    try:
+        return directory.read(LOCK).partition(b"\n")[2] == UPKEEP_NOTE
+    except StorageError:
+        return False

@@ -1,0 +1,111 @@
+"""What upkeep remembers about a log between two runs, and over a restart.
+
+A small text file, replaced as a whole, with a checksum:
+
+```
+sawlog upkeep 1
+{"cleaned": [[1200, 1794785986353]], "damaged": false, "tombstones": 3, "recompressed_offset": 0, "scrubbed": {"0": …}}
+crc32c 1c291ca3
+```
+
+`cleaned` says up to which offset the log was compacted at which time (ms), `damaged` whether a segment had to be left
+out then, `tombstones` how many of them were left, `recompressed_offset` how far recompression got, `scrubbed` when
+which segment was last read whole and found good. All of it is a cache: without the file, work is done again and
+tombstones live longer.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+from ...batch.checksum import with_line, without_line
+from ...batch.text import parse_json
+from ...errors import CorruptFile
+from ...storage import Directory
+from .names import UPKEEP
+
+_TITLE = b"sawlog upkeep 1\n"
+#: Compactions that are remembered one by one; older ones become one.
+_MOST = 100
+
+
+@dataclass(slots=True)
+class UpkeepState:
+    """See the module's head."""
+
+    cleaned: list[tuple[int, int]] = field(default_factory=list)
+    damaged: bool = False
+    tombstones: int = 0
+    recompressed_offset: int = 0
+    scrubbed: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def clean_offset(self) -> int:
+        """Below this every key is there once."""
+        return self.cleaned[-1][0] if self.cleaned else 0
+
+    def note_clean(self, offset: int, now_ms: int) -> None:
+        """The log was compacted up to this offset."""
+        if offset > self.clean_offset:
+            self.cleaned.append((offset, now_ms))
+            del self.cleaned[: max(len(self.cleaned) - _MOST, 0)]
+
+    def forget_below(self, time_ms: int) -> int:
+        """What was compacted at that time or earlier lies below this offset."""
+        return max((offset for offset, when in self.cleaned if when <= time_ms), default=0)
+
+    def retreat(self, offset: int) -> bool:
+        """The log is truncated: nothing from `offset` on is what it was. Whether that changes anything."""
+        # Of the segments that begin below it, the last may be the one that is cut.
+        kept = sorted(base for base in self.scrubbed if base < offset)[:-1]
+        if max(self.clean_offset, self.recompressed_offset) <= offset and len(kept) == len(self.scrubbed):
+            return False
+        self.cleaned = [(min(each, offset), when) for each, when in self.cleaned]
+        self.recompressed_offset = min(self.recompressed_offset, offset)
+        self.scrubbed = {base: self.scrubbed[base] for base in kept}
+        return True
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        body = _TITLE + json.dumps(asdict(self)).encode() + b"\n"
+        return with_line(body)
+
+    @classmethod
+    def decode(cls, data: bytes) -> UpkeepState:
+        """From the file's bytes; `CorruptFile` unless every byte of them is right."""
+        body = without_line(data)
+        if body is None or not body.startswith(_TITLE):
+            raise CorruptFile("an upkeep file whose checksum does not match")
+        try:
+            found = parse_json(body[len(_TITLE) :])
+            return cls(
+                cleaned=[(int(offset), int(when)) for offset, when in found["cleaned"]],
+                damaged=bool(found["damaged"]),
+                tombstones=int(found["tombstones"]),
+                recompressed_offset=int(found["recompressed_offset"]),
+                scrubbed={int(base): int(when) for base, when in found["scrubbed"].items()},
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptFile(f"an upkeep file that does not parse: {error}") from error
+
+
+def load_state(directory: Directory) -> UpkeepState:
+    """What is remembered; nothing, if the file is missing or damaged."""
+    try:
+        return UpkeepState.decode(directory.read(UPKEEP)) if directory.exists(UPKEEP) else UpkeepState()
+    except CorruptFile:
+        return UpkeepState()
+
+
+def store_state(directory: Directory, state: UpkeepState) -> None:
+    """Replace the file, durably."""
+    directory.replace(UPKEEP, state.encode())
+
+
+def retreat_state(directory: Directory, offset: int) -> None:
+    """Before the log is cut at `offset`: what upkeep has done from there on was done to records that go. If it is not
+    forgotten before they do, new records at these offsets would be taken for compacted ones."""
+    state = load_state(directory)
+    if state.retreat(offset):
+        store_state(directory, state)

@@ -1,0 +1,1 @@
+"""What a log needs besides appends: recovery, trimming, retention, compaction, rewriting, upkeep."""

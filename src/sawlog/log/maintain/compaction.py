@@ -1,0 +1,298 @@
+"""Compaction: of all records with the same key, only the last is kept. Offsets stay as they are.
+
+Two passes over the sealed segments. The first notes the last offset of every key that was written since the last
+compaction (the *dirty* part); the table for that has a fixed size, so where it is full, this round ends there and
+the next begins. The second rewrites everything from the log's start to there without the records that are superseded
+(see rewrite.py), as few segments as fit. The active segment is left alone.
+
+A *tombstone* (a key whose value is None) deletes a key. It stays for `delete_retention_ms` after it was first
+compacted, so that a reader who is on its way has the time to see it, and then goes as well. Records without a key are
+kept. A damaged segment is never rewritten, and from then on no tombstone goes, because what it deletes might be in
+there, until a compaction from the log's start on has met no damage.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from ...batch.header import LAST
+from ...batch.kernel import KeyMap
+from ...batch.read import MALFORMED, unpack
+from ...errors import CorruptBatch, StorageError
+from ..files.state import UpkeepState, load_state, store_state
+from ..segment.segment import Segment
+from ..segment.segments import SegmentSet
+from ..write.appender import Appender
+from . import rewrite
+from .rewrite import Counts, Gone, Rewritten, TooLarge, Wanted, locked, unless_gone
+
+#: What the table of keys may take, as in Kafka: enough for three and a half million keys a round.
+KEY_BYTES = 128 << 20
+_SLOT_BYTES = 24
+_LEAST_SLOTS = 1 << 10
+
+
+@dataclass(slots=True)
+class CompactionReport:
+    """What compaction did."""
+
+    segments_before: int = 0
+    segments_after: int = 0
+    records_removed: int = 0
+    bytes_removed: int = 0
+    tombstones_removed: int = 0
+    #: How much was looked at.
+    bytes_read: int = 0
+    #: Every key below this offset is there once.
+    clean_offset: int = 0
+    #: Segments that are damaged and were left alone.
+    damaged: list[str] = field(default_factory=list)
+    duration_ms: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.records_removed > 0 or self.segments_after < self.segments_before
+
+    def __str__(self) -> str:
+        said = (
+            f"compaction removed {self.records_removed:,} records and {self.bytes_removed:,} bytes; "
+            f"{self.segments_before} segments are {self.segments_after}"
+        )
+        return said + "".join(f"; {path} is damaged and was left alone" for path in self.damaged)
+
+
+def is_due(segments: SegmentSet, *, min_dirty_ratio: float, delete_retention_ms: int, min_lag_ms: int = 0) -> bool:
+    """Whether enough was written since the last time, or tombstones have become old enough to go."""
+    state = load_state(segments.directory)
+    eligible = _eligible(segments, min_lag_ms)
+    total = sum(segment.size for segment in eligible)
+    dirty = sum(segment.size for segment in eligible if segment.next_offset > state.clean_offset)
+    return bool(dirty and dirty >= total * min_dirty_ratio) or _tombstones_due(state, delete_retention_ms) > 0
+
+
+def _tombstones_due(state: UpkeepState, retention_ms: int) -> int:
+    """Below which offset tombstones may go; 0 if there are none."""
+    if state.damaged or not state.tombstones:
+        return 0
+    return state.forget_below(time.time_ns() // 1_000_000 - retention_ms)
+
+
+def compact(
+    log: Appender, *, delete_retention_ms: int, min_lag_ms: int = 0, key_bytes: int = KEY_BYTES
+) -> CompactionReport:
+    """Remove what is superseded from the sealed segments. One at a time a log; appends and reads go on."""
+    began = time.perf_counter()
+    report = CompactionReport()
+    with log.upkeeping():
+        cuts, state = rewrite.begin(log)
+        if state.damaged:
+            state.cleaned = []
+        while _round(log, state, report, cuts, delete_retention_ms, min_lag_ms, key_bytes):
+            pass
+        report.clean_offset = state.clean_offset
+        report.duration_ms = (time.perf_counter() - began) * 1000
+    return report
+
+
+def _eligible(segments: SegmentSet, min_lag_ms: int) -> list[Segment]:
+    """The sealed segments that are old enough."""
+    newest = time.time_ns() // 1_000_000 - min_lag_ms
+    found: list[Segment] = []
+    for segment in segments.all[:-1]:
+        if segment.next_offset > segments.visible_offset:
+            break  # nobody can read yet what would supersede the rest
+        if min_lag_ms and times_of(segments, segment)[1] > newest:
+            break
+        found.append(segment)
+    return found
+
+
+def times_of(segments: SegmentSet, segment: Segment) -> tuple[int, int]:
+    """The timestamps of a segment; those of an empty one if it has gone since it was listed."""
+    try:
+        return segment.timestamps()
+    except StorageError:
+        segments.refresh()
+        if segment in segments.all:
+            raise
+        return -1, -1
+
+
+def _round(
+    log: Appender,
+    state: UpkeepState,
+    report: CompactionReport,
+    cuts: int,
+    retention_ms: int,
+    min_lag_ms: int,
+    key_bytes: int,
+) -> bool:
+    """One round; whether there is more to do. `cuts` as in `swap`: the state is from then."""
+    segments = _eligible(log.segments, min_lag_ms)
+    clean = min(state.clean_offset, segments[-1].next_offset) if segments else state.clean_offset
+    forget = _tombstones_due(state, retention_ms)
+    dirty = [segment for segment in segments if segment.next_offset > clean]
+    if not dirty and (not forget or report.segments_before):
+        return False
+    keys, end, damaged = _note_keys(log, dirty, clean, key_bytes)
+    taken = [segment for segment in segments if segment.base_offset < max(end, clean)]
+    last = dirty[-1].next_offset if dirty else 0
+    # What is replaced stays open as long as somebody has it, and a process may open so many files: not for us.
+    segments.clear()
+    dirty.clear()
+    wanted = Wanted(
+        keys=keys,
+        floor=log.segments.lowest_offset,
+        forget_below=0 if damaged else forget,
+        remembered=log.producers.remembers,
+    )
+    state.tombstones = _rewrite_all(log, taken, wanted, report, damaged, cuts)
+    state.damaged = bool(damaged)
+    if end <= clean and last:
+        return False  # nothing but damage, or a batch with more keys than the table has room for
+    with locked(log):  # a truncation either has happened, or will see what is noted here
+        if log.cuts != cuts:
+            return False
+        state.note_clean(end, time.time_ns() // 1_000_000)
+        store_state(log.directory, state)
+    return end < last
+
+
+class _Malformed(CorruptBatch):
+    """The records of a batch do not parse, and some of their keys have been noted by then."""
+
+
+def _note_keys(
+    log: Appender,
+    dirty: Sequence[Segment],
+    start: int,
+    key_bytes: int,
+    malformed: Mapping[Segment, CorruptBatch] = MappingProxyType({}),
+) -> tuple[KeyMap, int, dict[Segment, CorruptBatch]]:
+    """The last offset of every key from `start` on: up to which offset, and which segments are damaged. Nothing is
+    noted of those that are known to be `malformed`: a record that cannot be had supersedes none."""
+    records = sum(segment.next_offset - segment.base_offset for segment in dirty)
+    keys = KeyMap(_table(records, key_bytes), secrets.token_bytes(16))
+    damaged = dict(malformed)
+    end = start
+    for segment in dirty:
+        if segment in malformed:
+            end = segment.next_offset
+            continue
+        try:
+            with unless_gone(log, [segment]):
+                end, full = _note_segment(log, segment, start, keys, end)
+            if full:
+                return keys, end, damaged
+        except Gone:
+            pass
+        except _Malformed as error:
+            return _note_keys(log, dirty, start, key_bytes, {**malformed, segment: error})
+        except CorruptBatch as error:
+            damaged[segment] = error
+        end = segment.next_offset
+    return keys, end, damaged
+
+
+def _note_segment(log: Appender, segment: Segment, start: int, keys: KeyMap, end: int) -> tuple[int, bool]:
+    """The keys of one segment: up to which offset (`end`, if none), and whether the table is full."""
+    for chunk in rewrite.chunks_of(segment, segment.next_offset):
+        log.check_upkeep()
+        # Keys below `start` are there once already. Noted again they would fill the table in each round.
+        dirty_rows = chunk.rows[chunk.rows[:, LAST] >= start]
+        for body, rows, error in unpack(chunk.view, dirty_rows, log.config.max_decompressed_bytes):
+            if error is not None:
+                raise error
+            taken, bad = keys.note(body, memoryview(rows))
+            if taken:
+                end = int(rows[taken - 1, LAST]) + 1
+            if bad:
+                raise _Malformed(MALFORMED)
+            if taken < len(rows):
+                return end, True
+    return end, False
+
+
+def _table(records: int, key_bytes: int) -> np.ndarray:
+    """Room for so many keys, or for as many as may be."""
+    slots = _LEAST_SLOTS
+    while slots * 7 // 8 < records and 2 * slots * _SLOT_BYTES <= key_bytes:
+        slots *= 2
+    return np.zeros((slots, 3), np.uint64)
+
+
+def _rewrite_all(
+    log: Appender,
+    left: list[Segment],
+    wanted: Wanted,
+    report: CompactionReport,
+    damaged: dict[Segment, CorruptBatch],
+    cuts: int,
+) -> int:
+    """Replace neighbouring segments by as few as they fit into; how many tombstones are left. Empties the list."""
+    report.segments_before += len(left)
+    tombstones = 0
+    while left:
+        made, taken = _replace_some(log, left, wanted, damaged)
+        run = left[:taken]
+        del left[:taken]
+        report.damaged += [each.path for each in run if each in damaged and each.path not in report.damaged]
+        if made is not None and _is_worth_it(made):
+            if rewrite.swap(log, made, cuts):
+                _add(report, made.counts)
+                report.segments_after += 1
+            elif log.cuts == cuts:
+                # The beginning of the run was trimmed meanwhile; what is left of it still has to be rewritten.
+                listed = log.segments.all
+                left[:0] = [each for each in run if each in listed]
+                continue
+        else:
+            if made is not None:
+                report.bytes_read += made.counts.bytes_before
+                rewrite.discard(log, made)
+            report.segments_after += taken
+        tombstones += made.counts.tombstones_kept if made is not None else 1  # unknown is not none
+    return tombstones
+
+
+def _replace_some(
+    log: Appender, segments: Sequence[Segment], wanted: Wanted, damaged: dict[Segment, CorruptBatch]
+) -> tuple[Rewritten | None, int]:
+    """The replacement of the first of these segments, and as many more as fit; None for one that is damaged."""
+    most, limit = 1, min(len(segments), rewrite.most_segments())
+    while most < limit and segments[most] not in damaged and segments[most - 1] not in damaged:
+        most += 1
+    if segments[0] in damaged:
+        return None, 1
+    count = most
+    while True:
+        try:
+            return rewrite.replace_run(log, segments[:count], wanted), count
+        except Gone:
+            return None, 1
+        except TooLarge as full:
+            if count == 1:  # as good as damaged: what later tombstones delete stays in there
+                damaged[segments[0]] = CorruptBatch("what would replace it is too large", path=segments[0].path)
+            count = max(full.fitted, 1) if count > 1 else 0
+        except CorruptBatch as error:
+            bad = next((each for each in segments[:count] if each.path == error.path), segments[0])
+            damaged[bad] = error
+            count = segments.index(bad)
+        if count == 0:
+            return None, 1
+
+
+def _is_worth_it(made: Rewritten) -> bool:
+    return made.counts.records_after < made.counts.records_before or len(made.run) > 1
+
+
+def _add(report: CompactionReport, counts: Counts) -> None:
+    report.records_removed += counts.records_before - counts.records_after
+    report.bytes_removed += counts.bytes_before - counts.bytes_after
+    report.tombstones_removed += counts.tombstones_dropped
+    report.bytes_read += counts.bytes_before

@@ -1,0 +1,615 @@
+"""Opening a log for writing: find out how it ended, repair what a crash can leave behind, report all of it.
+
+A *torn tail* is what an interrupted write leaves at the end of the last segment. Nobody was told that it was stored,
+so it is cut off, after it was copied aside (`.torn`). *Corruption* is anything bad below the durable watermark, or
+in a sealed segment, or after an orderly close: data that somebody was promised. It is reported, everything readable
+around it is served, new records go to a new segment behind it, and nothing is deleted.
+
+`DECISIONS` is the whole policy as a table. A test walks through all of it.
+
+What lies above the watermark, whole or not, may be in the page cache without being on the disk: the process before
+us may have had its fsync refused. So the whole batches up there are copied to a new file, which is fsynced and
+renamed into place. They are never rewritten where they are: a second crash would tear good bytes. A small segment is
+copied as a whole; of a large one, only the part above the watermark, which becomes a segment of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import pairwise
+
+from ...batch.header import LAST, POSITION, SIZE
+from ...config import LogConfig
+from ...errors import CorruptBatch, CorruptFile, InvalidConfig
+from ...storage import Directory, Storage
+from ..files import checkpoint
+from ..files.checkpoint import Checkpoint
+from ..files.epochs import Epochs, load_epochs, store_epochs
+from ..files.names import (
+    CHECKPOINT,
+    INDEX,
+    LEADER_EPOCHS,
+    LOG,
+    PRODUCERS,
+    QUARANTINED,
+    SWAP,
+    TIME_INDEX,
+    TMP,
+    TORN,
+    file_name,
+    is_leftover,
+    is_ours,
+    is_placed,
+    segment_base,
+    swap_range,
+)
+from ..segment.histories import as_the_batches_say, epochs_of, unfinished_cut
+from ..segment.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
+from ..segment.segment import Segment, Walk
+from ..write.cutting import cut, cut_at, delete_above
+from ..write.producers import ProducerState, replayed
+from .swapping import finish_swap
+
+#: A segment up to this size is copied whole when its tail has to be made durable anew.
+SMALL_BYTES = 16 << 20
+_COPY_BYTES = 8 << 20
+
+
+class Where(Enum):
+    """Where recovery finds something that is not as it should be."""
+
+    TAIL_ABOVE_WATERMARK = "at the end of the last segment, above the durable watermark"
+    TAIL_BELOW_WATERMARK = "in the last segment, below the durable watermark"
+    SEALED_SEGMENT = "in a segment before the last"
+    GAP_BETWEEN_SEGMENTS = "a segment ends before the next begins"
+    OVERLAP_OF_SEGMENTS = "a segment goes on behind the beginning of the next"
+    INDEX = "an index is missing, short, padded or contradicts the log"
+    CHECKPOINT = "the checkpoint is missing or damaged"
+    PRODUCERS = "the producers' state is missing or damaged"
+    EPOCHS = "the leader epochs are missing or damaged"
+    TRUNCATION = "records were being truncated"
+    SWAP = "segments were being replaced by a rewritten one"
+    DAMAGED_SWAP = "a rewritten segment is damaged, and what it was to replace is all there"
+    LEFTOVER = "a temporary or deleted file"
+    STRANGER = "a file that is not ours"
+
+
+class Action(Enum):
+    """What recovery does about it."""
+
+    CUT_ASIDE = "copy aside, then cut"
+    REPORT = "report as corruption, serve the rest, delete nothing"
+    FINISH = "finish what the crash interrupted"
+    REBUILD = "make anew from the log"
+    SET_ASIDE = "report as corruption, set aside, go on with the old files"
+    REMOVE = "remove"
+    IGNORE = "leave alone"
+
+
+#: (where, was the log closed in order) -> action. Complete: see tests/log/test_recovery_table.py.
+DECISIONS: Mapping[tuple[Where, bool], Action] = {
+    (Where.TAIL_ABOVE_WATERMARK, False): Action.CUT_ASIDE,
+    (Where.TAIL_ABOVE_WATERMARK, True): Action.REPORT,
+    (Where.TAIL_BELOW_WATERMARK, False): Action.REPORT,
+    (Where.TAIL_BELOW_WATERMARK, True): Action.REPORT,
+    (Where.SEALED_SEGMENT, False): Action.REPORT,
+    (Where.SEALED_SEGMENT, True): Action.REPORT,
+    (Where.GAP_BETWEEN_SEGMENTS, False): Action.REPORT,
+    (Where.GAP_BETWEEN_SEGMENTS, True): Action.REPORT,
+    (Where.OVERLAP_OF_SEGMENTS, False): Action.FINISH,
+    (Where.OVERLAP_OF_SEGMENTS, True): Action.REPORT,
+    (Where.INDEX, False): Action.REBUILD,
+    (Where.INDEX, True): Action.REBUILD,
+    (Where.CHECKPOINT, False): Action.REBUILD,
+    (Where.CHECKPOINT, True): Action.REBUILD,
+    (Where.PRODUCERS, False): Action.REBUILD,
+    (Where.PRODUCERS, True): Action.REBUILD,
+    (Where.EPOCHS, False): Action.REBUILD,
+    (Where.EPOCHS, True): Action.REBUILD,
+    (Where.TRUNCATION, False): Action.FINISH,
+    (Where.TRUNCATION, True): Action.REPORT,
+    (Where.SWAP, False): Action.FINISH,
+    (Where.SWAP, True): Action.FINISH,
+    (Where.DAMAGED_SWAP, False): Action.SET_ASIDE,
+    (Where.DAMAGED_SWAP, True): Action.SET_ASIDE,
+    (Where.LEFTOVER, False): Action.REMOVE,
+    (Where.LEFTOVER, True): Action.REMOVE,
+    (Where.STRANGER, False): Action.IGNORE,
+    (Where.STRANGER, True): Action.IGNORE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was not as it should be, and what was done."""
+
+    where: Where
+    action: Action
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.detail} ({self.where.value}): {self.action.value}"
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening the log found and did. `bool(report)` says whether the log is free of corruption."""
+
+    #: The log had been closed in order (or is new), and its end was where it had been.
+    clean: bool = True
+    #: Bytes of a torn tail that were cut off, and the files they were copied to.
+    truncated_bytes: int = 0
+    torn_files: tuple[str, ...] = ()
+    rebuilt_indexes: int = 0
+    #: Everything that was not as it should be.
+    findings: list[Finding] = field(default_factory=list)
+    duration_ms: float = 0.0
+
+    @property
+    def corruption(self) -> tuple[Finding, ...]:
+        """The findings that mean lost or damaged data."""
+        return tuple(each for each in self.findings if each.action in (Action.REPORT, Action.SET_ASIDE))
+
+    def __bool__(self) -> bool:
+        return not self.corruption
+
+    def __str__(self) -> str:
+        how = "closed in order" if self.clean else "not closed in order"
+        lines = [f"{how}; {len(self.findings)} findings in {self.duration_ms:.1f} ms"]
+        return "\n  ".join(lines + [str(each) for each in self.findings])
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a log starts from."""
+
+    segments: list[Segment]
+    lowest_offset: int
+    producers: ProducerState
+    report: RecoveryReport
+    #: The leader epochs so far; and whether those of the batches go up, which version 0.2 did not see to.
+    epochs: Epochs
+    epochs_in_order: bool
+    #: Whether their file says the same.
+    epochs_stored: bool
+
+
+def recover(directory: Directory, config: LogConfig) -> Recovered:
+    """Bring the directory into order and open its segments. The caller holds the lock."""
+    return _Recovery(directory, config).run()
+
+
+class _Recovery:
+    def __init__(self, directory: Directory, config: LogConfig) -> None:
+        self.directory = directory
+        self.config = config
+        self.report = RecoveryReport()
+        self.saved: Checkpoint | None = None
+        self.clean = False
+
+    def run(self) -> Recovered:
+        began = time.perf_counter()
+        names = self.directory.names()
+        self._load_checkpoint(any(segment_base(name) is not None for name in names))
+        if not self.clean:
+            self._keep_names()
+        self._tidy(names)
+        if self._finish_swaps(names):
+            names = self.directory.names()
+        bases = [base for name in names if (base := segment_base(name)) is not None]
+        self._check_initial_offset(bases)
+        segments = self._segments(bases)
+        lowest = self._trim(segments)
+        epochs, in_order, stored = self._epochs(segments)
+        producers = self._producers(segments, epochs)
+        self.report.duration_ms = (time.perf_counter() - began) * 1000
+        return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored)
+
+    def _find(self, where: Where, detail: str) -> Action:
+        action = DECISIONS[where, self.clean]
+        self.report.findings.append(Finding(where, action, detail))
+        return action
+
+    # --- small files
+
+    def _keep_names(self) -> None:
+        """Whoever gave a file its name may have died, or failed, before that was durable: a checkpoint, a rewritten
+        segment, a copy of a segment's end. What is removed or cut because of it may be durable sooner."""
+        self.directory.sync()
+
+    def _tidy(self, names: list[str]) -> None:
+        for name in names:
+            if is_leftover(name):
+                self._find(Where.LEFTOVER, name)
+                self.directory.remove(name)
+            elif not is_ours(name) or not is_placed(name):
+                self._find(Where.STRANGER, name)
+
+    def _finish_swaps(self, names: list[str]) -> bool:
+        """Rewritten segments that had not replaced the old ones yet: finish that. Whether there were any."""
+        found = [(name, found) for name in names if (found := swap_range(name)) is not None]
+        for name, (base, end) in found:
+            old = [each for other in names if (each := segment_base(other)) is not None and base <= each < end]
+            whole = self._reaches(name, base, end)
+            if self._is_to_be_finished(old, end, whole, file_name(end) in names):
+                self._find(Where.SWAP, name)
+                if not whole and base in old:  # it may hold good copies of what is damaged in the new one
+                    self._find(Where.SEALED_SEGMENT, f"{name} is damaged, and what it replaces is partly gone")
+                    self.directory.rename(file_name(base), file_name(base, LOG + QUARANTINED))
+                finish_swap(self.directory, name, base, [each for each in old if each != base])
+            else:
+                self._find(Where.DAMAGED_SWAP, name)
+                self.directory.rename(name, name.removesuffix(SWAP) + QUARANTINED)
+                self.directory.sync()
+        return bool(found)
+
+    def _reaches(self, name: str, base: int, end: int) -> bool:
+        """Whether a file holds whole batches from one offset to another."""
+        walk = self._walked(name, base, end)
+        return walk.damage is None and walk.next_offset == end
+
+    def _walked(self, name: str, base: int, end: int) -> Walk:
+        """What a file holds that is to begin and end at these offsets."""
+        interval = self.config.index_interval_bytes
+        storage = self.directory.open(name)
+        try:
+            segment = Segment(self.directory, base, end, storage.size, interval)
+            return segment.walk(storage, 0, storage.size, SegmentIndex(base, interval))
+        finally:
+            storage.close()
+
+    def _is_to_be_finished(self, old: list[int], end: int, whole: bool, ends_at_segment: bool) -> bool:
+        """Whether a rewritten segment takes the place of the old ones. Not if it ends within one of them, or is damaged
+        and no segment begins at its end: no rewrite of ours does. And not if it is damaged and they are all there."""
+        if self._go_beyond(old, end):
+            return False
+        return whole or (ends_at_segment and not self._are_whole([*old, end]))
+
+    def _go_beyond(self, bases: list[int], end: int) -> bool:
+        """Whether the last of these segments holds offsets from `end` on."""
+        return bool(bases) and self._walked(file_name(bases[-1]), bases[-1], end).next_offset > end
+
+    def _are_whole(self, bases: list[int]) -> bool:
+        """Whether the segments before the last number reach from each to the next."""
+        return len(bases) > 1 and all(self._reaches(file_name(base), base, end) for base, end in pairwise(bases))
+
+    def _load_checkpoint(self, has_segments: bool) -> None:
+        try:
+            self.saved = checkpoint.load(self.directory)
+        except CorruptFile as error:
+            self._find(Where.CHECKPOINT, str(error))
+            return
+        if self.saved is not None:
+            self.clean = self.saved.clean
+        elif has_segments:
+            self._find(Where.CHECKPOINT, f"{CHECKPOINT} is missing")
+        else:
+            self.clean = True  # a new log
+
+    def _check_initial_offset(self, bases: list[int]) -> None:
+        if not bases:
+            return
+        start = bases[0] if self.saved is None else max(bases[0], self.saved.log_start)
+        if start < self.config.initial_offset:
+            raise InvalidConfig(
+                f"the log {self.directory.path} starts at offset {start}, below initial_offset "
+                f"{self.config.initial_offset}; that setting is for new logs"
+            )
+
+    # --- segments
+
+    def _segments(self, bases: list[int]) -> list[Segment]:
+        if not bases:
+            self.report.clean = self.clean
+            return [self._first_segment()]
+        trusted = self._trusted_end(bases[-1])
+        self.report.clean = self.clean and trusted
+        segments: list[Segment] = []
+        for base, following in pairwise(bases):
+            segments.append(self._sealed(base, following))
+        segments.extend(self._last(bases[-1], trusted))
+        return segments
+
+    def _first_segment(self) -> Segment:
+        start, saved = self.config.initial_offset, self.saved
+        if saved is not None:
+            start = max(start, saved.durable_offset, saved.log_start)
+            if saved.durable_offset > saved.log_start:
+                lost = f"all segments are gone; offsets {saved.log_start} to {saved.durable_offset - 1} are lost"
+                self._find(Where.TAIL_BELOW_WATERMARK, lost)
+        return Segment.create(self.directory, start, self.config.index_interval_bytes)
+
+    def _trusted_end(self, last_base: int) -> bool:
+        """Whether the log was closed in order and ends where it ended then."""
+        saved = self.saved
+        return (
+            saved is not None
+            and saved.clean
+            and saved.segment == last_base
+            and self.directory.size(file_name(last_base)) == saved.position
+        )
+
+    def _sealed(self, base: int, following: int) -> Segment:
+        """A segment before the last. What was sealed before the checkpoint is trusted until it is read."""
+        size = self.directory.size(file_name(base))
+        segment = Segment(self.directory, base, following, size, self.config.index_interval_bytes)
+        segment.repairs = True
+        if self.saved is not None and following <= self.saved.log_start:
+            return segment  # an interrupted trim: it goes
+        if self.clean or (self.saved is not None and base < self.saved.segment):
+            if not self._has_index_files(base):
+                self._rebuild(segment)
+            return segment
+        storage = self.directory.open(file_name(base))
+        index = SegmentIndex(base, self.config.index_interval_bytes)
+        walk = segment.walk(storage, 0, size, index)
+        if walk.next_offset > following:
+            self._cut_overlap(segment, storage, following, _end_of(segment, storage, following))
+        elif walk.damage is not None and self._was_split(base, following, walk):
+            self._cut_overlap(segment, storage, following, walk.position)
+        elif walk.damage is not None:
+            self._find(Where.SEALED_SEGMENT, str(walk.damage))
+        elif walk.next_offset < following:
+            self._find(
+                Where.GAP_BETWEEN_SEGMENTS, f"{segment.path} ends at {walk.next_offset}, the next begins at {following}"
+            )
+        storage.close()
+        self._rebuild(segment)
+        return segment
+
+    def _was_split(self, base: int, following: int, walk: Walk) -> bool:
+        """Whether all that follows the watermark was moved to the next segment, and a power cut has torn it while it
+        was being cut off here."""
+        saved = self.saved
+        return saved is not None and (base, following, walk.position) == (
+            saved.segment,
+            saved.durable_offset,
+            saved.position,
+        )
+
+    def _has_index_files(self, base: int) -> bool:
+        for suffix, entry_bytes in ((INDEX, OFFSET_ENTRY_BYTES), (TIME_INDEX, TIME_ENTRY_BYTES)):
+            name = file_name(base, suffix)
+            if not self.directory.exists(name) or self.directory.size(name) % entry_bytes:
+                return False
+        return True
+
+    def _rebuild(self, segment: Segment) -> None:
+        self._find(Where.INDEX, f"the indexes of {segment.path}")
+        self.report.rebuilt_indexes += 1
+        segment.remove_index()
+        segment.timestamps()  # reading it makes it anew, and `repairs` writes it
+        segment.unload()
+
+    def _cut_overlap(self, segment: Segment, storage: Storage, following: int, end: int) -> None:
+        """An earlier recovery moved the end of this segment to the next one and was interrupted: finish it."""
+        if self._find(Where.OVERLAP_OF_SEGMENTS, f"{segment.path} from byte {end} on") is Action.FINISH:
+            segment.remove_index()
+            storage.truncate(end)
+            storage.sync()
+            segment.tail = following, end
+
+    # --- the last segment
+
+    def _last(self, base: int, trusted: bool) -> list[Segment]:
+        interval = self.config.index_interval_bytes
+        storage = self.directory.open(file_name(base))
+        size = storage.size
+        if trusted and self.saved is not None:
+            segment = Segment(self.directory, base, self.saved.durable_offset, size, interval)
+            index = segment.sound_index(storage) if size else SegmentIndex(base, interval)
+            if index is not None:
+                segment.remove_index()
+                return [self._activate(base, storage, index, self.saved.durable_offset, size)]
+            self._find(Where.INDEX, f"the indexes of {segment.path}")
+            self.report.rebuilt_indexes += 1
+        segment = Segment(self.directory, base, base, size, interval)
+        segment.sealed = False
+        if self.saved is not None and (self.saved.segment, self.saved.position) == (base, size):
+            segment.expected_end = self.saved.durable_offset
+        segment.remove_index()
+        index = SegmentIndex(base, interval)
+        walk = segment.walk(storage, 0, size, index)
+        below, above = self._watermark(base)
+        if walk.damage is None and walk.position >= below and (above is None or walk.next_offset >= above):
+            if not (self.clean and trusted):
+                return self._settle(segment, storage, index, walk, below)
+            return [self._activate(base, storage, index, walk.next_offset, walk.position)]
+        # Nobody knows what was durable if the checkpoint is gone; but a torn tail is not followed by whole batches.
+        torn = walk.position >= below and (self.saved is not None or walk.resume_position >= size)
+        if walk.damage is not None and torn:
+            detail = f"{size - walk.position:,} bytes at byte {walk.position} of {segment.path}: {walk.damage.reason}"
+            if self._find(Where.TAIL_ABOVE_WATERMARK, detail) is Action.CUT_ASIDE:
+                self._set_aside(segment, storage, walk)
+                return self._settle(segment, storage, index, walk, below)
+        else:
+            detail = str(walk.damage) if walk.damage is not None else f"{segment.path} ends at byte {walk.position}"
+            self._find(Where.TAIL_BELOW_WATERMARK, f"{detail}; it was durable up to byte {below}")
+        return self._go_on_behind(segment, storage, index, walk)
+
+    def _watermark(self, base: int) -> tuple[int, int | None]:
+        """(position, offset) of the durable watermark in the last segment; 0 and None where it lies before it."""
+        if self.saved is None or self.saved.segment < base:
+            return 0, None
+        if self.saved.segment > base:  # the segment that it speaks of is gone
+            return 2**63, self.saved.durable_offset
+        return self.saved.position, self.saved.durable_offset
+
+    def _activate(self, base: int, storage: Storage, index: SegmentIndex, following: int, size: int) -> Segment:
+        segment = Segment.active(self.directory, base, storage, index, following, size)
+        segment.timestamps()  # the age of the segment is counted from its first batch
+        return segment
+
+    def _set_aside(self, segment: Segment, storage: Storage, walk: Walk) -> None:
+        """Copy the torn tail to a file of its own, for people to look at, before anything is cut."""
+        name = file_name(segment.base_offset, LOG + TORN)
+        number = 1
+        while self.directory.exists(name):
+            name = f"{file_name(segment.base_offset, LOG + TORN)}.{number}"
+            number += 1
+        tail = storage.read(walk.position, storage.size - walk.position)
+        if tail.strip(b"\0"):  # nothing but zeros is space that was reserved and never written
+            self.directory.replace(name, tail)
+            self.report.torn_files += (name,)
+        self.report.truncated_bytes += len(tail)
+
+    def _settle(
+        self, segment: Segment, storage: Storage, index: SegmentIndex, walk: Walk, watermark: int
+    ) -> list[Segment]:
+        """Make the whole batches of the last segment durable beyond doubt, and cut what follows them."""
+        base, end = segment.base_offset, walk.position
+        if end == watermark and end == storage.size:
+            storage.sync()  # what followed may have been cut off in the cache alone, by one who died before its sync
+            return [self._activate(base, storage, index, walk.next_offset, end)]
+        if end == watermark or (end > SMALL_BYTES and watermark > 0):
+            return self._split(segment, storage, walk, watermark)
+        copy = self._copy(storage, 0, end, base)
+        storage.close()
+        return [self._activate(base, copy, index, walk.next_offset, end)]
+
+    def _split(self, segment: Segment, storage: Storage, walk: Walk, watermark: int) -> list[Segment]:
+        """Keep what is known to be durable where it is; whole batches above it become the next segment."""
+        base, end, interval = segment.base_offset, walk.position, self.config.index_interval_bytes
+        moved: list[Segment] = []
+        if end > watermark and self.saved is not None:
+            following = self.saved.durable_offset
+            tail = self._copy(storage, watermark, end, following)
+            rest = Segment(self.directory, following, following, end - watermark, interval)
+            index = SegmentIndex(following, interval)
+            rest.walk(tail, 0, end - watermark, index)
+            moved.append(self._activate(following, tail, index, walk.next_offset, end - watermark))
+        storage.truncate(watermark)
+        storage.sync()
+        index = SegmentIndex(base, interval)
+        following = segment.walk(storage, 0, watermark, index).next_offset
+        kept = self._activate(base, storage, index, following, watermark)
+        if moved:
+            kept.seal()
+            kept.repairs = True
+        return [kept, *moved]
+
+    def _copy(self, storage: Storage, start: int, end: int, base: int) -> Storage:
+        """Bytes `start` to `end` of a storage as the new file of segment `base`: written beside, synced, renamed."""
+        name = file_name(base)
+        self.directory.remove(name + TMP)
+        copy = self.directory.create(name + TMP)
+        for position in range(start, end, _COPY_BYTES):
+            copy.append(storage.read(position, min(_COPY_BYTES, end - position)))
+        copy.sync()
+        copy.close()
+        self.directory.rename(name + TMP, name)
+        self.directory.sync()
+        return self.directory.open(name)
+
+    def _go_on_behind(self, segment: Segment, storage: Storage, index: SegmentIndex, walk: Walk) -> list[Segment]:
+        """The last segment is damaged where it must not be: leave it as it is and write behind it."""
+        following = walk.next_offset
+        while walk.damage is not None and walk.resume_position < storage.size:
+            walk = segment.walk(storage, walk.resume_position, storage.size, index, resumed=True)
+            following = max(following, walk.next_offset)
+        if self.saved is not None:
+            following = max(following, self.saved.durable_offset)
+        if following == segment.base_offset:
+            following += 1  # nothing is known of what was in it; its name must not be used again
+        storage.sync()
+        kept = Segment.active(self.directory, segment.base_offset, storage, index, following, storage.size)
+        kept.repairs = True
+        kept.seal()
+        return [kept, Segment.create(self.directory, following, self.config.index_interval_bytes)]
+
+    # --- the beginning, and the producers
+
+    def _trim(self, segments: list[Segment]) -> int:
+        """Finish a trim that was interrupted: what lies wholly below the log start goes."""
+        lowest = segments[0].base_offset
+        if self.saved is None or self.saved.log_start <= lowest:
+            return lowest
+        lowest = self.saved.log_start
+        while len(segments) > 1 and segments[0].next_offset <= lowest:
+            segments.pop(0).delete()
+        active = segments[-1]
+        if active.next_offset < lowest:  # its records are gone; offsets must not go back
+            active.seal()
+            segments.append(Segment.create(self.directory, lowest, self.config.index_interval_bytes))
+            segments.pop(-2).delete()
+        return lowest
+
+    def _epochs(self, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
+        """The leader epochs from their file, if that is what the checkpoint speaks of; else from the batches. Whether
+        those of the batches are in order, and whether the list is on disk as it is."""
+        saved = self.saved
+        try:
+            found = load_epochs(self.directory)
+        except CorruptFile as error:
+            found = None
+            self._find(Where.EPOCHS, str(error))
+        if saved is not None and saved.leader_epoch is not None:
+            known = Epochs() if found is None and saved.leader_epoch == 0 else found
+            if known is not None and known.crc == saved.epochs_crc:
+                return self._cut(known, saved, segments)
+            if found is None:
+                self._find(Where.EPOCHS, f"{LEADER_EPOCHS} is missing, and the log is in epoch {saved.leader_epoch}")
+        rebuilt, in_order = epochs_of(segments)
+        # What was written down last may have no batch yet, and no number is used twice.
+        last = max(0 if saved is None else saved.leader_epoch or 0, 0 if found is None else found.current)
+        if last > rebuilt.current:
+            rebuilt = rebuilt.begun(last, segments[-1].next_offset)
+        return rebuilt, in_order, rebuilt == (Epochs() if found is None else found)
+
+    def _cut(self, epochs: Epochs, saved: Checkpoint, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
+        """Finish a truncation that was interrupted, if there was one. What it was to drop may be damaged so that the
+        cut cannot be made: then all of it stays, and the epoch begins behind it."""
+        offset = None if self.report.clean else unfinished_cut(epochs, segments)
+        if offset is None:
+            return epochs, True, True
+        if saved.durable_offset > offset:
+            self._find(
+                Where.EPOCHS, f"epoch {epochs.current} begins at {offset}, and the batch there is of an earlier one"
+            )
+            return as_the_batches_say(epochs, segments), True, False
+        detail = f"from offset {offset} on"
+        at = max(number for number, segment in enumerate(segments) if segment.base_offset <= offset)
+        try:
+            point = cut_at(segments[at], offset, self.config)
+        except CorruptBatch as damage:
+            self._find(Where.SEALED_SEGMENT, f"{detail}, records were to be truncated: {damage}")
+        else:
+            if self._find(Where.TRUNCATION, detail) is Action.FINISH:
+                # What says so is durable before it is done, whoever wrote it.
+                store_epochs(self.directory, epochs)
+                offset, segment, position = min(point.tail, (saved.durable_offset, saved.segment, saved.position))
+                noted = replace(saved, durable_offset=offset, segment=segment, position=position)
+                checkpoint.store(self.directory, noted)
+                delete_above(self.directory, segments[at].base_offset)
+                segments[at:] = [cut(self.directory, self.config, point)]
+                return epochs, True, True
+        return as_the_batches_say(epochs, segments), True, False
+
+    def _producers(self, segments: list[Segment], epochs: Epochs) -> ProducerState:
+        expiry_ms, lowest, end = self.config.producer_expiry_ms, segments[0].base_offset, segments[-1].next_offset
+        state, known, epoch = ProducerState(expiry_ms), lowest, -1
+        if self.directory.exists(PRODUCERS):
+            try:
+                state, known, epoch = ProducerState.decode(self.directory.read(PRODUCERS), expiry_ms)
+            except CorruptFile as error:
+                self._find(Where.PRODUCERS, str(error))
+        elif self.clean and self.saved is not None and any(segment.size for segment in segments):
+            self._find(Where.PRODUCERS, f"{PRODUCERS} is missing")
+        if known > (end if epoch < 0 else epochs.end_of(epoch, end)):  # of a longer log than there is, or was once
+            state, known = ProducerState(expiry_ms), lowest
+        return replayed(segments, expiry_ms, state, known)
+
+
+def _end_of(segment: Segment, storage: Storage, following: int) -> int:
+    """Where the batches below an offset end in a file."""
+    end = 0
+    for chunk in segment.batches(storage, 0, segment.size, segment.base_offset):
+        before = chunk.rows[chunk.rows[:, LAST] < following]
+        if len(before):
+            end = chunk.origin + int(before[-1, POSITION] + before[-1, SIZE])
+        if len(before) < len(chunk.rows):
+            break
+    return end

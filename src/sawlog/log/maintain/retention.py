@@ -1,0 +1,101 @@
+"""What is old or too much goes: whole segments, oldest first, never out of order.
+
+A segment's age is that of its newest record's timestamp, which a restart does not change. The active segment expires,
+too, if all of it is old; the log then goes on in an empty one at the offset that was next.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ...errors import InvalidConfig
+from ..segment.segments import SegmentSet
+from ..write.appender import Appender
+from .trimming import trim
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """What retention removed, and where the log starts now."""
+
+    removed_segments: int
+    removed_records: int
+    removed_bytes: int
+    lowest_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"retention removed {self.removed_records:,} records and {self.removed_bytes:,} bytes; "
+            f"the log starts at {self.lowest_offset:,}"
+        )
+
+
+def milliseconds(age: timedelta | float) -> float:
+    """A duration as milliseconds: a timedelta, or a number of milliseconds."""
+    ms = age / timedelta(milliseconds=1) if isinstance(age, timedelta) else age
+    if isinstance(ms, bool) or not isinstance(ms, (int, float)) or not ms >= 0:
+        raise InvalidConfig(f"an age is a timedelta or a number of milliseconds from 0 on, not {age!r}")
+    return ms
+
+
+def remove_expired(log: Appender, max_age: timedelta | float) -> int:
+    """Drop the leading segments whose newest record is at least `max_age` old; how many records that were."""
+    return _trim(log, _expired_end(log.segments, milliseconds(max_age))).removed_records
+
+
+def apply_retention(log: Appender) -> RetentionReport:
+    """Drop what the log's own settings say, by age, then by size."""
+    with log.lock:
+        log.check_open()
+        return _trim(log, _wanted_start(log.segments))
+
+
+def is_due(segments: SegmentSet) -> bool:
+    """Whether the log's own settings say that something should go."""
+    return _wanted_start(segments) > segments.lowest_offset
+
+
+def _wanted_start(segments: SegmentSet) -> int:
+    """Where the log would start if everything was gone that should."""
+    end, config = segments.lowest_offset, segments.config
+    if config.retention_ms is not None:
+        end = _expired_end(segments, config.retention_ms)
+    if config.retention_bytes is not None:
+        end = max(end, _surplus_end(segments, config.retention_bytes))
+    return end
+
+
+def _expired_end(segments: SegmentSet, age_ms: float) -> int:
+    """The offset behind the leading run of expired segments."""
+    oldest = time.time_ns() // 1_000_000 - age_ms
+    end = segments.lowest_offset
+    for segment in segments.all:
+        # The index says quickly what is young; before anything is deleted, the batches themselves are asked.
+        if segment.size and (segment.timestamps()[1] > oldest or not 0 <= segment.newest_timestamp() <= oldest):
+            break
+        end = max(end, segment.next_offset)
+    return end
+
+
+def _surplus_end(segments: SegmentSet, keep_bytes: int) -> int:
+    """The offset behind the oldest segments without which the log still holds `keep_bytes`. Never the active one."""
+    end = segments.lowest_offset
+    total = segments.size_bytes
+    for segment in segments.all[:-1]:
+        if total - segment.size < keep_bytes:
+            break
+        total -= segment.size
+        end = max(end, segment.next_offset)
+    return end
+
+
+def _trim(log: Appender, offset: int) -> RetentionReport:
+    with log.lock:
+        before = log.segments
+        segments, size = len(before.all), before.size_bytes
+        rotated = offset == before.next_offset and before.active.size > 0
+        removed = trim(log, offset) if offset > before.lowest_offset else 0
+        gone = segments + rotated - len(before.all)
+        return RetentionReport(gone, removed, size - before.size_bytes, before.lowest_offset)

@@ -1,0 +1,652 @@
+"""Replacing sealed segments by one that says the same in fewer bytes: what compaction, merging and recompression share.
+
+A *run* is some neighbouring sealed segments. Its replacement begins where the run began and ends where it ended: every
+offset of the run is covered by a batch of it, also where all records are gone, so batches still follow each other
+without a gap, and damage is still told from a hole. Small batches are joined on the way, those of one leader epoch: no
+batch covers offsets of two. Those that carry more than records (an idempotent producer's, a transaction's) keep their
+header and their place.
+
+The files, for a run of the segments 0, 100 and 250 that ends at 400:
+
+```
+1  00…0000-00…0400.log.tmp     written, fsynced
+2  00…0000-00…0400.log.swap    renamed, the directory fsynced: from here on the run is replaced, for readers too
+3                              the indexes of 0 go, the files of 100 and 250 go; the directory is fsynced
+4  00…0000.index, .timeindex   written anew
+5  00…0000.log                 renamed over the old one; the directory is fsynced
+```
+
+Before step 2 a crash leaves nothing but a `.tmp` to remove. After it, opening finishes steps 3 to 5 (see swapping.py).
+Readers in other processes take the `.swap` for what it says (see `segments._files`); what they have mapped stays as
+it is. Only step 2 and what follows hold up appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...batch import kernel
+from ...batch.checksum import crc32c
+from ...batch.compression import compress
+from ...batch.header import (
+    ATTRIBUTES,
+    BASE,
+    BASE_SEQUENCE,
+    BASE_TIME,
+    BODY,
+    BODY_END,
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    COUNT,
+    HEADER_BYTES,
+    LAST,
+    LEADER_EPOCH,
+    MAX_TIME,
+    POSITION,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    SIZE,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    Rows,
+)
+from ...batch.kernel import KeyMap
+from ...batch.read import MALFORMED, unpack
+from ...config import MAX_SEGMENT_BYTES
+from ...errors import CorruptBatch, LogClosed, StorageError
+from ...storage import Storage
+from ...storage.system import most_descriptors
+from ..files.names import SWAP, TMP, run_name
+from ..files.state import UpkeepState, load_state
+from ..segment.index import MAX_SPAN, SegmentIndex
+from ..segment.segment import Chunk, Segment
+from ..write.appender import Appender
+from .swapping import finish_swap
+
+#: Joined batches are about this large, before compression: what a writer makes, too.
+BATCH_BYTES = 128 << 10
+#: Finished batches are written in pieces of about this size.
+_WRITE_BYTES = 1 << 20
+#: So many segments are replaced by one at most: each is open while that happens.
+MOST_SEGMENTS = 128
+#: How long upkeep waits for the log's lock before it asks whether it should go on.
+_PATIENCE_S = 0.05
+_SPECIAL = CONTROL_BIT | TRANSACTIONAL_BIT
+
+
+def most_segments() -> int:
+    """How many are replaced at once: fewer where a process may open few files."""
+    return max(2, min(MOST_SEGMENTS, most_descriptors() // 8))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is kept of a run, and how it is packed."""
+
+    #: A record is dropped if its key was written again at a later offset that this knows of.
+    keys: KeyMap | None = None
+    #: Records below this offset are dropped: they are trimmed already.
+    floor: int = 0
+    #: Tombstones below this offset are dropped.
+    forget_below: int = 0
+    #: The codec's number for all batches; None: each keeps its own.
+    codec: int | None = None
+    level: int | None = None
+    #: Which producers' batches keep their header even if no record is left: those that the log's state remembers.
+    remembered: Callable[[int, int], bool] = lambda producer_id, last_offset: False
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a rewrite saw and kept."""
+
+    records_before: int = 0
+    records_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    tombstones_dropped: int = 0
+    tombstones_kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A finished replacement that has not replaced anything yet."""
+
+    run: tuple[Segment, ...]
+    name: str
+    size: int
+    index: SegmentIndex
+    counts: Counts
+
+
+class TooLarge(Exception):
+    """The replacement would not fit into one segment; `fitted` segments of the run would have."""
+
+    fitted = 0
+
+
+class Gone(Exception):
+    """The segments that are being read were trimmed or truncated away meanwhile."""
+
+
+@contextmanager
+def locked(log: Appender) -> Iterator[None]:
+    """The log's lock, for upkeep. Whoever closes the log may hold it, and waits until upkeep has ended: so it is not
+    waited for when the log is closing."""
+    while not log.lock.acquire(timeout=_PATIENCE_S):
+        log.check_upkeep()
+    try:
+        yield
+    finally:
+        log.lock.release()
+
+
+def begin(log: Appender) -> tuple[int, UpkeepState]:
+    """How often the log was truncated before, and what upkeep remembers of it: both of the same moment."""
+    with locked(log):
+        return log.cuts, load_state(log.directory)
+
+
+@contextmanager
+def unless_gone(log: Appender, run: Sequence[Segment]) -> Iterator[None]:
+    """Upkeep reads segments without a lock. If they go meanwhile, what it meets is no error and no damage: `Gone`."""
+    try:
+        yield
+    except (StorageError, CorruptBatch) as error:
+        with locked(log):  # whoever is just about to remove them has done it then
+            listed = log.segments.all
+        if all(segment in listed for segment in run):
+            raise
+        raise Gone from error
+
+
+def replace_run(log: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
+    """Write the replacement of a run, to a file beside it; `swap` makes it count, `discard` gives it up.
+
+    Holds no lock. A damaged batch raises `CorruptBatch`: nothing that is damaged is ever rewritten.
+    """
+    with unless_gone(log, run):
+        return _replace_run(log, run, wanted)
+
+
+def _replace_run(log: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
+    base, ends = run[0].base_offset, [segment.next_offset for segment in run]
+    end = ends[-1]
+    name = run_name(base, end, TMP)
+    log.directory.remove(name)
+    with ExitStack() as undo:
+        storage = log.directory.create(name)
+        undo.callback(log.directory.remove, name)
+        undo.callback(storage.close)
+        out = _Output(storage, base, log.config.index_interval_bytes, _limit(log, run))
+        work = _Rebatch(out, base, wanted, log.config.max_decompressed_bytes)
+        fitted = 0
+        try:
+            for fitted, segment in enumerate(run):
+                for chunk in chunks_of(segment, ends[fitted]):
+                    log.check_upkeep()
+                    work.take(chunk, segment)
+                out.check_room(work.open_bytes)
+            work.finish(end)
+        except TooLarge as full:
+            full.fitted = fitted
+            raise
+        out.flush()
+        storage.sync()
+        undo.pop_all()
+    storage.close()
+    return Rewritten(tuple(run), name, out.position, out.index, work.counts)
+
+
+def merge_run(log: Appender, run: Sequence[Segment]) -> Rewritten:
+    """As `replace_run`, byte for byte: the batches of all segments of the run in one file."""
+    with unless_gone(log, run):
+        return _merge_run(log, run)
+
+
+def _merge_run(log: Appender, run: Sequence[Segment]) -> Rewritten:
+    base, ends = run[0].base_offset, [segment.next_offset for segment in run]
+    end = ends[-1]
+    name = run_name(base, end, TMP)
+    log.directory.remove(name)
+    counts = Counts()
+    with ExitStack() as undo:
+        storage = log.directory.create(name)
+        undo.callback(log.directory.remove, name)
+        undo.callback(storage.close)
+        out = _Output(storage, base, log.config.index_interval_bytes, _limit(log, run))
+        for segment, segment_end in zip(run, ends, strict=True):
+            for chunk in chunks_of(segment, segment_end):
+                log.check_upkeep()
+                out.copy(chunk)
+                counts.records_before += int(chunk.rows[:, COUNT].sum())
+        out.flush()
+        storage.sync()
+        undo.pop_all()
+    storage.close()
+    counts.records_after = counts.records_before
+    counts.bytes_before = counts.bytes_after = out.position
+    return Rewritten(tuple(run), name, out.position, out.index, counts)
+
+
+def _limit(log: Appender, run: Sequence[Segment]) -> int:
+    """What is joined has to fit into a segment; one that is alone may be as large as it is."""
+    return log.config.segment_bytes if len(run) > 1 else MAX_SEGMENT_BYTES
+
+
+def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
+    """All batches of a sealed segment, checked; and they have to reach to its end, which is that of the moment when
+    the work began: a truncation changes it."""
+    following = segment.base_offset
+    loaded = segment.is_loaded
+    passed = 0
+    try:
+        for chunk in segment.chunks(segment.base_offset, end):
+            yield chunk
+            following = int(chunk.rows[-1, LAST]) + 1
+            segment.storage.forget(passed, chunk.origin - passed)
+            passed = chunk.origin
+    finally:
+        if not loaded:
+            segment.unload()
+    if following != end:
+        raise CorruptBatch(f"offsets {following} to {end - 1} are missing", path=segment.path, position=segment.size)
+
+
+class _Output:
+    """The file that is being written, and its index."""
+
+    def __init__(self, storage: Storage, base: int, interval_bytes: int, limit: int) -> None:
+        self._storage = storage
+        self._buffer = bytearray()
+        self._limit = limit
+        self._base = base
+        self.position = 0
+        self.index = SegmentIndex(base, interval_bytes)
+
+    def put(self, batch: memoryview, last_offset: int, max_timestamp: int, *, count: int) -> None:
+        """One finished batch, of so many records: only those without any may end where no index reaches."""
+        self._check(len(batch), last_offset if count else self._base)
+        if last_offset - self._base <= MAX_SPAN:
+            self.index.add(last_offset, self.position, len(batch), max_timestamp)
+        self.position += len(batch)
+        if len(batch) >= _WRITE_BYTES:  # not copied: it may be as large as a segment
+            self.flush()
+            self._storage.append(batch)
+            return
+        self._buffer += batch
+        if len(self._buffer) >= _WRITE_BYTES:
+            self.flush()
+
+    def copy(self, chunk: Chunk) -> None:
+        """Finished batches as they stand."""
+        rows = chunk.rows
+        begin, end = int(rows[0, POSITION]), int(rows[-1, POSITION] + rows[-1, SIZE])
+        self._check(end - begin, int(rows[rows[:, COUNT] > 0, LAST].max(initial=self._base)))
+        self.flush()
+        self.index.add_rows(rows, self.position - begin)
+        self._storage.append(chunk.view[begin:end])
+        self.position += end - begin
+
+    def _check(self, size: int, last_offset: int) -> None:
+        self.check_room(size)
+        if last_offset - self._base >= MAX_SPAN:
+            raise TooLarge
+
+    def check_room(self, size: int) -> None:
+        """Raise unless so much more fits."""
+        if self.position + size > self._limit:
+            raise TooLarge
+
+    def flush(self) -> None:
+        if self._buffer:
+            self._storage.append(self._buffer)
+            self._buffer = bytearray()
+
+
+class _Rebatch:
+    """Takes batches apart and joins what is wanted of them.
+
+    An open batch begins at the first offset that is not covered yet, and covers everything that was taken when it is
+    closed: so where records are dropped, their offsets belong to the batch around them, or to the next one.
+    """
+
+    def __init__(self, out: _Output, base: int, wanted: Wanted, max_bytes: int) -> None:
+        self._out = out
+        self._wanted = wanted
+        self._max_bytes = max_bytes
+        self.counts = Counts()
+        #: The first offset that no finished batch covers, and the first one behind what was taken.
+        self._covered = self._taken = base
+        #: The newest time since then: what a batch without records says about those that are gone.
+        self._passed_time = -1
+        self._kind = (0, 0, 0)
+        #: The leader epoch of what was taken last, and so of what is not covered yet.
+        self._epoch = -1
+        self._buffer = bytearray(2 * BATCH_BYTES)
+        self._end = HEADER_BYTES
+        self._count = 0
+        self._base_time = self._max_time = -1
+
+    @property
+    def open_bytes(self) -> int:
+        """What the open batch will add to the file, before compression."""
+        return self._end if self._count else 0
+
+    def take(self, chunk: Chunk, segment: Segment) -> None:
+        """All batches of a chunk, in order."""
+        self.counts.records_before += int(chunk.rows[:, COUNT].sum())
+        self.counts.bytes_before += int(chunk.rows[:, SIZE].sum())
+        done = 0
+        for body, run, error in unpack(chunk.view, chunk.rows, self._max_bytes):
+            whole = chunk.rows[done : done + len(run)]
+            stopped = 0 if error is not None else self._take_run(chunk.view, whole, body, run)
+            if stopped < len(run):
+                raise CorruptBatch(
+                    MALFORMED if error is None else error.reason,
+                    path=segment.path,
+                    position=chunk.origin + int(whole[stopped, POSITION]),
+                    next_offset=int(whole[stopped, LAST]) + 1,
+                )
+            done += len(run)
+
+    def _take_run(self, view: memoryview, rows: Rows, body: memoryview, unpacked: Rows) -> int:
+        """Batches that can be taken apart, and how they stand in the file (`rows` in `view`); the number of the first
+        that does not parse."""
+        kinds = self._kinds(rows)
+        at = 0
+        while at < len(rows):
+            self._enter_epoch(int(rows[at, LEADER_EPOCH]))
+            if kinds[at, 0]:
+                at, parses = at + 1, self._take_special(view, rows[at], body, unpacked[at : at + 1])
+            else:
+                different = np.flatnonzero((kinds[at:] != kinds[at]).any(axis=1))
+                end = at + int(different[0]) if len(different) else len(rows)
+                stopped, parses = self._join(view, rows, body, unpacked, (at, end), kinds[at])
+                at = stopped + (not parses)
+            if not parses:
+                return at - 1
+        return at
+
+    def _kinds(self, rows: Rows) -> Rows:
+        """For each batch: whether it stands alone, its codec, its time if the log gave it, and its leader epoch.
+        Neighbours of the same kind are joined."""
+        attributes = rows[:, ATTRIBUTES]
+        alone = ((attributes & _SPECIAL) != 0) | (rows[:, PRODUCER_ID] >= 0)
+        codec = attributes & COMPRESSION_MASK
+        if self._wanted.codec is not None:
+            codec = np.full_like(codec, self._wanted.codec)
+        stamped = attributes & TIMESTAMP_TYPE_BIT
+        times = np.where(stamped, rows[:, MAX_TIME], 0)
+        return np.stack([alone, codec, stamped, times, rows[:, LEADER_EPOCH]], axis=1)
+
+    def _enter_epoch(self, epoch: int) -> None:
+        """What comes next is of this leader epoch: what was taken of another one is covered first."""
+        if epoch != self._epoch:
+            self._close()
+            self._fill(self._taken)
+            self._epoch = epoch
+
+    def _join(
+        self, view: memoryview, rows: Rows, body: memoryview, unpacked: Rows, span: tuple[int, int], kind: Rows
+    ) -> tuple[int, bool]:
+        """Batches of one kind; (where it stopped, whether it did at the end)."""
+        wanted, (at, end) = self._wanted, span
+        if (made := (int(kind[1]), int(kind[2]), int(kind[3]))) != self._kind:
+            self._close()
+            self._kind = made
+        while at < end:
+            row = rows[at]
+            if row[LAST] - self._covered >= MAX_SPAN:  # no batch covers so much: what is missing is covered first
+                self._close()
+                self._fill(int(row[BASE]))
+            if self._end >= BATCH_BYTES // 2 <= row[SIZE]:
+                self._close()  # the next one may not have to be taken apart at all
+            self._make_room(int(unpacked[at, BODY_END] - unpacked[at, BODY]) + 24 * int(row[COUNT]))
+            began, fresh = at, self._count == 0
+            reach = at + max(int((rows[at:end, LAST] - self._covered < MAX_SPAN).sum()), 1)
+            at, kept, self._end, self._base_time, newest, dropped, left, bad = kernel.keep_records(
+                body,
+                memoryview(unpacked),
+                at,
+                reach,
+                wanted.keys,
+                wanted.floor,
+                wanted.forget_below,
+                memoryview(self._buffer),
+                self._end,
+                BATCH_BYTES,
+                self._covered,
+                self._base_time,
+                fresh,
+            )
+            self.counts.tombstones_dropped += dropped
+            self.counts.tombstones_kept += left
+            self.counts.records_after += kept
+            self._count += kept
+            self._max_time = max(self._max_time, newest)
+            if at > began:
+                self._taken = int(rows[at - 1, LAST]) + 1
+                self._passed_time = max(self._passed_time, int(rows[began:at, MAX_TIME].max()))
+            if bad:
+                return at, False
+            if fresh and at == began + 1 and self._as_it_was(row, kept):
+                self._reset()
+                self._copy(view, row)
+            elif self._end >= BATCH_BYTES:
+                self._close()
+        return at, True
+
+    def _as_it_was(self, row: Rows, kept: int) -> bool:
+        """Whether a batch that was taken alone would come out as it went in: then it is copied instead."""
+        same_codec = self._wanted.codec in (None, int(row[ATTRIBUTES]) & COMPRESSION_MASK)
+        return kept == row[COUNT] > 0 and self._covered == row[BASE] and row[SIZE] >= BATCH_BYTES // 2 and same_codec
+
+    def _take_special(self, view: memoryview, row: Rows, body: memoryview, unpacked: Rows) -> bool:
+        """A batch that keeps its header and its place: with what is left in it; or empty, if its producer's state
+        needs it; or not at all. Markers of transactions stay as they are. False if it does not parse."""
+        self._close()
+        self._kind = (-1, 0, 0)
+        wanted, base = self._wanted, int(row[BASE])
+        if int(row[ATTRIBUTES]) & CONTROL_BIT:
+            self._fill(base)
+            self._taken = int(row[LAST]) + 1
+            self.counts.records_after += int(row[COUNT])
+            self._copy(view, row)
+            return True
+        self._make_room(int(unpacked[0, BODY_END] - unpacked[0, BODY]) + 24 * int(row[COUNT]))
+        _, kept, end, _, newest, dropped, left, bad = kernel.keep_records(
+            body,
+            memoryview(unpacked),
+            0,
+            1,
+            wanted.keys,
+            wanted.floor,
+            wanted.forget_below,
+            memoryview(self._buffer),
+            HEADER_BYTES,
+            2**62,
+            base,
+            int(row[BASE_TIME]),
+            False,
+        )
+        if bad:
+            return False
+        self.counts.tombstones_dropped += dropped
+        self.counts.tombstones_kept += left
+        self.counts.records_after += kept
+        self._taken = int(row[LAST]) + 1
+        if kept or wanted.remembered(int(row[PRODUCER_ID]), int(row[LAST])):
+            self._fill(base)
+            self._put_special(row, kept, end, newest)
+        else:
+            self._passed_time = max(self._passed_time, int(row[MAX_TIME]))
+        return True
+
+    def _put_special(self, row: Rows, kept: int, end: int, newest: int) -> None:
+        attributes = int(row[ATTRIBUTES])
+        codec = attributes & COMPRESSION_MASK if self._wanted.codec is None else self._wanted.codec
+        keeps_time = attributes & TIMESTAMP_TYPE_BIT or not kept
+        data = self._packed(self._buffer, end, codec if kept else 0)
+        kernel.write_header(
+            data,
+            0,
+            int(row[BASE]),
+            len(data),
+            int(row[LEADER_EPOCH]),
+            (attributes & ~COMPRESSION_MASK) | self._packed_with,
+            int(row[LAST] - row[BASE]),
+            int(row[BASE_TIME]),
+            int(row[MAX_TIME]) if keeps_time else newest,
+            int(row[PRODUCER_ID]),
+            int(row[PRODUCER_EPOCH]),
+            int(row[BASE_SEQUENCE]),
+            kept,
+        )
+        self._put(data, int(row[LAST]), int(row[MAX_TIME]) if keeps_time else newest, kept)
+
+    def _make_room(self, size: int) -> None:
+        if len(self._buffer) - self._end < size:
+            used, self._buffer = bytes(memoryview(self._buffer)[: self._end]), bytearray()
+            self._buffer = bytearray(self._end + max(size, 2 * BATCH_BYTES))
+            self._buffer[: self._end] = used
+
+    def _close(self) -> None:
+        """Finish the open batch, if there is anything in it."""
+        if self._count:
+            codec, stamped, stamp = self._kind
+            top = stamp if stamped else self._max_time
+            self._emit(self._buffer, self._end, self._taken - 1, self._count, codec, stamped, self._base_time, top)
+        self._reset()
+
+    def _reset(self) -> None:
+        if len(self._buffer) > 32 * BATCH_BYTES:  # for a batch of somebody's large values
+            self._buffer = bytearray(2 * BATCH_BYTES)
+        self._end, self._count = HEADER_BYTES, 0
+        self._base_time = self._max_time = -1
+
+    def _fill(self, end: int) -> None:
+        """Batches without records, for offsets below `end` whose records are all gone."""
+        newest = self._passed_time if end - self._covered <= MAX_SPAN else -1
+        while self._covered < end:
+            last = min(end, self._covered + MAX_SPAN) - 1
+            self._emit(bytearray(HEADER_BYTES), HEADER_BYTES, last, 0, 0, 0, newest, newest)
+
+    def _emit(
+        self, buffer: bytearray, end: int, last: int, count: int, codec: int, attributes: int, base: int, top: int
+    ) -> None:
+        """A batch of nobody in particular, from the first offset that is not covered to `last`."""
+        data = self._packed(buffer, end, codec)
+        attributes |= self._packed_with
+        first = self._covered
+        epoch = max(self._epoch, 0)
+        kernel.write_header(data, 0, first, len(data), epoch, attributes, last - first, base, top, -1, -1, -1, count)
+        self._put(data, last, top, count)
+
+    def _packed(self, buffer: bytearray, end: int, codec: int) -> memoryview:
+        """Records behind room for a header, compressed if that helps; `_packed_with` says how."""
+        data = memoryview(buffer)[:end]
+        self._packed_with = 0
+        if codec:
+            packed = compress(codec, data[HEADER_BYTES:], self._wanted.level, max_bytes=self._max_bytes)
+            if packed is not None:
+                made = bytearray(HEADER_BYTES + len(packed))
+                made[HEADER_BYTES:] = packed
+                data, self._packed_with = memoryview(made), codec
+        return data
+
+    def _put(self, data: memoryview, last: int, top: int, count: int) -> None:
+        kernel.patch_crc(data, 0, crc32c(data[21:]))
+        self._out.put(data, last, top, count=count)
+        self._covered, self._passed_time = last + 1, -1
+        self.counts.bytes_after += len(data)
+
+    def _copy(self, view: memoryview, row: Rows) -> None:
+        """A batch as it stands."""
+        batch = view[int(row[POSITION]) : int(row[POSITION] + row[SIZE])]
+        self._out.put(batch, int(row[LAST]), int(row[MAX_TIME]), count=int(row[COUNT]))
+        self._covered, self._passed_time = int(row[LAST]) + 1, -1
+        self.counts.bytes_after += len(batch)
+
+    def finish(self, end: int) -> None:
+        """The last batch; it reaches to the end of the run."""
+        assert self._taken == end, f"taken up to {self._taken}, not to {end}"
+        self._close()
+        self._fill(end)
+
+
+# --- making it count
+
+
+def swap(log: Appender, made: Rewritten, cuts: int | None = None) -> bool:
+    """Let the replacement take the place of its run; False, and it is given up, if the run is not there any more.
+
+    `cuts` is how often the log had been truncated when it was decided which records are superseded: if it was again
+    since then, those that superseded them may be gone.
+    """
+    try:
+        return _swap(log, made, cuts)
+    except LogClosed:
+        discard(log, made)
+        raise
+
+
+def _swap(log: Appender, made: Rewritten, cuts: int | None) -> bool:
+    directory, run = log.directory, made.run
+    with locked(log), log.exclusive():
+        listed = log.segments.all
+        at = listed.index(run[0]) if run[0] in listed else -1
+        cut = cuts is not None and log.cuts != cuts
+        if cut or at < 0 or listed[at : at + len(run)] != run or run[-1] is listed[-1]:
+            discard(log, made)  # trimmed or truncated meanwhile
+            return False
+        base, end = run[0].base_offset, run[-1].next_offset
+        name = run_name(base, end, SWAP)
+        renaming = False
+        try:
+            log.save(clean=False)  # the watermark on disk must not speak of a position in a file that is replaced
+            for segment in run:
+                segment.repairs, segment.pinned = False, True
+                _ = segment.storage  # open, so that whoever reads it now goes on reading it
+            renaming = True
+            directory.rename(made.name, name)
+        except BaseException:
+            for segment in run:
+                segment.pinned, segment.repairs = False, True
+            discard(log, made)
+            if renaming:
+                _take_back(log, name)
+            raise
+        try:
+            directory.sync()
+            replacement = Segment(directory, base, end, made.size, log.config.index_interval_bytes)
+            finish_swap(directory, name, base, [each.base_offset for each in run[1:]], made.index)
+            replacement.repairs = True
+            log.segments.set([*listed[:at], replacement, *listed[at + len(run) :]])
+        except BaseException as error:
+            log.commit.fail(error)  # replaced or not, only opening anew can tell
+            raise
+    log.segments.wake()
+    return True
+
+
+def _take_back(log: Appender, name: str) -> None:
+    """A rename that failed may have happened all the same. Under its new name the file would replace segments at the
+    next open, whatever has become of them by then."""
+    try:
+        log.directory.remove(name)
+        log.directory.sync()
+    except StorageError as error:
+        log.commit.fail(error)
+
+
+def discard(log: Appender, made: Rewritten) -> None:
+    """Give up a replacement that has not been swapped in."""
+    try:
+        log.directory.remove(made.name)
+    except StorageError:
+        pass  # opening removes it

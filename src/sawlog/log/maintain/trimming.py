@@ -1,0 +1,70 @@
+"""Dropping the beginning of a log.
+
+Trimming notes the new log start durably, then deletes the segments that lie wholly below it. What lies below it is
+durable by then, whatever the policy: a log that ends before it starts is nothing that anybody could open. Offsets never
+go back: if nothing is left, the log goes on in an empty segment at the offset that was next.
+"""
+
+from __future__ import annotations
+
+from ...errors import OffsetOutOfRange, StorageFull
+from ..segment.segment import Segment
+from ..write.appender import Appender
+
+
+def trim(log: Appender, offset: int) -> int:
+    """Drop the records below `offset`; how many were dropped."""
+    with log.exclusive():
+        segments = log.segments
+        lowest, following = segments.lowest_offset, segments.next_offset
+        if offset < lowest:
+            return 0
+        if offset > following:
+            raise OffsetOutOfRange(offset, lowest, following, log.directory.path)
+        if offset == following and segments.active.size:
+            log.rotate()
+        kept = list(segments.all)
+        gone: list[Segment] = []
+        while len(kept) > 1 and kept[0].next_offset <= offset:
+            gone.append(kept.pop(0))
+        if offset > log.commit.durable_offset:
+            log.sync_held()
+        try:
+            log.move_start(offset)
+        except StorageFull:
+            if not gone:
+                raise
+            _make_room(log, kept, gone)
+            log.move_start(offset)
+        else:
+            _drop(log, kept, gone)
+    segments.wake()
+    return offset - lowest
+
+
+def _drop(log: Appender, kept: list[Segment], gone: list[Segment]) -> None:
+    """Delete segments that lie below the start."""
+    if gone:
+        log.segments.set(kept)
+        for segment in gone:
+            segment.delete()
+        log.directory.sync()
+
+
+def _make_room(log: Appender, kept: list[Segment], gone: list[Segment]) -> None:
+    """Delete segments before the new start can be written down: the names of the files alone say where the log starts,
+    if this is where it ends. One by one, each durably: a power cut that takes the names in another order would leave a
+    gap behind one that is still there. What cannot be deleted stays."""
+    segments = log.segments
+    for number, segment in enumerate(gone, 1):
+        lowest, left = segments.lowest_offset, [*gone[number:], *kept]
+        segments.lowest_offset = max(lowest, left[0].base_offset)
+        segments.set(left)
+        try:
+            segment.delete()
+        except BaseException:
+            if log.directory.exists(segment.name):
+                segments.set([segment, *left])
+                segments.lowest_offset = lowest
+            raise
+        log.directory.sync()

@@ -1,0 +1,301 @@
+"""Everything that keeps a log in shape while it is used: retention, compaction, merging, recompression, scrubbing.
+
+`upkeep` does what a policy (`UpkeepConfig`) asks for and reports it. Each piece can be called by itself. They work on
+sealed segments, in the background of appends and reads, one piece of work at a time a log; each is safe to interrupt
+at any point (see rewrite.py for how files are replaced).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...batch.compression import codec_id
+from ...config import UpkeepConfig
+from ...errors import CorruptBatch, InvalidConfig, StorageError
+from ..files.state import load_state, store_state
+from ..read.verify import Problem, VerifyReport, verify_segment
+from ..segment.segment import Segment
+from ..segment.segments import SegmentSet
+from ..write.appender import Appender
+from . import compaction, retention, rewrite
+from .compaction import CompactionReport, times_of
+from .retention import RetentionReport
+from .rewrite import Gone, TooLarge, Wanted, locked, unless_gone
+
+#: In the background, segments are merged when so many neighbours are small: fewer would be rewritten again and again.
+_LEAST_RUN = 4
+#: Recompression that saves less than a twentieth is not worth new files.
+_WORTH = 0.95
+
+
+@dataclass(slots=True)
+class MergeReport:
+    """Which small segments became one."""
+
+    segments_before: int = 0
+    segments_after: int = 0
+    bytes_copied: int = 0
+
+    def __bool__(self) -> bool:
+        return self.segments_after < self.segments_before
+
+    def __str__(self) -> str:
+        return f"merged {self.segments_before} segments into {self.segments_after}"
+
+
+@dataclass(slots=True)
+class RecompressionReport:
+    """How much smaller sealed segments became."""
+
+    segments: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+    def __bool__(self) -> bool:
+        return self.segments > 0
+
+    def __str__(self) -> str:
+        return f"recompressed {self.segments} segments: {self.bytes_before:,} bytes are {self.bytes_after:,}"
+
+
+@dataclass(slots=True)
+class ScrubReport:
+    """Which sealed segments were read whole, and what is wrong with them."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def __bool__(self) -> bool:
+        return self.segments > 0
+
+    def __str__(self) -> str:
+        verdict = "all good" if self.ok else f"{len(self.problems)} problems"
+        return "\n  ".join([f"scrubbed {self.segments} segments: {verdict}", *map(str, self.problems)])
+
+
+@dataclass(slots=True)
+class UpkeepReport:
+    """What was done to one log; None where there was nothing to do."""
+
+    path: str
+    retention: RetentionReport | None = None
+    compaction: CompactionReport | None = None
+    merge: MergeReport | None = None
+    recompression: RecompressionReport | None = None
+    scrub: ScrubReport | None = None
+    duration_ms: float = 0.0
+
+    @property
+    def actions(self) -> tuple[object, ...]:
+        """The reports of what was done."""
+        every = (self.retention, self.compaction, self.merge, self.recompression, self.scrub)
+        return tuple(each for each in every if each is not None)
+
+    def __bool__(self) -> bool:
+        return bool(self.actions)
+
+    def __str__(self) -> str:
+        done = "; ".join(map(str, self.actions)) or "nothing to do"
+        return f"{self.path}: {done}"
+
+
+def upkeep(log: Appender, config: UpkeepConfig) -> UpkeepReport:
+    """Do what is due."""
+    try:
+        return _upkeep(log, config)
+    except StorageError:
+        log.check_upkeep()  # the log was closed or removed meanwhile
+        raise
+
+
+def _upkeep(log: Appender, config: UpkeepConfig) -> UpkeepReport:
+    began = time.perf_counter()
+    report = UpkeepReport(log.directory.path)
+    removed = retention.apply_retention(log) if config.delete else None
+    report.retention = removed if removed is not None and removed.removed_records else None
+    if _compaction_is_due(log.segments, config):
+        report.compaction = compaction.compact(
+            log, delete_retention_ms=config.delete_retention_ms, min_lag_ms=config.min_compaction_lag_ms
+        )
+    if config.merge_bytes:
+        report.merge = merge_segments(log, config.merge_bytes, least=_LEAST_RUN) or None
+    if config.recompress_after_ms is not None:
+        report.recompression = recompress(log, "zstd", older_than_ms=config.recompress_after_ms) or None
+    if config.scrub_interval_ms is not None:
+        report.scrub = scrub(log, not_since_ms=config.scrub_interval_ms) or None
+    report.duration_ms = (time.perf_counter() - began) * 1000
+    return report
+
+
+def is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
+    """Whether there is something to do; found out without a lock."""
+    now = time.time_ns() // 1_000_000
+    state = load_state(segments.directory)
+    sealed = segments.all[:-1]
+    if config.delete and retention.is_due(segments):
+        return True
+    if _compaction_is_due(segments, config) or (config.merge_bytes and _small_runs(segments, config.merge_bytes)):
+        return True
+    if config.recompress_after_ms is not None:
+        pending = next((each for each in sealed if each.next_offset > state.recompressed_offset and each.size), None)
+        if pending is not None and times_of(segments, pending)[1] <= now - config.recompress_after_ms:
+            return True
+    interval = config.scrub_interval_ms
+    return interval is not None and any(now - state.scrubbed.get(each.base_offset, 0) >= interval for each in sealed)
+
+
+def _compaction_is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
+    return config.compact and compaction.is_due(
+        segments,
+        min_dirty_ratio=config.min_dirty_ratio,
+        delete_retention_ms=config.delete_retention_ms,
+        min_lag_ms=config.min_compaction_lag_ms,
+    )
+
+
+# --- merging
+
+
+def merge_segments(log: Appender, below_bytes: int | None = None, *, least: int = 2) -> MergeReport:
+    """Make one of neighbouring sealed segments that are smaller than `below_bytes` (None: than a segment may be)."""
+    report = MergeReport()
+    below = log.config.segment_bytes if below_bytes is None else below_bytes
+    with log.upkeeping():
+        before = len(log.segments.all)
+        while _merge_runs(log, below, least, report):
+            pass  # what came of runs that were as long as they may be can be merged again
+        if report:
+            report.segments_after = max(report.segments_before - (before - len(log.segments.all)), 1)
+    return report
+
+
+def _merge_runs(log: Appender, below: int, least: int, report: MergeReport) -> bool:
+    """One pass over the segments; whether runs were cut short, so that another one finds more."""
+    runs, again = _small_runs(log.segments, below, least), False
+    while runs:
+        run = runs.pop(0)
+        try:
+            made = rewrite.merge_run(log, run)
+        except CorruptBatch as error:  # what is damaged stays as it is
+            runs[:0] = [part for part in _around(run, error.path) if len(part) >= least]
+            continue
+        except (Gone, TooLarge):
+            continue
+        if rewrite.swap(log, made):
+            report.segments_before += len(run)
+            report.segments_after += 1
+            report.bytes_copied += made.size
+            again = again or len(run) == rewrite.most_segments()
+    return again
+
+
+def _around(run: Sequence[Segment], path: str | None) -> list[list[Segment]]:
+    """What stands before a segment and what stands behind it."""
+    at = next((number for number, each in enumerate(run) if each.path == path), len(run))
+    return [list(run[:at]), list(run[at + 1 :])] if at < len(run) else []
+
+
+def _small_runs(segments: SegmentSet, below: int, least: int = _LEAST_RUN) -> list[list[Segment]]:
+    """Neighbours that are small, together fit into a segment, and are not further apart than a segment may be old."""
+    runs: list[list[Segment]] = [[]]
+    most = rewrite.most_segments()
+    for segment in segments.all[:-1]:
+        if segment.size >= below:
+            runs.append([])
+        elif runs[-1] and (len(runs[-1]) == most or not _fits(segments, runs[-1], segment)):
+            runs.append([segment])
+        else:
+            runs[-1].append(segment)
+    return [run for run in runs if len(run) >= least]
+
+
+def _fits(segments: SegmentSet, run: Sequence[Segment], segment: Segment) -> bool:
+    age = segments.config.segment_age_ms
+    total = sum(each.size for each in run) + segment.size
+    span_ms = times_of(segments, segment)[1] - times_of(segments, run[0])[0]
+    return total <= segments.config.segment_bytes and (age is None or span_ms <= age)
+
+
+# --- recompression
+
+
+def recompress(
+    log: Appender, compression: str = "zstd", *, level: int | None = None, older_than_ms: int = 0
+) -> RecompressionReport:
+    """Pack sealed segments whose newest record is so old; each once. Small batches are joined, which packs better."""
+    codec = codec_id(compression)
+    if not codec:
+        raise InvalidConfig("recompress needs a codec: gzip, snappy, lz4 or zstd")
+    report = RecompressionReport()
+    newest = time.time_ns() // 1_000_000 - older_than_ms
+    with log.upkeeping():
+        cuts, state = rewrite.begin(log)
+        for segment in log.segments.all[:-1]:
+            if segment.next_offset <= state.recompressed_offset or not segment.size:
+                continue
+            if older_than_ms and times_of(log.segments, segment)[1] > newest:
+                break
+            _recompress_one(log, segment, Wanted(codec=codec, level=level, remembered=log.producers.remembers), report)
+            with locked(log):  # a truncation either has happened, or will see what is noted here
+                if log.cuts != cuts:
+                    break
+                state.recompressed_offset = segment.next_offset
+                store_state(log.directory, state)
+    return report
+
+
+def _recompress_one(log: Appender, segment: Segment, wanted: Wanted, report: RecompressionReport) -> None:
+    try:
+        made = rewrite.replace_run(log, [segment], wanted)
+    except (CorruptBatch, Gone, TooLarge):
+        return  # damaged: it stays as it is
+    before = segment.size
+    if made.size > before * _WORTH:
+        rewrite.discard(log, made)
+    elif rewrite.swap(log, made):
+        report.segments += 1
+        report.bytes_before += before
+        report.bytes_after += made.size
+
+
+# --- scrubbing
+
+
+def scrub(log: Appender, *, not_since_ms: int = 0) -> ScrubReport:
+    """Read every sealed segment that was not read whole and found good in that time; list what is wrong."""
+    report = ScrubReport()
+    now = time.time_ns() // 1_000_000
+    with log.upkeeping():
+        cuts, state = rewrite.begin(log)
+        listed = log.segments.all[:-1]
+        known = {segment.base_offset: state.scrubbed.get(segment.base_offset, -1) for segment in listed}
+        for segment in listed:
+            if known[segment.base_offset] >= 0 and now - known[segment.base_offset] < not_since_ms:
+                continue
+            log.check_upkeep()
+            found = VerifyReport()
+            try:
+                with unless_gone(log, [segment]):
+                    verify_segment(segment, found, log.config.max_decompressed_bytes)
+            except Gone:
+                continue
+            if segment not in log.segments.all:
+                continue  # trimmed meanwhile
+            report.segments += 1
+            report.size_bytes += segment.size
+            report.problems.extend(found.problems)
+            if found.ok:
+                known[segment.base_offset] = now
+        with locked(log):  # as in `recompress`
+            if report.segments and log.cuts == cuts:
+                state.scrubbed = {base: when for base, when in known.items() if when >= 0}
+                store_state(log.directory, state)
+    return report

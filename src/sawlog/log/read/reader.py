@@ -1,0 +1,448 @@
+"""Reading a log: by offset, in order, as Arrow, as raw batches, by time, and as it grows.
+
+Nobody reads beyond the visible end (see visible.py). Nothing here takes a lock. Each call works on the segments as they
+were when it looked, checks every batch, and never skips one in silence: what cannot be read raises `CorruptBatch` with
+the next readable offset, from where the caller may go on. If a file is gone because the log was trimmed meanwhile, that
+is `OffsetOutOfRange`, not a gap.
+
+Memory: a scan looks at about a megabyte at a time and lets go of mapped pages behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...batch import kernel
+from ...batch import read as batch_read
+from ...batch.header import BASE, COUNT, LAST, LEADER_EPOCH, POSITION, SIZE, Rows
+from ...batch.kernel import Record
+from ...config import LogConfig, whole_number
+from ...errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, StorageError
+from ..segment.segment import CHUNK_BYTES, Chunk, Segment
+from ..segment.segments import SegmentSet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Mapped pages that a scan has passed are let go when they add up to this.
+_FORGET_BYTES = 32 << 20
+ARROW_ROWS = 65_536
+#: Python objects are made from less at a time: more of them would be alive at once than the caches hold.
+RECORD_CHUNK_BYTES = 256 << 10
+#: A follower in another process looks again after this long; doubled while nothing comes.
+_POLL_S, _POLL_MOST_S = 0.001, 0.05
+#: How often a reader starts again because the segments changed under it, without getting any further.
+_RETRIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Whole batches as they are stored. The first may begin below the offset that was asked for."""
+
+    buffers: tuple[memoryview, ...]
+    next_offset: int
+
+    @property
+    def raw(self) -> bytes:
+        """All of them as one copy."""
+        return b"".join(self.buffers)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of them."""
+        return sum(len(buffer) for buffer in self.buffers)
+
+
+class Reader:
+    """The reading half of a log."""
+
+    def __init__(
+        self,
+        segments: SegmentSet,
+        config: LogConfig,
+        is_open: Callable[[], bool],
+        place: tuple[str | None, int] = (None, -1),
+    ) -> None:
+        self.segments = segments
+        self.config = config
+        self._is_open = is_open
+        #: The topic and partition that records carry.
+        self._topic, self._partition = place
+
+    # --- one record
+
+    def read(self, offset: int) -> Record:
+        """The record at `offset`."""
+        if type(offset) is not int:
+            offset = whole_number(offset)
+        for _ in range(_RETRIES):
+            version = self.segments.version
+            try:
+                return self._placed(self._read(offset))
+            except (CorruptBatch, StorageError):
+                if not self._changed_since(version):
+                    raise
+        return self._placed(self._read(offset))
+
+    def _placed(self, record: Record) -> Record:
+        return record if self._topic is None else kernel.placed(record, self._topic, self._partition)
+
+    def _read(self, offset: int) -> Record:
+        segments = self.segments
+        if not segments.lowest_offset <= offset < segments.visible_offset:
+            segments.refresh()
+            segments.check(offset)
+        segment = segments.find(offset)
+        segments.use(segment)
+        try:
+            found = segment.read(offset, self.config.max_decompressed_bytes)
+        finally:
+            segments.done(segment)
+        if found is None or found.offset != offset:
+            raise self._missing(segment, offset, segments.base_after(offset) if found is None else found.offset)
+        return found
+
+    def _missing(self, segment: Segment, offset: int, following: int) -> Exception:
+        """No record has that offset although the log reaches over it: a hole that compaction left, or damage."""
+        if not segment.dense or segment.has_hole_at(offset):
+            lowest, end = self.segments.lowest_offset, self.segments.visible_offset
+            return RecordRemoved(offset, lowest, end, self._first_from(following))
+        return CorruptBatch(
+            f"offset {offset} is missing", path=segment.path, position=segment.size, next_offset=following
+        )
+
+    def _first_from(self, offset: int) -> int:
+        """The offset of the first record from `offset` on; the end if there is none."""
+        end = self.segments.visible_offset
+        try:
+            found = next(chain.from_iterable(self._cursors(offset, end)), None)
+        except CorruptBatch:
+            return offset
+        return end if found is None else found.offset
+
+    def _changed_since(self, version: int) -> bool:
+        """Whether the segments were changed under a reader: then what it met may be no damage at all."""
+        self.segments.refresh()
+        return self.segments.version != version
+
+    # --- many records
+
+    def chunks(self, start: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[Segment, Chunk]]:
+        """All checked batches that hold offsets from `start` to `end`, with the segment they lie in."""
+        offset, retries = start, 0
+        while offset < end:
+            version = self.segments.version
+            before = offset
+            try:
+                segment = self._segment_for(offset)
+                following = segment.next_offset  # as of now: it may be cut and grow again meanwhile
+                for chunk in self._chunks_of(segment, offset, end, chunk_bytes):
+                    chunk.start = offset
+                    beyond = self._beyond(segment, chunk, following)
+                    if len(chunk.rows):
+                        yield segment, chunk
+                        offset = int(chunk.rows[-1, LAST]) + 1
+                    if beyond is not None:
+                        raise beyond
+                if offset < min(end, following):
+                    if segment.dense:
+                        raise self._missing(segment, offset, following)
+                    offset = following
+            except (CorruptBatch, StorageError):
+                retries = 0 if offset > before else retries + 1
+                if retries > _RETRIES or not self._changed_since(version):
+                    raise
+
+    def _beyond(self, segment: Segment, chunk: Chunk, following: int) -> CorruptBatch | None:
+        """An error if a batch claims offsets of the next segment: to believe it would pass over what is there. The
+        chunk keeps the batches before it. In the last segment, one that is just being cut through may go further."""
+        if chunk.rows[-1, LAST] < following or segment is self.segments.active:
+            return None
+        bad = int((chunk.rows[:, LAST] < following).sum())
+        where = chunk.origin + int(chunk.rows[bad, POSITION])
+        chunk.rows = chunk.rows[:bad]
+        reason = f"a batch reaches beyond the end of its segment, which is offset {following}"
+        return CorruptBatch(reason, path=segment.path, position=where, next_offset=following)
+
+    def _segment_for(self, offset: int) -> Segment:
+        """The segment that holds `offset`; an error if there is none."""
+        segments = self.segments
+        segment = segments.find(offset)
+        if segments.lowest_offset <= offset < min(segment.next_offset, segments.visible_offset):
+            return segment
+        segments.refresh()
+        segments.check(offset)
+        segment = segments.find(offset)
+        if offset >= segment.next_offset:
+            raise self._missing(segment, offset, segments.base_after(offset))
+        return segment
+
+    def _chunks_of(self, segment: Segment, offset: int, end: int, chunk_bytes: int) -> Iterator[Chunk]:
+        """The batches of one segment; mapped pages that have been passed are let go."""
+        self.segments.use(segment)
+        passed = -1
+        try:
+            for chunk in segment.chunks(offset, end, chunk_bytes=chunk_bytes):
+                yield chunk
+                passed = chunk.origin if passed < 0 else passed
+                if chunk.origin - passed >= _FORGET_BYTES:
+                    segment.storage.forget(passed, chunk.origin - passed)
+                    passed = chunk.origin
+        finally:
+            self.segments.done(segment)
+
+    def span(self, start: int | None, end: int | None) -> tuple[int, int]:
+        """Where a scan starts and ends: checked, defaults filled in, the end no later than now."""
+        segments = self.segments
+        segments.refresh()
+        lowest, visible = segments.lowest_offset, segments.visible_offset
+        start = lowest if start is None else whole_number(start)
+        end = None if end is None else whole_number(end)
+        if not lowest <= start <= visible:
+            raise OffsetOutOfRange(start, lowest, visible, segments.directory.path)
+        return start, visible if end is None else min(end, visible)
+
+    def scan(self, start: int | None, end: int | None, max_bytes: int | None = None) -> Iterator[Record]:
+        """Records in order. `max_bytes` ends it before the batch that would pass it, never before the first."""
+        start, end = self.span(start, end)
+        return chain.from_iterable(self._cursors(start, end, max_bytes))
+
+    def cursors(self, start: int | None, end: int | None) -> Iterator[kernel.RecordCursor]:
+        """The same as cursors, one after the other, each to be drained or stopped before the next."""
+        start, end = self.span(start, end)
+        return self._cursors(start, end)
+
+    def _cursors(self, start: int, end: int, max_bytes: int | None = None) -> Iterator[kernel.RecordCursor]:
+        """One cursor after the other, each to be drained before the next, and over batches of one leader epoch."""
+        for segment, whole in self._limited(start, end, max_bytes, needs_record=True):
+            for chunk in _by_epoch(whole):
+                done = 0
+                for body, run, error in batch_read.unpack(chunk.view, chunk.rows, self.config.max_decompressed_bytes):
+                    if error is not None:
+                        raise self._located(error, segment, chunk, done)
+                    cursor = kernel.RecordCursor(
+                        body, memoryview(run), max(start, chunk.start), end, self._topic, self._partition
+                    )
+                    yield cursor
+                    if cursor.stopped:
+                        return
+                    if cursor.bad >= 0:
+                        raise self._located(CorruptBatch(batch_read.MALFORMED), segment, chunk, done + cursor.bad)
+                    done += len(run)
+
+    @staticmethod
+    def _located(error: CorruptBatch, segment: Segment, chunk: Chunk, number: int) -> CorruptBatch:
+        """The same error with the place of the batch that it is about, and what follows that."""
+        row = chunk.rows[number]
+        return error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
+
+    def _limited(
+        self, start: int, end: int, max_bytes: int | None, *, needs_record: bool = False
+    ) -> Iterator[tuple[Segment, Chunk]]:
+        """Chunks up to `max_bytes`, but at least one batch; if it `needs_record`, one with a record from `start` on:
+        batches that compaction has emptied do not count then."""
+        if max_bytes is None:
+            yield from self.chunks(start, end, RECORD_CHUNK_BYTES)
+            return
+        used = 0
+        # What is looked at beyond the page is looked at in vain: keep that to a quarter of it.
+        step = min(max(max_bytes // 4, CHUNK_BYTES // 32), CHUNK_BYTES)
+        try:
+            for segment, chunk in self.chunks(start, end, step):
+                counted = np.where(_may_be_empty(chunk.rows, start), 0, chunk.rows[:, SIZE])
+                sizes = np.cumsum(counted if needs_record else chunk.rows[:, SIZE]) + used
+                fits = int((sizes <= max_bytes).sum())
+                if fits < len(chunk.rows):
+                    chunk.rows = chunk.rows[: max(fits, 0 if used else int((sizes == 0).sum()) + 1)]
+                    if len(chunk.rows):
+                        yield segment, chunk
+                    return
+                used = int(sizes[-1])
+                yield segment, chunk
+        except CorruptBatch:  # a page ends before damage; the page that would start with it raises
+            if not used:
+                raise
+
+    # --- Arrow
+
+    def scan_arrow(
+        self, start: int | None, end: int | None, batch_rows: int, columns: Sequence[str], views: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches of at most `batch_rows` rows, made of about two megabytes of log each."""
+        from ...batch.arrow import schema
+
+        schema(columns, views=views)  # refuses unknown columns before anything is read
+        start, end = self.span(start, end)
+        return self._arrow(start, end, batch_rows, columns, views)
+
+    def _arrow(
+        self, start: int, end: int, batch_rows: int, columns: Sequence[str], views: bool
+    ) -> Iterator[pa.RecordBatch]:
+        from ...batch.arrow import to_arrow
+
+        for segment, chunk in self.chunks(start, end):
+            try:
+                batch = to_arrow(
+                    chunk.view,
+                    chunk.rows,
+                    max(start, chunk.start),
+                    end,
+                    columns=columns,
+                    views=views,
+                    max_bytes=self.config.max_decompressed_bytes,
+                )
+            except CorruptBatch:
+                yield from self._arrow_one_by_one(segment, chunk, max(start, chunk.start), end, columns, views)
+                continue
+            for first in range(0, batch.num_rows, batch_rows):
+                yield batch.slice(first, batch_rows)
+
+    def _arrow_one_by_one(
+        self, segment: Segment, chunk: Chunk, start: int, end: int, columns: Sequence[str], views: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Something in this chunk does not parse: give what precedes it, then say where it is."""
+        from ...batch.arrow import to_arrow
+
+        most = self.config.max_decompressed_bytes
+        for i in range(len(chunk.rows)):
+            row = chunk.rows[i : i + 1]
+            try:
+                batch = to_arrow(chunk.view, row, start, end, columns=columns, views=views, max_bytes=most)
+            except CorruptBatch as error:
+                raise self._located(error, segment, chunk, i) from None
+            if batch.num_rows:
+                yield batch
+
+    # --- raw batches
+
+    def fetch(self, start: int, max_bytes: int) -> Fetched:
+        """Whole batches from the one that holds `start` on, at least one if there is one."""
+        start, max_bytes = whole_number(start), whole_number(max_bytes, "max_bytes")
+        segments = self.segments
+        if not segments.lowest_offset <= start < segments.visible_offset:
+            segments.refresh()
+            segments.check(start, end_allowed=True)
+        buffers: list[memoryview] = []
+        following = start
+        for _, chunk in self._limited(start, segments.visible_offset, max(max_bytes, 1)):
+            if buffers and chunk.rows[0, BASE] < following:
+                break  # batches were joined meanwhile; the next page begins with one that holds some of this one
+            buffers.append(_bytes_of(chunk.view, chunk.rows))
+            following = int(chunk.rows[-1, LAST]) + 1
+        return Fetched(tuple(buffers), following)
+
+    # --- time
+
+    def offset_at(self, timestamp: int) -> int:
+        """The first offset whose record is not older than `timestamp`; the end if all are."""
+        self.segments.refresh()
+        for _ in range(_RETRIES):
+            version = self.segments.version
+            try:
+                return self._offset_at(timestamp)
+            except (CorruptBatch, StorageError):
+                if not self._changed_since(version):
+                    raise
+        return self._offset_at(timestamp)
+
+    def _offset_at(self, timestamp: int) -> int:
+        lowest = self.segments.lowest_offset
+        for segment in self.segments.all:
+            if segment.next_offset <= lowest or not segment.size:
+                continue
+            self.segments.use(segment)
+            try:
+                if segment.timestamps()[1] >= timestamp:
+                    found = segment.first_at(timestamp, lowest, self.config.max_decompressed_bytes)
+                    if found is not None:
+                        return min(found, self.segments.visible_offset)
+            finally:
+                self.segments.done(segment)
+        return self.segments.visible_offset
+
+    # --- as it grows
+
+    def follow(self, start: int | None, timeout: float | None) -> Iterator[Record]:
+        """Records from `start` on, and new ones as they become visible; ends after `timeout` seconds without any."""
+        self.segments.refresh()
+        epoch = self.segments.current_epoch  # first: what is read in a later one belongs to no earlier
+        offset, _ = self.span(start, None)
+        return chain.from_iterable(self._follow(offset, epoch, timeout))
+
+    def _follow(self, offset: int, epoch: int, timeout: float | None) -> Iterator[kernel.RecordCursor]:
+        while True:
+            end, ended = self.segments.position()
+            for cursor in self._cursors(offset, end):
+                epoch = self._entered(cursor.leader_epoch, epoch, offset)
+                yield cursor
+                offset = cursor.following
+            if offset < end:
+                offset, epoch = end, self._entered(ended, epoch, offset)
+            if not self._wait(offset, epoch, timeout):
+                return
+
+    def _entered(self, epoch: int, before: int, offset: int) -> int:
+        """What comes next was appended in this leader epoch; what was given out below `offset` was read in the one
+        before. `OffsetOutOfRange` unless they are of one history."""
+        if epoch > before:
+            segments = self.segments
+            segments.refresh()
+            if (end := segments.epoch_end(before)) < offset:
+                raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
+        return max(epoch, before)
+
+    def _wait(self, offset: int, epoch: int, timeout: float | None) -> bool:
+        """Until there is a record at `offset`; False if time ran out or the log was closed. What was given out was read
+        in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown since."""
+        segments = self.segments
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = _POLL_S
+        segments.refresh()
+        while True:
+            if segments.successor is not None:  # the lock was given up: others write now
+                self.segments = segments = segments.successor
+                segments.refresh()
+                continue
+            if (end := segments.epoch_end(epoch)) < offset:  # truncated: what we gave out is not there any more
+                raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
+            if segments.visible_offset > offset:
+                return True
+            rest = None if deadline is None else deadline - time.monotonic()
+            if not self._is_open() or (rest is not None and rest <= 0):
+                return False
+            with segments.changed:
+                segments.waiting += 1
+                try:
+                    if segments.visible_offset <= offset:
+                        segments.changed.wait(pause if rest is None else min(pause, rest))
+                finally:
+                    segments.waiting -= 1
+            segments.refresh()
+            pause = min(pause * 2, _POLL_MOST_S)
+
+
+def _by_epoch(chunk: Chunk) -> Iterator[Chunk]:
+    """A chunk as chunks of one leader epoch each; nearly always it is one."""
+    rows = chunk.rows
+    if not len(rows) or rows[0, LEADER_EPOCH] == rows[-1, LEADER_EPOCH]:
+        yield chunk
+        return
+    for part in np.split(rows, np.flatnonzero(np.diff(rows[:, LEADER_EPOCH])) + 1):
+        yield Chunk(chunk.view, part, chunk.origin, chunk.start)
+
+
+def _may_be_empty(rows: Rows, start: int) -> Any:
+    """Which batches may hold no record from `start` on."""
+    holes = rows[:, COUNT] <= rows[:, LAST] - rows[:, BASE]
+    return (rows[:, COUNT] == 0) | (holes & (rows[:, BASE] < start))
+
+
+def _bytes_of(view: memoryview, rows: Rows) -> memoryview:
+    first, last = rows[0], rows[-1]
+    return view[int(first[POSITION]) : int(last[POSITION] + last[SIZE])]

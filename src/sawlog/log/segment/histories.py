@@ -1,0 +1,85 @@
+"""What the batches say about leader epochs: the list of epochs, rebuilt; and a truncation that was not finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ...batch.header import BASE, LAST, LEADER_EPOCH, Rows
+from ...errors import CorruptBatch, StorageError
+from ..files.epochs import Epochs
+from .segment import Segment
+
+
+def epochs_of(segments: Iterable[Segment]) -> tuple[Epochs, bool]:
+    """The list, rebuilt from the batches; and whether their epochs go up, as those of this version do.
+
+    Version 0.2 appended in epoch 0 to what it had imported in later ones. What lies below such a step cannot be told
+    apart: it all ends where the next epoch begins, if one does.
+    """
+    entries: list[tuple[int, int]] = []
+    most, ordered = -1, True
+    for segment in segments:
+        for rows in _rows_of(segment):
+            for at in np.flatnonzero(np.diff(rows[:, LEADER_EPOCH], prepend=most)).tolist():
+                epoch = int(rows[at, LEADER_EPOCH])
+                if epoch > most:
+                    entries.append((epoch, int(rows[at, BASE])))
+                    most = epoch
+                elif epoch < most:
+                    entries, ordered = [], False
+    if not entries:
+        return Epochs(((max(most, 0), 0),)), ordered
+    if ordered and entries[0][0] == 0:
+        entries[0] = (0, 0)
+    return Epochs(tuple(entries)), ordered
+
+
+def _rows_of(segment: Segment) -> Iterable[Rows]:
+    """The headers of all batches; damage is passed over, and reported when it is read."""
+    offset, loaded = segment.base_offset, segment.is_loaded
+    while offset < segment.next_offset and segment.size:
+        try:
+            for chunk in segment.chunks(offset, segment.next_offset, check=False):
+                yield chunk.rows
+                offset = int(chunk.rows[-1, LAST]) + 1
+            break
+        except CorruptBatch as damage:
+            if damage.next_offset is None or damage.next_offset <= offset:
+                break
+            offset = damage.next_offset
+    if not loaded:
+        segment.unload()
+
+
+def as_the_batches_say(epochs: Epochs, segments: Sequence[Segment]) -> Epochs:
+    """Without what contradicts them; but the last number stays used."""
+    return epochs_of(segments)[0].begun(epochs.current, segments[-1].next_offset)
+
+
+def epoch_at(segments: Sequence[Segment], offset: int) -> int | None:
+    """The epoch of the batch that holds `offset`; None if none does that can be read."""
+    for segment in reversed(segments):
+        if segment.base_offset <= offset < segment.next_offset:
+            loaded = segment.is_loaded
+            try:
+                for chunk in segment.chunks(offset, offset + 1, check=False):
+                    return int(chunk.rows[0, LEADER_EPOCH])
+            except (CorruptBatch, StorageError):
+                return None
+            finally:
+                if not loaded:
+                    segment.unload()
+    return None
+
+
+def unfinished_cut(epochs: Epochs, segments: Sequence[Segment]) -> int | None:
+    """Where a truncation was to cut the log that has been written down and not been finished: the last epoch begins
+    there, and the batch that is there is of an earlier one. None if there is no such thing. If the checkpoint says that
+    more than that is durable, it is no truncation of ours, and the batches are to be believed."""
+    last, start = epochs.entries[-1]
+    if not segments or start >= segments[-1].next_offset or not last:
+        return None  # and none is of an earlier epoch than 0
+    there = epoch_at(segments, start)
+    return start if there is not None and there < last else None

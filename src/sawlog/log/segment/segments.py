@@ -1,0 +1,396 @@
+"""The segments of one log, in order, and which of them are mapped.
+
+The list is swapped as a whole, so that readers, who take no lock, always see one that was true. A sealed segment is
+mapped when it is read and let go when more than `max_mapped` others were read since.
+
+`SegmentSet` belongs to the writing process, which knows what is there. `FollowedSet` belongs to a reader in another
+process: it looks again (`refresh`) when it runs out of records or a file is gone, and believes only whole batches up to
+the visible end that the writer publishes (see visible.py). Readers of either never go beyond `visible_offset`.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from ...batch.header import BASE, LAST, POSITION, SIZE
+from ...config import LogConfig
+from ...errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
+from ...storage import Directory, Published, open_published
+from ...storage.forking import forkable
+from ...storage.system import most_descriptors
+from ..files import checkpoint
+from ..files.checkpoint import Checkpoint
+from ..files.epochs import Epochs, load_epochs
+from ..files.names import INDEX, VISIBLE, file_name, segment_base, swap_range
+from .histories import as_the_batches_say, epochs_of, unfinished_cut
+from .index import SegmentIndex
+from .segment import Segment
+
+
+class SegmentSet:
+    """The writer's view of its segments. Never empty once it is filled; the last one is active."""
+
+    def __init__(self, directory: Directory, config: LogConfig) -> None:
+        self.directory = directory
+        self.config = config
+        #: The log start: the first offset that is not trimmed.
+        self.lowest_offset = 0
+        #: The first offset that nobody may read yet.
+        self.visible_offset = 0
+        #: The leader epochs up to the current one; and whether they are known: not those of a log of version 0.2.
+        self.epochs = Epochs()
+        self.epochs_known = True
+        self._list: tuple[tuple[Segment, ...], list[int]] = ((), [])
+        #: Counts the swaps: a reader who meets something odd looks whether the list changed under it.
+        self.version = 0
+        self._mapped: OrderedDict[Segment, None] = OrderedDict()
+        most = config.max_mapped_segments
+        #: A mapping keeps a descriptor: fewer where a process may open few files.
+        self._most_mapped = None if most is None else max(1, min(most, most_descriptors() // 4))
+        self._mapped_lock = forkable(threading.Lock())
+        self._newest: Segment | None = None
+        #: Signalled when records were added or dropped; see `Reader.follow`.
+        self.changed = forkable(threading.Condition())
+        self.waiting = 0
+        #: Who goes on when this one has ended: see `Log.release`.
+        self.successor: SegmentSet | None = None
+
+    # --- the list
+
+    @property
+    def all(self) -> tuple[Segment, ...]:
+        """Oldest first."""
+        return self._list[0]
+
+    def set(self, segments: Iterable[Segment]) -> None:
+        """Swap the whole list."""
+        made = tuple(segments)
+        self.version += 1
+        self._list = made, [segment.base_offset for segment in made]
+        with self._mapped_lock:
+            for gone in self._mapped.keys() - set(made):
+                del self._mapped[gone]
+            self._newest = None
+
+    @property
+    def active(self) -> Segment:
+        """The one that grows."""
+        return self._list[0][-1]
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset after everything that is placed, visible or not."""
+        return self._list[0][-1].tail[0]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all batches."""
+        return sum(segment.size for segment in self._list[0])
+
+    def find(self, offset: int) -> Segment:
+        """The segment that would hold `offset`; the first or last one for offsets outside."""
+        segments, bases = self._list
+        return segments[max(bisect_right(bases, offset) - 1, 0)]
+
+    def base_after(self, offset: int) -> int:
+        """The first offset of the segment behind the one that would hold `offset`; the end if there is none."""
+        bases = self._list[1]
+        at = bisect_right(bases, offset)
+        return bases[at] if at < len(bases) else self.next_offset
+
+    def check(self, offset: int, *, end_allowed: bool = False) -> None:
+        """Raise `OffsetOutOfRange` unless the log holds that offset."""
+        lowest, end = self.lowest_offset, self.visible_offset
+        if not lowest <= offset < end + end_allowed:
+            raise OffsetOutOfRange(offset, lowest, end, self.directory.path)
+
+    def epoch_end(self, epoch: int) -> int:
+        """Where a leader epoch ends: no position that was read in it is beyond that. An epoch that nobody knows of (a
+        position without one, -1) ends where the log does."""
+        if epoch < 0 or not self.epochs_known:
+            return self.visible_offset
+        return self.epochs.end_of(epoch, self.visible_offset)
+
+    def position(self) -> tuple[int, int]:
+        """The visible end, and the epoch that it was read in: an older one, if another has begun meanwhile."""
+        epoch = self.current_epoch
+        return self.visible_offset, epoch
+
+    @property
+    def current_epoch(self) -> int:
+        """The epoch that appends belong to; -1 if it is not known."""
+        return self.epochs.current if self.epochs_known else -1
+
+    def refresh(self) -> bool:
+        """Look for what other processes did; the writer knows already."""
+        return False
+
+    def wake(self) -> None:
+        """Tell those who follow that something changed."""
+        if self.waiting:
+            with self.changed:
+                self.changed.notify_all()
+
+    # --- mappings
+
+    def use(self, segment: Segment) -> None:
+        """Before reading a segment: keep it mapped, let the longest unused go."""
+        if segment is self._newest or not segment.sealed:
+            return
+        with self._mapped_lock:
+            self._newest = segment
+            self._mapped[segment] = None
+            self._mapped.move_to_end(segment)
+            most = self._most_mapped
+            while most is not None and len(self._mapped) > most:
+                old, _ = self._mapped.popitem(last=False)
+                old.unload()
+
+    def done(self, segment: Segment) -> None:
+        """After reading a segment: with `max_mapped_segments=0` nothing stays mapped."""
+        if self.config.max_mapped_segments == 0 and segment.sealed:
+            with self._mapped_lock:
+                self._mapped.pop(segment, None)
+                self._newest = None
+            segment.unload()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for segment in self._list[0]:
+            segment.unload()
+
+
+def _files(names: Iterable[str]) -> dict[int, str]:
+    """The file of every segment, by base offset. A finished rewrite counts from its first moment on, whatever is still
+    there of the segments that it replaces."""
+    found = {base: name for name in names if (base := segment_base(name)) is not None}
+    for name in names:
+        if (swap := swap_range(name)) is not None:
+            base, end = swap
+            found = {each: file for each, file in found.items() if not base <= each < end}
+            found[base] = name
+    return found
+
+
+class FollowedSet(SegmentSet):
+    """A reader's view of a log that another process may be writing, trimming and replacing."""
+
+    def __init__(self, directory: Directory, config: LogConfig, *, late: bool = False) -> None:
+        """Looks at the directory at once, or, if `late`, when it is first asked for anything."""
+        super().__init__(directory, config)
+        self._refreshing = forkable(threading.Lock())
+        #: The directory's stamp when it was last listed, and what was published then, or else the size of the active
+        #: file.
+        self._seen: tuple[object, object] = (None, None)
+        self._published: Published | None = None
+        self._published_as: object = None
+        #: The visible end and the epoch that the writer has published; None: every whole batch may be read.
+        self._told: tuple[int, int] | None = None
+        #: Whether the epochs were rebuilt from the batches, because their file is of no use.
+        self._rebuilt = False
+        if not late:
+            self.refresh()
+
+    def refresh(self) -> bool:
+        """Look at the directory again; whether anything is different."""
+        with self._refreshing:
+            if self._is_unchanged():
+                return False
+            before = self._state()
+            for _ in range(100):  # files may come and go while we look; the writer rests sooner or later
+                try:
+                    self._look()
+                    break
+                except StorageError as error:
+                    latest = error
+            else:
+                raise latest
+            return before != self._state()
+
+    def _state(self) -> object:
+        return self.lowest_offset, self.visible_offset, self._list[0], self._list[0][-1].tail if self._list[0] else None
+
+    def _is_unchanged(self) -> bool:
+        """Whether no name has changed, and the writer has published nothing new, or, where nothing is published, the
+        active file has not grown since the last look. Those who follow a log ask all the time, and listing a directory
+        of a thousand segments costs more than two calls."""
+        stamp, known = self._seen
+        if stamp is None:
+            return False
+        try:
+            told = None if self._published is None else self._published.load()
+            return stamp == self.directory.stamp() and known == (self.active.storage.size if told is None else told)
+        except StorageError:
+            return False
+
+    def _look(self) -> None:
+        stamp = self.directory.stamp()
+        # Before the files: they hold at least what was published before they are looked at.
+        identity = self.directory.identity(VISIBLE)
+        if self._published is None or identity != self._published_as:
+            self._published, self._published_as = open_published(self.directory, VISIBLE), identity
+        self._told = None if self._published is None else self._published.load()
+        self._look_through()
+        self._look_at_epochs()
+        if self._told is None and self.epochs_known:
+            self._hide_what_goes()
+        active = self._list[0][-1] if self._list[0] else None
+        if self._told is not None and self.visible_offset >= self._told[0]:
+            self._seen = stamp, self._told
+        elif self._told is None and active is not None and not active.sealed and active.storage.size == active.size:
+            self._seen = stamp, active.size
+        else:
+            self._seen = None, None
+
+    def _look_at_epochs(self) -> None:
+        """The epochs from their file, if the writer has begun one since."""
+        current = self._last_epoch()
+        if current is None:
+            self.epochs_known = False  # of version 0.2: positions are checked against the end only
+            return
+        if current == self.epochs.current and self.epochs_known and not self._rebuilt:
+            return
+        self.epochs_known = True
+        try:
+            found = load_epochs(self.directory)
+        except CorruptFile:
+            found = None
+        found = None if found is None or not self._is_named(found) else found.up_to(current)
+        if found is None and current == 0:
+            found = Epochs()  # a log that was never in another one has no list
+        self._rebuilt = found is None or found.current != current
+        if found is None or self._rebuilt:
+            found, _ = epochs_of(self._list[0])
+            found = found if found.current >= current else found.begun(current, self.next_offset)
+        self.epochs = found
+
+    def _is_named(self, found: Epochs) -> bool:
+        """Whether a list is the one that the checkpoint speaks of, or one that the writer is about to let it name: the
+        list has no checksum of its own. Without a checkpoint nobody can say."""
+        saved = self._saved()
+        if saved is None or saved.leader_epoch is None:
+            return True
+        return saved.epochs_crc in (found.crc, found.up_to(saved.leader_epoch).crc)
+
+    def _hide_what_goes(self) -> None:
+        """The next writer finishes a truncation that was interrupted; until then nobody reads what it drops."""
+        saved = self._saved()
+        if saved is not None and saved.epochs_crc == self.epochs.crc:
+            end = unfinished_cut(self.epochs, self._list[0])
+            if end is not None and saved.durable_offset <= end:
+                self.visible_offset = end
+            elif end is not None:
+                self.epochs = as_the_batches_say(self.epochs, self._list[0])
+
+    def _last_epoch(self) -> int | None:
+        """The current epoch, by what the writer has published, or its checkpoint, or the list itself."""
+        if self._told is not None:
+            return self._told[1]
+        saved = self._saved()
+        if saved is not None:
+            return saved.leader_epoch
+        try:
+            found = load_epochs(self.directory)
+        except CorruptFile:
+            return 0  # which will be rebuilt from the batches
+        return None if found is None else found.current
+
+    def _look_through(self) -> None:
+        files = _files(self.directory.names())
+        bases = sorted(files)
+        known = {segment.base_offset: segment for segment in self._list[0]}
+        following: Sequence[int | None] = [*bases[1:], None]
+        found = [
+            self._segment(base, after, known.get(base), files[base])
+            for base, after in zip(bases, following, strict=False)
+        ]
+        start = self._log_start(found)
+        if found and tuple(found) != self._list[0]:
+            self.set(found)
+        if not found and self._list[0]:
+            return  # the directory was deleted: what is open can still be read
+        end = self.next_offset if found else start
+        # What was published may be of a longer log than there is: damage, or files that are just being replaced.
+        self.visible_offset = end if self._told is None else min(self._told[0], end)
+        if found and self.visible_offset < start and (end >= start or not self.all[-1].size):
+            self.visible_offset = start  # it begins there, and nobody has been told yet
+        # After damage the log may end before the offset that it was trimmed to.
+        self.lowest_offset = min(max(self.lowest_offset, start), self.visible_offset) if found else start
+
+    def _segment(self, base: int, following: int | None, known: Segment | None, name: str) -> Segment:
+        identity = self.directory.identity(name)
+        if known is not None and (known.identity, known.name) == (identity, name):
+            if not known.sealed and (following is None or not self.directory.exists(file_name(base, INDEX))):
+                if known.next_offset != following:
+                    self._grow(known)
+                return known
+            # The size too: the number of a file that is gone may have been given to the one that replaced it.
+            if known.sealed and known.next_offset == following and known.size == self.directory.size(name):
+                return known
+        # Only a segment that its writer has sealed, index and all, is mapped: what may still be cut must be copied.
+        if following is not None and (name != file_name(base) or self.directory.exists(file_name(base, INDEX))):
+            made = Segment(self.directory, base, following, self.directory.size(name), self.config.index_interval_bytes)
+            made.name, made.path = name, f"{self.directory.path}/{name}"
+        else:
+            storage = self.directory.open_shared(name)
+            index = SegmentIndex(base, self.config.index_interval_bytes)
+            made = Segment.active(self.directory, base, storage, index, base, 0)
+            self._grow(made)
+        made.identity = identity
+        return made
+
+    def _grow(self, segment: Segment) -> None:
+        """Take in the whole batches that were appended since, up to the visible end: what lies beyond may be cut off
+        again. What is not whole is the end: it is still being written, or never was, unless the writer has noted that
+        it is durable. Then it is damage, which reading must not pass over in silence."""
+        if self._take_in(segment):
+            return
+        saved = self._saved()
+        if saved is None or saved.segment != segment.base_offset or segment.size >= saved.position:
+            return
+        if self._take_in(segment) or segment.size >= saved.position:
+            return  # it had become whole between the two looks
+        if segment.storage.size >= saved.position:
+            segment.expected_end = saved.durable_offset
+            segment.tail = saved.durable_offset, saved.position
+            segment.use_index(segment.rebuild_index(segment.storage))
+
+    def _take_in(self, segment: Segment) -> bool:
+        """Whole batches after the end that is known; whether there was nothing else."""
+        following, position = segment.tail
+        most = 2**63 - 1 if self._told is None else self._told[0]
+        if following >= most:
+            return True
+        try:
+            for chunk in segment.batches(segment.storage, position, segment.storage.size, following):
+                # A batch that reaches beyond the end is being cut through: its file is about to be replaced, not cut.
+                rows = chunk.rows if chunk.rows[-1, BASE] < most else chunk.rows[chunk.rows[:, BASE] < most]
+                if len(rows):
+                    segment.index.add_rows(rows, chunk.origin)
+                    last = rows[-1]
+                    segment.tail = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
+                if segment.tail[0] >= most or len(rows) < len(chunk.rows):
+                    break
+        except CorruptBatch:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of everything."""
+        super().close()
+        if self._published is not None:
+            self._published.close()
+
+    def _saved(self) -> Checkpoint | None:
+        try:
+            return checkpoint.load(self.directory)
+        except CorruptFile:
+            return None
+
+    def _log_start(self, found: list[Segment]) -> int:
+        saved = self._saved()
+        start = found[0].base_offset if found else self.config.initial_offset
+        return start if saved is None else max(start, saved.log_start)

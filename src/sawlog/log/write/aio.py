@@ -1,0 +1,162 @@
+"""Appending from asyncio without blocking the loop, and sharing batches and fsyncs between tasks.
+
+`AsyncAppends` collects what the tasks of one event loop want to append. While one batch is being written and synced
+in a thread, the next one fills; each task wakes up with its own offset. So a thousand tasks that append durably cost
+one fdatasync, not a thousand, and one batch header.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ...batch import kernel
+from ...batch.build import KEEP_BYTES, refuse, seal
+from ...errors import LogClosed, RecordTooLarge
+from .appender import Appender
+
+_BUFFER_BYTES = 64 << 10
+
+T = TypeVar("T")
+
+
+async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
+    """Run a blocking call in a thread. If the task is cancelled meanwhile, wait for the call to end first: it may be
+    using a file that is about to be closed."""
+    future = asyncio.get_running_loop().run_in_executor(None, call, *arguments)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if not future.done():
+            await asyncio.wait({future})
+        if not future.cancelled():
+            future.exception()  # seen; the cancellation is what counts
+        raise
+
+
+async def past_recall(call: Callable[..., T], *arguments: Any) -> T:
+    """As `in_thread`, but a cancellation that comes too late to undo the call is delivered after its result."""
+    future = asyncio.get_running_loop().run_in_executor(None, call, *arguments)
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError:
+            cancelled = True
+    task = asyncio.current_task()
+    if cancelled and task is not None:
+        if future.exception() is not None:
+            raise asyncio.CancelledError
+        task.cancel()
+    return future.result()
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of the calling task."""
+    return asyncio.get_running_loop()
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch on its way to the log, and who waits for it."""
+
+    taken: tuple[bytearray, int, int, int, int]
+    waiting: list[asyncio.Future[int]]
+
+
+class AsyncAppends:
+    """The appends of one event loop to one log. All but `_write` runs in the loop's thread."""
+
+    def __init__(self, log: Appender) -> None:
+        self._log = log
+        self.loop = asyncio.get_running_loop()
+        self.running_loop = asyncio.get_running_loop
+        self._new_future: Callable[[], asyncio.Future[int]] = self.loop.create_future
+        recipe = log.recipe
+        self._builder = kernel.BatchBuilder(
+            refuse, max_record=recipe.max_record_bytes, max_total=recipe.max_batch_bytes, capacity=_BUFFER_BYTES
+        )
+        self._spare: list[bytearray] = []
+        self._waiting: list[asyncio.Future[int]] = []
+        self._full: list[_Batch] = []
+        self._flushing = False
+        self._thread = ThreadPoolExecutor(1, "sawlog-append")
+
+    def add(self, value: Any, key: Any, headers: Any, timestamp: Any) -> asyncio.Future[int]:
+        """Take part in the next batch; the record's offset, when it is as durable as the policy says.
+
+        Whether the log can still be written to is asked when the batch is placed; its answer reaches everyone in it.
+        """
+        try:
+            self._builder.add(value, key, headers, timestamp)
+        except RecordTooLarge:
+            if not self._waiting:
+                raise
+            self._close_batch()  # it was full; alone the record may fit
+            self._builder.add(value, key, headers, timestamp)
+        future = self._new_future()
+        self._waiting.append(future)
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush)
+        return future
+
+    def _close_batch(self) -> None:
+        if self._waiting:
+            spare = self._spare.pop() if self._spare else bytearray(_BUFFER_BYTES)
+            self._full.append(_Batch(self._builder.take(spare), self._waiting))
+            self._waiting = []
+
+    def _flush(self) -> None:
+        """Hand what is collected to the thread; what comes meanwhile waits for the next turn."""
+        self._close_batch()
+        batches, self._full = self._full, []
+        if not batches:
+            self._flushing = False
+            return
+        try:
+            self._thread.submit(self._write, batches)
+        except RuntimeError:  # the log was closed
+            error = LogClosed(f"the log {self._log.directory.path} was closed before this record was written")
+            self._report([(batch, range(0), error) for batch in batches])
+
+    def _write(self, batches: list[_Batch]) -> None:
+        """In the thread: place all, sync once, report."""
+        results: list[tuple[_Batch, range, BaseException | None]] = []
+        for batch in batches:
+            try:
+                placed = self._log.place(seal(*batch.taken, self._log.recipe))
+                results.append((batch, placed, None))
+            except BaseException as error:
+                results.append((batch, range(0), error))
+        ends = [placed.stop for _, placed, error in results if error is None]
+        if ends:
+            try:
+                self._log.settle(ends[-1])
+            except BaseException as error:
+                results = [(batch, placed, earlier or error) for batch, placed, earlier in results]
+        try:
+            self.loop.call_soon_threadsafe(self._report, results)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+    def _report(self, results: list[tuple[_Batch, range, BaseException | None]]) -> None:
+        for batch, placed, error in results:
+            if len(batch.taken[0]) <= KEEP_BYTES and len(self._spare) < 4:
+                self._spare.append(batch.taken[0])
+            if error is None:
+                for future, offset in zip(batch.waiting, placed, strict=True):
+                    if not future.done():
+                        future.set_result(offset)
+            else:
+                for future in batch.waiting:
+                    if not future.done():
+                        future.set_exception(error)
+        self._flush()
+
+    def close(self) -> None:
+        """Let the thread go when it has done what it has."""
+        self._thread.shutdown(wait=True)

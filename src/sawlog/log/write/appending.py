@@ -1,0 +1,110 @@
+"""One append of several parts, as a block: nothing of it counts before the block ends, and if the block raises, what
+was placed is taken back.
+
+    with appender.appending() as first_offset:
+        ...
+
+The log's lock is held meanwhile. Blocks may be nested; the outermost one decides.
+
+An interrupt (a signal handler that raises) may come just when the block ends, so that `__exit__` never runs. The append
+is *abandoned* then, and what it had placed is taken back: when the block's object goes, which is at once if nothing
+else has it; else when somebody uses the log in this thread, and the frame that entered the block is not running any
+more (`Appender.check_open`). It must not be later than that: other appends would be acknowledged after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .appender import Appender
+
+_CONTEXTLIB = contextlib.__file__
+
+
+class Open:
+    """An append that is under way."""
+
+    __slots__ = ("around", "first", "frame")
+
+    def __init__(self, first: int, around: object, frame: FrameType | None) -> None:
+        #: The offset that the first record gets.
+        self.first = first
+        #: The append that this one is a part of.
+        self.around = around
+        self.frame = frame
+
+    def is_running(self) -> bool:
+        """Whether the block may be being executed by the calling thread."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame is not self.frame:
+            frame = frame.f_back
+        return frame is not None
+
+
+class Appending:
+    """See the module's head. Made by `Appender.appending`, used once."""
+
+    __slots__ = ("_log", "_open")
+
+    def __init__(self, log: Appender) -> None:
+        self._log = log
+        self._open: Open | None = None
+
+    def __enter__(self) -> int:
+        log = self._log
+        with log.lock:
+            log.check_open()
+            made = Open(log.segments.next_offset, log.open_append, _outside(sys._getframe(1)))
+            log.lock.acquire()
+            self._open = log.open_append = made
+        return made.first
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        log, opened = self._log, self._open
+        if opened is None:
+            return  # it was abandoned, and somebody else has ended it
+        if kind is not None:
+            log.take_back_of(opened)
+            self._open = None
+            return
+        try:
+            self._open = None
+            log.open_append = opened.around
+            try:
+                log.appended()
+            except BaseException:  # an interrupt, when all of it is there: let it count wholly
+                log.appended()
+                raise
+        finally:
+            log.lock.release()
+
+    def __del__(self) -> None:
+        opened = getattr(self, "_open", None)
+        if opened is not None and not sys.is_finalizing():
+            self._log.end_abandoned(opened)
+
+
+class Settled(Appending):
+    """As `Appending`; and when it ends the durability policy decides whether the caller waits."""
+
+    __slots__ = ()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is None:
+            self._log.settle(self._log.written_offset)
+
+
+def _outside(frame: FrameType | None) -> FrameType | None:
+    """The frame that a block belongs to: an `ExitStack` enters it for somebody else."""
+    while frame is not None and frame.f_code.co_filename == _CONTEXTLIB:
+        frame = frame.f_back
+    return frame

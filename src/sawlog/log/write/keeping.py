@@ -1,0 +1,183 @@
+"""Taking in batches at the offsets that they have already: what another log has made, moved here as it is.
+
+An append gives a batch the next offsets by patching it. Here a batch keeps what it says, base offset, leader epoch and
+all, so that not a byte of it changes; unless its epoch lies below the log's current one, which it is then raised to,
+because epochs never go back. The log's own rule stays what it is, that each batch begins where the one before
+it ended: where offsets are missing (compaction in another system drops whole batches), a batch without records stands
+for them, as our own compaction leaves one. One stands for two thousand million offsets, so a gap of 10**12 costs 28 KB;
+these all lie in one segment, which has no index entries for them. A gap of more than 2**44 is refused. Nothing is
+decoded, and nothing is copied that has no gap before it.
+
+An empty log can be told where to begin (`advance`): its only file, which is empty, is renamed. The new start is written
+down before that, so that a crash in between leaves an empty log that goes on at the same place. The first batch of an
+empty log may reach over its beginning (somebody has dropped the first records of it): then the file begins where the
+batch does, and what lies below the log's start stays out of sight.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from ...batch import kernel
+from ...batch.checksum import crc32c
+from ...batch.header import BASE, COUNT, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE, Rows
+from ...errors import InvalidRecord, OffsetMismatch
+from ..files.names import file_name
+from ..segment.index import MAX_SPAN, SegmentIndex
+from ..segment.segment import Segment
+from .appender import Appender
+from .incoming import rows_of
+
+#: The most offsets that one batch without records stands for.
+_MOST_MISSING = 2**31 - 1
+#: No log has a gap like that: some number is damaged, or a slip of the keyboard.
+_MOST_GAP = 2**44
+
+
+def place_kept(log: Appender, data: memoryview, rows: Rows) -> range:
+    """Place whole, checked batches where they say; all of them or none. The offsets from the first to the last, with
+    those that are missing before and between them."""
+    with log.lock:
+        log.check_open()
+        first = log.segments.next_offset
+        if not (int(rows[0, BASE]) < first <= int(rows[0, LAST]) and _is_empty(log)):
+            return _place(log, data, rows, first)
+        log.check_sizes(rows)
+        _rename(log, int(rows[0, BASE]))
+        try:
+            return _place(log, data, rows, first)
+        except BaseException:
+            if log.commit.failure is None and _is_empty(log):
+                _rename(log, first)  # offsets must not go back
+            raise
+
+
+def _place(log: Appender, data: memoryview, rows: Rows, first: int) -> range:
+    with log.appending() as placed_from:
+        data, rows = _without_gaps(data, rows, placed_from)
+        log.check_sizes(rows)
+        data, rows = _in_later_epochs(log, data, rows)
+        start = 0
+        while start < len(rows):
+            start = _place_run(log, data, rows, start)
+        return range(first, log.segments.next_offset)
+
+
+def _in_later_epochs(log: Appender, data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
+    """The same batches, in epochs that never go back; those that the log has not been in begin, durably."""
+    wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], log.epoch))
+    low = np.flatnonzero(rows[:, LEADER_EPOCH] != wanted)
+    if len(low):
+        data, rows = memoryview(bytearray(data)), rows.copy()
+        rows[:, LEADER_EPOCH] = wanted
+        for position, base, epoch in rows[low][:, (POSITION, BASE, LEADER_EPOCH)].tolist():
+            kernel.patch_place(data, position, base, epoch)
+    if wanted[-1] > log.epoch:
+        log.begin_epoch(log.segments.epochs.begun_by(rows))
+    return data, rows
+
+
+def advance(log: Appender, offset: int, leader_epoch: int = 0) -> int:
+    """Let the next record have this offset; how many offsets are passed over. They hold no record, ever."""
+    with log.lock:
+        log.check_open()
+        following = log.segments.next_offset
+        if offset < following:
+            raise OffsetMismatch(offset, following)
+        if offset > following:
+            if _is_empty(log):
+                with log.exclusive():
+                    log.move_start(offset)
+                    _rename(log, offset)
+            else:
+                data = _fillers(following, offset, -1, leader_epoch)
+                place_kept(log, memoryview(data), rows_of(memoryview(data)))
+    return offset - following
+
+
+def _is_empty(log: Appender) -> bool:
+    return len(log.segments.all) == 1 and not log.segments.active.size
+
+
+def _rename(log: Appender, base: int) -> None:
+    """Let the only segment, which is empty, begin here."""
+    directory, old = log.directory, log.segments.active
+    with log.exclusive():
+        # A watermark that speaks of a later file would make its absence a loss.
+        log.retreat(base, (base, base, 0), log.segments.epochs)
+        try:
+            old.remove_index()
+            directory.rename(old.name, file_name(base))
+            directory.sync()
+            index = SegmentIndex(base, log.config.index_interval_bytes)
+            storage = directory.open(file_name(base))
+            log.adopt([Segment.active(directory, base, storage, index, base, 0)])
+        except BaseException as error:
+            log.commit.fail(error)  # under which name the file lies now, only opening anew can tell
+            raise
+        old.unload()
+
+
+def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryview, Rows]:
+    """The same batches, with some that hold no record wherever offsets are missing."""
+    ends = np.concatenate(([following], rows[:-1, LAST] + 1))
+    if (rows[:, BASE] < ends).any():
+        at = int((rows[:, BASE] < ends).argmax())
+        raise InvalidRecord(
+            f"a batch begins at offset {rows[at, BASE]}, where {ends[at]} or more was expected; nothing was stored"
+        )
+    begin, end = int(rows[0, POSITION]), int(rows[-1, POSITION] + rows[-1, SIZE])
+    gaps = np.flatnonzero(rows[:, BASE] != ends).tolist()
+    if not gaps:
+        return data, rows
+    parts: list[bytearray | memoryview] = []
+    for at in gaps:
+        position = int(rows[at, POSITION])
+        like = rows[at - 1 if at else at]  # the neighbour's time and epoch: neither goes back then
+        parts += (
+            data[begin:position],
+            _fillers(int(ends[at]), int(rows[at, BASE]), int(like[MAX_TIME]), int(like[LEADER_EPOCH])),
+        )
+        begin = position
+    made = memoryview(b"".join([*parts, data[begin:end]]))  # in one go: to let it grow costs ten times as much
+    return made, rows_of(made)
+
+
+def _fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
+    """Batches without records for these offsets. Where it takes several, they have no time: an index could not say
+    where it is."""
+    if end - start > _MOST_GAP:
+        raise InvalidRecord(f"offsets {start} to {end - 1} are missing: no log has such a gap; nothing was stored")
+    made = bytearray()
+    timestamp = timestamp if end - start <= _MOST_MISSING else -1
+    for first in range(start, end, _MOST_MISSING):
+        span = min(end - first, _MOST_MISSING)
+        one = memoryview(bytearray(HEADER_BYTES))
+        kernel.write_header(one, 0, first, HEADER_BYTES, epoch, 0, span - 1, timestamp, timestamp, -1, -1, -1, 0)
+        kernel.patch_crc(one, 0, crc32c(one[21:]))
+        made += one
+    return made
+
+
+def _place_run(log: Appender, data: memoryview, rows: Rows, start: int) -> int:
+    """Write as many of the batches from `start` on as fit into one segment; the first that did not."""
+    config, segment = log.config, log.segments.active
+    offset, size = segment.tail
+    sizes = size + np.cumsum(rows[start:, SIZE])
+    fits = (sizes <= config.segment_bytes) & (
+        (rows[start:, LAST] - segment.base_offset < MAX_SPAN) | (rows[start:, COUNT] == 0)
+    )
+    # Not by age, as an append would: who made these segments has decided that, and how long they are.
+    if size and (not fits[0] or segment.index.size_bytes + 12 > config.max_index_bytes):
+        log.rotate()
+        return start
+    run = rows[start : start + max(int(fits.sum()), 1)]
+    begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
+    assert int(run[0, BASE]) == offset, f"a batch at {run[0, BASE]} in a log that ends at {offset}"
+    segment.storage.reserve(end - begin)  # whatever the policy: nobody waits for the disk here
+    log.put(segment, data[begin:end], int(run[-1, LAST]) + 1)
+    segment.index.add_rows(run, size - begin)
+    log.producers.note_rows(run, time.time_ns() // 1_000_000)
+    return start + len(run)

@@ -1,0 +1,369 @@
+"""Appending a record whose length nobody knows yet, without holding it in memory.
+
+Chunks are gathered in a buffer. A stream that ends before the buffer is full is written at once. A longer
+one is written straight into the active segment: first a hole where the batch's header will be, then block after block,
+with a running CRC and length; at the end the hole is filled. The two lengths in front of the value are varints
+padded to five bytes, so their place is fixed. The CRC of what was patched and of what was streamed are combined.
+
+Until the header is there, the hole reads as zeros: for a reader in another process, and for recovery after a crash,
+the log ends before it. Whatever goes wrong (too long, the stream raises, the disk is full, an interrupt), the segment
+is cut back to where it was. The log's lock is held meanwhile: other appends wait, reads do not.
+
+An async stream may be slow and must not hold a lock over an await: it is collected in a file of its own (`spool`),
+and copied in at the end, when its length is known. Other appends go on all the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterable, Callable, Iterable
+from typing import Any
+
+from ...batch import kernel
+from ...batch.build import refuse
+from ...batch.checksum import combine, crc32c
+from ...batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
+from ...config import MAX_SEGMENT_BYTES
+from ...errors import InvalidConfig, InvalidRecordType, LogClosed, StorageError, StreamAborted, StreamTooLong
+from ...storage import Storage
+from ...storage.interface import Buffer
+from ..files.names import TMP, file_name
+from ..segment.segment import Segment
+from .appender import Appender, check_expected
+
+_COPY_BYTES = 4 << 20
+#: Chunks are gathered until there is so much to write.
+_BLOCK_BYTES = 256 << 10
+
+
+class StreamedBatch:
+    """The bytes around a streamed value, and what is known of the value so far."""
+
+    def __init__(self, key: Any, headers: Any, timestamp: Any, *, append_time: bool) -> None:
+        # An ordinary batch with an empty value is the pattern: what precedes and follows the value is taken from it.
+        builder = kernel.BatchBuilder(refuse)
+        builder.add(b"", key, headers, timestamp)
+        self._append_time = append_time
+        self.timestamp = int(builder.base_timestamp)
+        if append_time:
+            self.timestamp = time.time_ns() // 1_000_000
+        record = bytes(memoryview(builder.buffer)[HEADER_BYTES : builder.position])
+        key_bytes = b"" if key is None else bytes(key)
+        _, at = _varint(record, 0)
+        # attributes, timestamp delta 0 and offset delta 0 are one byte each
+        _, key_at = _varint(record, at + 3)
+        value_at = key_at + len(key_bytes)
+        self._before = record[at:value_at]
+        self._after = record[value_at + 1 :]
+        self.prefix_bytes = HEADER_BYTES + 5 + len(self._before) + 5
+        self.value_bytes = 0
+        self._value_crc = 0
+
+    @property
+    def overhead_bytes(self) -> int:
+        """Everything but the value."""
+        return self.prefix_bytes + len(self._after)
+
+    def take(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Count a chunk that is being written."""
+        self._value_crc = crc32c(chunk, self._value_crc)
+        self.value_bytes += len(chunk)
+
+    @property
+    def suffix(self) -> bytes:
+        """What follows the value."""
+        return self._after
+
+    def prefix(self, base_offset: int, epoch: int) -> bytes:
+        """What precedes the value, now that everything is known."""
+        length = len(self._before) + 5 + self.value_bytes + len(self._after)
+        made = bytearray(HEADER_BYTES)
+        stamp = time.time_ns() // 1_000_000 if self._append_time else self.timestamp
+        attributes = TIMESTAMP_TYPE_BIT if self._append_time else 0
+        self.max_timestamp = stamp
+        size = self.overhead_bytes + self.value_bytes
+        kernel.write_header(
+            memoryview(made), 0, base_offset, size, epoch, attributes, 0, self.timestamp, stamp, -1, -1, -1, 1
+        )
+        made += _padded(length) + self._before + _padded(self.value_bytes)
+        head = crc32c(memoryview(made)[21:])
+        head = combine(head, self._value_crc, self.value_bytes)
+        kernel.patch_crc(memoryview(made), 0, crc32c(self._after, head))
+        return bytes(made)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
+
+
+def _padded(number: int) -> bytes:
+    """A zig-zag varint in exactly five bytes. Kafka's clients read it like any other; all were tried."""
+    shifted = number << 1
+    return bytes(((shifted >> 7 * i) & 127) | (128 if i < 4 else 0) for i in range(5))
+
+
+def _check_chunk(chunk: object) -> bytes | bytearray | memoryview:
+    if isinstance(chunk, (bytes, bytearray)):
+        return chunk
+    if isinstance(chunk, memoryview) and chunk.contiguous:
+        return chunk.cast("B")
+    raise InvalidRecordType(f"a stream yields bytes, not {type(chunk).__name__}; nothing of it was kept")
+
+
+def _check_max_bytes(max_bytes: int | None) -> None:
+    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
+        raise InvalidConfig(f"max_bytes is a number of bytes, not {max_bytes!r}")
+
+
+def _check_length(value_bytes: int, bound: int, max_bytes: int | None) -> None:
+    """Raise if a value is longer than the caller allows, or than the segment still takes."""
+    if max_bytes is not None and value_bytes > max_bytes:
+        raise StreamTooLong(f"the stream passed max_bytes={max_bytes:,}; nothing of it was kept")
+    if value_bytes > bound:
+        raise StreamTooLong(
+            f"the stream passed the {bound:,} bytes that the segment still takes; nothing of it was kept; raise "
+            "segment_bytes or segment_overflow_bytes for longer records"
+        )
+
+
+def append_stream(
+    log: Appender,
+    chunks: Iterable[bytes],
+    *,
+    key: Any = None,
+    headers: Any = (),
+    timestamp: int | None = None,
+    max_bytes: int | None = None,
+    expect_offset: int | None = None,
+) -> int:
+    """Append one record from an iterable of chunks and return its offset."""
+    blocks = Blocks(chunks, max_bytes)
+    with log.lock:
+        log.check_open()
+        check_expected(expect_offset, log.segments.next_offset)
+        log.streaming = True
+        try:
+            first = blocks.take()
+            batch = StreamedBatch(key, headers, timestamp, append_time=log.recipe.append_time)
+            segment, bound = log.room_for_stream(batch.timestamp)
+            blocks.bound = bound - batch.overhead_bytes
+            blocks.check()
+            offset, size = segment.tail
+            batch.take(first)
+            if blocks.ended:
+                whole = b"".join((batch.prefix(offset, log.epoch), first, batch.suffix))
+                log.put(segment, memoryview(whole), offset + 1)
+            else:
+                _stream(log, segment, batch, first, blocks)
+        finally:
+            log.streaming = False
+        _enter(log, segment, batch, offset, size)
+    log.settle(offset + 1)
+    return offset
+
+
+def _stream(log: Appender, segment: Segment, batch: StreamedBatch, first: Buffer, blocks: Blocks) -> None:
+    """Write a value into the active segment block by block, and its header at the end."""
+    offset, size = segment.tail
+    storage = segment.storage
+    log.cut_back(segment, size)  # if an interrupt came while an earlier append was being taken back
+    try:
+        storage.append(bytes(batch.prefix_bytes))
+        storage.append(first)
+        while block := blocks.take():
+            batch.take(block)
+            storage.reserve(len(block))
+            storage.append(block)
+        storage.append(batch.suffix)
+        storage.write_at(size, batch.prefix(offset, log.epoch))
+        segment.tail = offset + 1, storage.size
+    except BaseException:
+        if segment.tail[1] == size:
+            log.undo(segment, size)
+        raise
+    log.note_written(segment.tail[1] - size)
+
+
+class Blocks:
+    """The chunks of a stream, gathered: a chunk may be a few bytes, and a write costs more than to copy them."""
+
+    def __init__(self, chunks: Iterable[bytes], max_bytes: int | None) -> None:
+        _check_max_bytes(max_bytes)
+        try:
+            self._source = iter(chunks)
+        except TypeError as error:
+            raise InvalidRecordType(f"append_stream takes an iterable of bytes, not {type(chunks).__name__}") from error
+        self._max_bytes = max_bytes
+        #: How many bytes the segment takes at most.
+        self.bound = MAX_SEGMENT_BYTES
+        self._total = 0
+        #: A chunk that is given out as it is, after what was gathered before it.
+        self._large: Buffer | None = None
+        self.ended = False
+
+    def check(self) -> None:
+        """Raise if there is more than may be."""
+        _check_length(self._total, self.bound, self._max_bytes)
+
+    def take(self) -> Buffer:
+        """Some hundred kilobytes or more, until the stream ends; then what is left. It is valid until the next call."""
+        if self._large is not None:
+            large, self._large = self._large, None
+            return large
+        held, total = bytearray(), self._total
+        most = self.bound if self._max_bytes is None else min(self.bound, self._max_bytes)
+        ours = False
+        try:
+            for chunk in self._source:
+                ours = True
+                data = chunk if type(chunk) is bytes else _check_chunk(chunk)
+                if len(data) >= _BLOCK_BYTES:  # it need not be copied
+                    self._large = data
+                else:
+                    held += data
+                self._total = total + len(held) + (0 if self._large is None else len(data))
+                if self._total > most:
+                    self.check()
+                if self._large is not None or len(held) >= _BLOCK_BYTES:
+                    break
+                ours = False
+            else:
+                self.ended = True
+        except Exception as error:
+            if ours:
+                raise
+            raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing of it was kept") from error
+        return held if held or self._large is None else self.take()
+
+
+def _enter(log: Appender, segment: Segment, batch: StreamedBatch, offset: int, size: int) -> None:
+    """The batch is part of the segment: index it and count it."""
+    added = segment.tail[1] - size
+    segment.index.add(offset, size, added, batch.max_timestamp)
+    log.appended()
+
+
+# --- async
+
+
+class Spool:
+    """A file beside the segments that collects an async stream until it is whole."""
+
+    _number = 0
+
+    def __init__(self, log: Appender, batch: StreamedBatch, max_bytes: int | None) -> None:
+        _check_max_bytes(max_bytes)
+        self._log = log
+        self._batch = batch
+        self._max_bytes = max_bytes
+        self._bound = 0
+        self._name = ""
+        self._storage: Storage | None = None
+
+    def open(self) -> None:
+        """Make the file. Its name is recognised as worthless after a crash, and no segment can have it."""
+        log = self._log
+        with log.lock:
+            log.check_open()
+            _, bound = log.room_for_stream(self._batch.timestamp)
+            self._bound = bound - self._batch.overhead_bytes
+            _check_length(0, self._bound, self._max_bytes)
+            Spool._number += 1
+            self._name = file_name(10**19 + Spool._number) + TMP
+            log.directory.remove(self._name)
+            self._storage = log.directory.create(self._name)
+            log.spools.add(self)
+
+    def _file(self) -> Storage:
+        if self._storage is None:
+            raise LogClosed(f"the log {self._log.directory.path} was closed before the stream ended")
+        return self._storage
+
+    def write(self, chunk: object) -> None:
+        """Add a chunk."""
+        data = _check_chunk(chunk)
+        _check_length(self._batch.value_bytes + len(data), self._bound, self._max_bytes)
+        self._batch.take(data)
+        self._file().append(data)
+
+    def place(self) -> int:
+        """Copy the collected value into the log as one record; its offset."""
+        log, batch = self._log, self._batch
+        with log.lock:
+            log.check_open()
+            segment, bound = log.room_for_stream(batch.timestamp)
+            if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
+                segment = log.rotate()  # others have filled it meanwhile
+                _, bound = log.room_for_stream(batch.timestamp)
+            _check_length(batch.value_bytes, bound - batch.overhead_bytes, self._max_bytes)
+            offset, size = segment.tail
+            storage = segment.storage
+            log.cut_back(segment, size)
+            try:
+                storage.append(batch.prefix(offset, log.epoch))
+                for position in range(0, batch.value_bytes, _COPY_BYTES):
+                    storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
+                storage.append(batch.suffix)
+                segment.tail = offset + 1, storage.size
+            except BaseException:
+                if segment.tail[1] == size:
+                    log.undo(segment, size)
+                raise
+            log.note_written(segment.tail[1] - size)
+            _enter(log, segment, batch, offset, size)
+        log.settle(offset + 1)
+        return offset
+
+    def discard(self) -> None:
+        """The file has served, or is not wanted any more."""
+        with self._log.lock:
+            self._log.spools.discard(self)
+            storage, self._storage = self._storage, None
+            if storage is not None:
+                try:
+                    storage.remove()
+                except StorageError:
+                    pass  # opening the log removes it; what was asked for is done, or has failed for another reason
+
+
+async def append_stream_async(
+    log: Appender,
+    chunks: AsyncIterable[bytes],
+    run: Callable[..., Any],
+    run_to_end: Callable[..., Any],
+    *,
+    key: Any = None,
+    headers: Any = (),
+    timestamp: int | None = None,
+    max_bytes: int | None = None,
+) -> int:
+    """One record from an async iterable of chunks; its offset. `run` runs a blocking call in a thread;
+    `run_to_end` as well, and a cancellation cannot undo it."""
+    batch = StreamedBatch(key, headers, timestamp, append_time=log.recipe.append_time)
+    if not hasattr(chunks, "__aiter__"):
+        raise InvalidRecordType(f"append_stream_async takes an async iterable, not {type(chunks).__name__}")
+    spool = Spool(log, batch, max_bytes)
+    try:
+        await run(spool.open)
+        source = chunks.__aiter__()
+        while True:
+            try:
+                chunk = await source.__anext__()
+            except StopAsyncIteration:
+                break
+            except Exception as error:
+                raise StreamAborted(
+                    f"the stream raised {type(error).__name__}: {error}; nothing of it was kept"
+                ) from error
+            await run(spool.write, chunk)
+        offset: int = await run_to_end(spool.place)
+        return offset
+    finally:
+        spool.discard()
