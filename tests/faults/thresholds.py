@@ -65,8 +65,8 @@ TABLE: tuple[Threshold, ...] = (
     _one("topics.partitioner:Sticky.__init__(sticky_bytes) topics.partitioner:STICKY_BYTES", 1, 60),
     # Offsets that one segment, one batch, one table has room for.
     _one(
-        "log.segment.index:MAX_SPAN log.write.appender:MAX_SPAN log.write.keeping:MAX_SPAN log.segment.segment:MAX_SPAN "
-        "log.maintain.rewrite:MAX_SPAN",
+        "log.segment.index:MAX_SPAN log.write.appender:MAX_SPAN log.write.keeping:MAX_SPAN "
+        "log.segment.segment:MAX_SPAN log.maintain.rewrite:MAX_SPAN",
         12,
         30,
     ),
@@ -100,14 +100,14 @@ NOT_VARIED: Mapping[str, str] = {
         "log.segment.segment:_REMEMBER_SHIFT log.segment.segment:_REMEMBER_BYTES": "one is made of "
         "the other when the module is imported; a checksum that was right is remembered, and nothing is written",
         "log.segment.segment:_REMEMBER_BYTES": "see _REMEMBER_SHIFT",
-        "log.write.keeping:_MOST_GAP log.files.epochs:MAX_EPOCH config:MAX_OFFSET topics.catalog:MAX_PARTITIONS": "refused "
-        "beyond: a promise to the caller, with tests of its own",
+        "log.write.keeping:_MOST_GAP log.files.epochs:MAX_EPOCH config:MAX_OFFSET "
+        "topics.catalog:MAX_PARTITIONS": "refused beyond: a promise to the caller, with tests of its own",
         "config:MAX_SEGMENT_BYTES batch.build:MAX_BATCH_BYTES batch.arrow:_MAX_ARRAY_BYTES": "a limit of the format; "
         "segment_bytes stays below it, and is small in every workload",
         "log.write.producers:REMEMBERED": "a promise to producers, with tests of its own",
         "log.segment.index:OFFSET_ENTRY_BYTES log.segment.index:TIME_ENTRY_BYTES log.maintain.compaction:_SLOT_BYTES "
-        "batch.header:HEADER_BYTES batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES topics.partitioner:_RECORD_BYTES": "the size of a thing, "
-        "not a limit",
+        "batch.header:HEADER_BYTES batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES "
+        "topics.partitioner:_RECORD_BYTES": "the size of a thing, not a limit",
         "batch.kernel:ROW_WIDTH": "the size of a thing, not a limit",
         "batch.compression:_ZSTD_DICTIONARY_ID_BYTES batch.header:MAX_TIME config:KIB config:MIB config:GIB "
         "spark.java:LEAST_VERSION": "no size of the engine",
