@@ -93,7 +93,7 @@ _WRITING = (
         "stream not taken back",
         "a stream that fails leaves the room for its header, and what came of it, in the segment",
         ("sawlog.log.write.streams:_stream", "if segment.tail[1] == size:", "if False:"),
-        ("sawlog.log.write.streams:_stream", "log.cut_back(segment, size)  #", "pass  #"),
+        ("sawlog.log.write.streams:_stream", "appender.cut_back(segment, size)  #", "pass  #"),
         (f"{_APPEND}.put", "if storage.size != before[1]:", "if False:"),
         by="errors",
     ),
@@ -307,7 +307,7 @@ _REWRITING = (
     _mutant(
         "trim above what is durable",
         "the new log start is written down while records below it are not durable (ours, once)",
-        ("sawlog.log.maintain.trimming:trim", "log.sync_held()", "pass"),
+        ("sawlog.log.maintain.trimming:trim", "appender.sync_held()", "pass"),
     ),
     _mutant(
         "truncated segments go in any order",
@@ -524,8 +524,8 @@ _RETURNED = (
         "a writer whose flush was interrupted after its batch was placed places it again (ours, once)",
         (
             "sawlog.log.write.writer:Writer._place",
-            "self._log.place(encoded, answer=answer)",
-            "self._log.place(encoded)",
+            "self._appender.place(encoded, answer=answer)",
+            "self._appender.place(encoded)",
         ),
     ),
     _mutant(
@@ -540,8 +540,8 @@ _RETURNED = (
     _mutant(
         "aborted stream back after a power cut",
         "what an aborted stream wrote is cut off, and not durably (ours, once)",
-        ("sawlog.log.write.streams:_stream", "log.undo(segment, size)", "log.cut_back(segment, size)"),
-        ("sawlog.log.write.streams:Spool.place", "log.undo(segment, size)", "log.cut_back(segment, size)"),
+        ("sawlog.log.write.streams:_stream", "appender.undo(segment, size)", "appender.cut_back(segment, size)"),
+        ("sawlog.log.write.streams:Spool.place", "appender.undo(segment, size)", "appender.cut_back(segment, size)"),
     ),
     _mutant(
         "producers' file of a longer log believed",
@@ -558,7 +558,7 @@ _RETURNED = (
     _mutant(
         "trim that failed believed",
         "a trim whose files could not be removed starts the log where it was to start (ours, once)",
-        ("sawlog.log.maintain.trimming:_make_room", "if log.directory.exists(segment.name):", "if False:"),
+        ("sawlog.log.maintain.trimming:_make_room", "if appender.directory.exists(segment.name):", "if False:"),
         by="promised",
     ),
     _mutant(

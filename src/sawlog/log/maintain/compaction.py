@@ -83,16 +83,16 @@ def _tombstones_due(state: UpkeepState, retention_ms: int) -> int:
 
 
 def compact(
-    log: Appender, *, delete_retention_ms: int, min_lag_ms: int = 0, key_bytes: int = KEY_BYTES
+    appender: Appender, *, delete_retention_ms: int, min_lag_ms: int = 0, key_bytes: int = KEY_BYTES
 ) -> CompactionReport:
     """Remove what is superseded from the sealed segments. One at a time a log; appends and reads go on."""
     began = time.perf_counter()
     report = CompactionReport()
-    with log.upkeeping():
-        cuts, state = rewrite.begin(log)
+    with appender.upkeeping():
+        cuts, state = rewrite.begin(appender)
         if state.damaged:
             state.cleaned = []
-        while _round(log, state, report, cuts, delete_retention_ms, min_lag_ms, key_bytes):
+        while _round(appender, state, report, cuts, delete_retention_ms, min_lag_ms, key_bytes):
             pass
         report.clean_offset = state.clean_offset
         report.duration_ms = (time.perf_counter() - began) * 1000
@@ -124,7 +124,7 @@ def times_of(segments: SegmentSet, segment: Segment) -> tuple[int, int]:
 
 
 def _round(
-    log: Appender,
+    appender: Appender,
     state: UpkeepState,
     report: CompactionReport,
     cuts: int,
@@ -133,13 +133,13 @@ def _round(
     key_bytes: int,
 ) -> bool:
     """One round; whether there is more to do. `cuts` as in `swap`: the state is from then."""
-    segments = _eligible(log.segments, min_lag_ms)
+    segments = _eligible(appender.segments, min_lag_ms)
     clean = min(state.clean_offset, segments[-1].next_offset) if segments else state.clean_offset
     forget = _tombstones_due(state, retention_ms)
     dirty = [segment for segment in segments if segment.next_offset > clean]
     if not dirty and (not forget or report.segments_before):
         return False
-    keys, end, damaged = _note_keys(log, dirty, clean, key_bytes)
+    keys, end, damaged = _note_keys(appender, dirty, clean, key_bytes)
     taken = [segment for segment in segments if segment.base_offset < max(end, clean)]
     last = dirty[-1].next_offset if dirty else 0
     # What is replaced stays open as long as somebody has it, and a process may open so many files: not for us.
@@ -147,19 +147,19 @@ def _round(
     dirty.clear()
     wanted = Wanted(
         keys=keys,
-        floor=log.segments.lowest_offset,
+        floor=appender.segments.lowest_offset,
         forget_below=0 if damaged else forget,
-        remembered=log.producers.remembers,
+        remembered=appender.producers.remembers,
     )
-    state.tombstones = _rewrite_all(log, taken, wanted, report, damaged, cuts)
+    state.tombstones = _rewrite_all(appender, taken, wanted, report, damaged, cuts)
     state.damaged = bool(damaged)
     if end <= clean and last:
         return False  # nothing but damage, or a batch with more keys than the table has room for
-    with locked(log):  # a truncation either has happened, or will see what is noted here
-        if log.cuts != cuts:
+    with locked(appender):  # a truncation either has happened, or will see what is noted here
+        if appender.cuts != cuts:
             return False
         state.note_clean(end, time.time_ns() // 1_000_000)
-        store_state(log.directory, state)
+        store_state(appender.directory, state)
     return end < last
 
 
@@ -168,7 +168,7 @@ class _Malformed(CorruptBatch):
 
 
 def _note_keys(
-    log: Appender,
+    appender: Appender,
     dirty: Sequence[Segment],
     start: int,
     key_bytes: int,
@@ -185,27 +185,27 @@ def _note_keys(
             end = segment.next_offset
             continue
         try:
-            with unless_gone(log, [segment]):
-                end, full = _note_segment(log, segment, start, keys, end)
+            with unless_gone(appender, [segment]):
+                end, full = _note_segment(appender, segment, start, keys, end)
             if full:
                 return keys, end, damaged
         except Gone:
             pass
         except _Malformed as error:
-            return _note_keys(log, dirty, start, key_bytes, {**malformed, segment: error})
+            return _note_keys(appender, dirty, start, key_bytes, {**malformed, segment: error})
         except CorruptBatch as error:
             damaged[segment] = error
         end = segment.next_offset
     return keys, end, damaged
 
 
-def _note_segment(log: Appender, segment: Segment, start: int, keys: KeyMap, end: int) -> tuple[int, bool]:
+def _note_segment(appender: Appender, segment: Segment, start: int, keys: KeyMap, end: int) -> tuple[int, bool]:
     """The keys of one segment: up to which offset (`end`, if none), and whether the table is full."""
     for chunk in rewrite.chunks_of(segment, segment.next_offset):
-        log.check_upkeep()
+        appender.check_upkeep()
         # Keys below `start` are there once already. Noted again they would fill the table in each round.
         dirty_rows = chunk.rows[chunk.rows[:, LAST] >= start]
-        for body, rows, error in unpack(chunk.view, dirty_rows, log.config.max_decompressed_bytes):
+        for body, rows, error in unpack(chunk.view, dirty_rows, appender.config.max_decompressed_bytes):
             if error is not None:
                 raise error
             taken, bad = keys.note(body, memoryview(rows))
@@ -227,7 +227,7 @@ def _table(records: int, key_bytes: int) -> np.ndarray:
 
 
 def _rewrite_all(
-    log: Appender,
+    appender: Appender,
     left: list[Segment],
     wanted: Wanted,
     report: CompactionReport,
@@ -238,30 +238,30 @@ def _rewrite_all(
     report.segments_before += len(left)
     tombstones = 0
     while left:
-        made, taken = _replace_some(log, left, wanted, damaged)
+        made, taken = _replace_some(appender, left, wanted, damaged)
         run = left[:taken]
         del left[:taken]
         report.damaged += [each.path for each in run if each in damaged and each.path not in report.damaged]
         if made is not None and _is_worth_it(made):
-            if rewrite.swap(log, made, cuts):
+            if rewrite.swap(appender, made, cuts):
                 _add(report, made.counts)
                 report.segments_after += 1
-            elif log.cuts == cuts:
+            elif appender.cuts == cuts:
                 # The beginning of the run was trimmed meanwhile; what is left of it still has to be rewritten.
-                listed = log.segments.all
+                listed = appender.segments.all
                 left[:0] = [each for each in run if each in listed]
                 continue
         else:
             if made is not None:
                 report.bytes_read += made.counts.bytes_before
-                rewrite.discard(log, made)
+                rewrite.discard(appender, made)
             report.segments_after += taken
         tombstones += made.counts.tombstones_kept if made is not None else 1  # unknown is not none
     return tombstones
 
 
 def _replace_some(
-    log: Appender, segments: Sequence[Segment], wanted: Wanted, damaged: dict[Segment, CorruptBatch]
+    appender: Appender, segments: Sequence[Segment], wanted: Wanted, damaged: dict[Segment, CorruptBatch]
 ) -> tuple[Rewritten | None, int]:
     """The replacement of the first of these segments, and as many more as fit; None for one that is damaged."""
     most, limit = 1, min(len(segments), rewrite.most_segments())
@@ -272,7 +272,7 @@ def _replace_some(
     count = most
     while True:
         try:
-            return rewrite.replace_run(log, segments[:count], wanted), count
+            return rewrite.replace_run(appender, segments[:count], wanted), count
         except Gone:
             return None, 1
         except TooLarge as full:

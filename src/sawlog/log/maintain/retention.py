@@ -40,16 +40,16 @@ def milliseconds(age: timedelta | float) -> float:
     return ms
 
 
-def remove_expired(log: Appender, max_age: timedelta | float) -> int:
+def remove_expired(appender: Appender, max_age: timedelta | float) -> int:
     """Drop the leading segments whose newest record is at least `max_age` old; how many records that were."""
-    return _trim(log, _expired_end(log.segments, milliseconds(max_age))).removed_records
+    return _trim(appender, _expired_end(appender.segments, milliseconds(max_age))).removed_records
 
 
-def apply_retention(log: Appender) -> RetentionReport:
+def apply_retention(appender: Appender) -> RetentionReport:
     """Drop what the log's own settings say, by age, then by size."""
-    with log.lock:
-        log.check_open()
-        return _trim(log, _wanted_start(log.segments))
+    with appender.lock:
+        appender.check_open()
+        return _trim(appender, _wanted_start(appender.segments))
 
 
 def is_due(segments: SegmentSet) -> bool:
@@ -91,11 +91,11 @@ def _surplus_end(segments: SegmentSet, keep_bytes: int) -> int:
     return end
 
 
-def _trim(log: Appender, offset: int) -> RetentionReport:
-    with log.lock:
-        before = log.segments
+def _trim(appender: Appender, offset: int) -> RetentionReport:
+    with appender.lock:
+        before = appender.segments
         segments, size = len(before.all), before.size_bytes
         rotated = offset == before.next_offset and before.active.size > 0
-        removed = trim(log, offset) if offset > before.lowest_offset else 0
+        removed = trim(appender, offset) if offset > before.lowest_offset else 0
         gone = segments + rotated - len(before.all)
         return RetentionReport(gone, removed, size - before.size_bytes, before.lowest_offset)

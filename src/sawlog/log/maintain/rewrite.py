@@ -134,61 +134,61 @@ class Gone(Exception):
 
 
 @contextmanager
-def locked(log: Appender) -> Iterator[None]:
+def locked(appender: Appender) -> Iterator[None]:
     """The log's lock, for upkeep. Whoever closes the log may hold it, and waits until upkeep has ended: so it is not
     waited for when the log is closing."""
-    while not log.lock.acquire(timeout=_PATIENCE_S):
-        log.check_upkeep()
+    while not appender.lock.acquire(timeout=_PATIENCE_S):
+        appender.check_upkeep()
     try:
         yield
     finally:
-        log.lock.release()
+        appender.lock.release()
 
 
-def begin(log: Appender) -> tuple[int, UpkeepState]:
+def begin(appender: Appender) -> tuple[int, UpkeepState]:
     """How often the log was truncated before, and what upkeep remembers of it: both of the same moment."""
-    with locked(log):
-        return log.cuts, load_state(log.directory)
+    with locked(appender):
+        return appender.cuts, load_state(appender.directory)
 
 
 @contextmanager
-def unless_gone(log: Appender, run: Sequence[Segment]) -> Iterator[None]:
+def unless_gone(appender: Appender, run: Sequence[Segment]) -> Iterator[None]:
     """Upkeep reads segments without a lock. If they go meanwhile, what it meets is no error and no damage: `Gone`."""
     try:
         yield
     except (StorageError, CorruptBatch) as error:
-        with locked(log):  # whoever is just about to remove them has done it then
-            listed = log.segments.all
+        with locked(appender):  # whoever is just about to remove them has done it then
+            listed = appender.segments.all
         if all(segment in listed for segment in run):
             raise
         raise Gone from error
 
 
-def replace_run(log: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
+def replace_run(appender: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
     """Write the replacement of a run, to a file beside it; `swap` makes it count, `discard` gives it up.
 
     Holds no lock. A damaged batch raises `CorruptBatch`: nothing that is damaged is ever rewritten.
     """
-    with unless_gone(log, run):
-        return _replace_run(log, run, wanted)
+    with unless_gone(appender, run):
+        return _replace_run(appender, run, wanted)
 
 
-def _replace_run(log: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
+def _replace_run(appender: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
     base, ends = run[0].base_offset, [segment.next_offset for segment in run]
     end = ends[-1]
     name = run_name(base, end, TMP)
-    log.directory.remove(name)
+    appender.directory.remove(name)
     with ExitStack() as undo:
-        storage = log.directory.create(name)
-        undo.callback(log.directory.remove, name)
+        storage = appender.directory.create(name)
+        undo.callback(appender.directory.remove, name)
         undo.callback(storage.close)
-        out = _Output(storage, base, log.config.index_interval_bytes, _limit(log, run))
-        work = _Rebatch(out, base, wanted, log.config.max_decompressed_bytes)
+        out = _Output(storage, base, appender.config.index_interval_bytes, _limit(appender, run))
+        work = _Rebatch(out, base, wanted, appender.config.max_decompressed_bytes)
         fitted = 0
         try:
             for fitted, segment in enumerate(run):
                 for chunk in chunks_of(segment, ends[fitted]):
-                    log.check_upkeep()
+                    appender.check_upkeep()
                     work.take(chunk, segment)
                 out.check_room(work.open_bytes)
             work.finish(end)
@@ -202,26 +202,26 @@ def _replace_run(log: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewri
     return Rewritten(tuple(run), name, out.position, out.index, work.counts)
 
 
-def merge_run(log: Appender, run: Sequence[Segment]) -> Rewritten:
+def merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
     """As `replace_run`, byte for byte: the batches of all segments of the run in one file."""
-    with unless_gone(log, run):
-        return _merge_run(log, run)
+    with unless_gone(appender, run):
+        return _merge_run(appender, run)
 
 
-def _merge_run(log: Appender, run: Sequence[Segment]) -> Rewritten:
+def _merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
     base, ends = run[0].base_offset, [segment.next_offset for segment in run]
     end = ends[-1]
     name = run_name(base, end, TMP)
-    log.directory.remove(name)
+    appender.directory.remove(name)
     counts = Counts()
     with ExitStack() as undo:
-        storage = log.directory.create(name)
-        undo.callback(log.directory.remove, name)
+        storage = appender.directory.create(name)
+        undo.callback(appender.directory.remove, name)
         undo.callback(storage.close)
-        out = _Output(storage, base, log.config.index_interval_bytes, _limit(log, run))
+        out = _Output(storage, base, appender.config.index_interval_bytes, _limit(appender, run))
         for segment, segment_end in zip(run, ends, strict=True):
             for chunk in chunks_of(segment, segment_end):
-                log.check_upkeep()
+                appender.check_upkeep()
                 out.copy(chunk)
                 counts.records_before += int(chunk.rows[:, COUNT].sum())
         out.flush()
@@ -233,9 +233,9 @@ def _merge_run(log: Appender, run: Sequence[Segment]) -> Rewritten:
     return Rewritten(tuple(run), name, out.position, out.index, counts)
 
 
-def _limit(log: Appender, run: Sequence[Segment]) -> int:
+def _limit(appender: Appender, run: Sequence[Segment]) -> int:
     """What is joined has to fit into a segment; one that is alone may be as large as it is."""
-    return log.config.segment_bytes if len(run) > 1 else MAX_SEGMENT_BYTES
+    return appender.config.segment_bytes if len(run) > 1 else MAX_SEGMENT_BYTES
 
 
 def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
@@ -582,33 +582,33 @@ class _Rebatch:
 # --- making it count
 
 
-def swap(log: Appender, made: Rewritten, cuts: int | None = None) -> bool:
+def swap(appender: Appender, made: Rewritten, cuts: int | None = None) -> bool:
     """Let the replacement take the place of its run; False, and it is given up, if the run is not there any more.
 
     `cuts` is how often the log had been truncated when it was decided which records are superseded: if it was again
     since then, those that superseded them may be gone.
     """
     try:
-        return _swap(log, made, cuts)
+        return _swap(appender, made, cuts)
     except LogClosed:
-        discard(log, made)
+        discard(appender, made)
         raise
 
 
-def _swap(log: Appender, made: Rewritten, cuts: int | None) -> bool:
-    directory, run = log.directory, made.run
-    with locked(log), log.exclusive():
-        listed = log.segments.all
+def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
+    directory, run = appender.directory, made.run
+    with locked(appender), appender.exclusive():
+        listed = appender.segments.all
         at = listed.index(run[0]) if run[0] in listed else -1
-        cut = cuts is not None and log.cuts != cuts
+        cut = cuts is not None and appender.cuts != cuts
         if cut or at < 0 or listed[at : at + len(run)] != run or run[-1] is listed[-1]:
-            discard(log, made)  # trimmed or truncated meanwhile
+            discard(appender, made)  # trimmed or truncated meanwhile
             return False
         base, end = run[0].base_offset, run[-1].next_offset
         name = run_name(base, end, SWAP)
         renaming = False
         try:
-            log.save(clean=False)  # the watermark on disk must not speak of a position in a file that is replaced
+            appender.save(clean=False)  # the watermark on disk must not speak of a position in a file that is replaced
             for segment in run:
                 segment.repairs, segment.pinned = False, True
                 _ = segment.storage  # open, so that whoever reads it now goes on reading it
@@ -617,36 +617,36 @@ def _swap(log: Appender, made: Rewritten, cuts: int | None) -> bool:
         except BaseException:
             for segment in run:
                 segment.pinned, segment.repairs = False, True
-            discard(log, made)
+            discard(appender, made)
             if renaming:
-                _take_back(log, name)
+                _take_back(appender, name)
             raise
         try:
             directory.sync()
-            replacement = Segment(directory, base, end, made.size, log.config.index_interval_bytes)
+            replacement = Segment(directory, base, end, made.size, appender.config.index_interval_bytes)
             finish_swap(directory, name, base, [each.base_offset for each in run[1:]], made.index)
             replacement.repairs = True
-            log.segments.set([*listed[:at], replacement, *listed[at + len(run) :]])
+            appender.segments.set([*listed[:at], replacement, *listed[at + len(run) :]])
         except BaseException as error:
-            log.commit.fail(error)  # replaced or not, only opening anew can tell
+            appender.commit.fail(error)  # replaced or not, only opening anew can tell
             raise
-    log.segments.wake()
+    appender.segments.wake()
     return True
 
 
-def _take_back(log: Appender, name: str) -> None:
+def _take_back(appender: Appender, name: str) -> None:
     """A rename that failed may have happened all the same. Under its new name the file would replace segments at the
     next open, whatever has become of them by then."""
     try:
-        log.directory.remove(name)
-        log.directory.sync()
+        appender.directory.remove(name)
+        appender.directory.sync()
     except StorageError as error:
-        log.commit.fail(error)
+        appender.commit.fail(error)
 
 
-def discard(log: Appender, made: Rewritten) -> None:
+def discard(appender: Appender, made: Rewritten) -> None:
     """Give up a replacement that has not been swapped in."""
     try:
-        log.directory.remove(made.name)
+        appender.directory.remove(made.name)
     except StorageError:
         pass  # opening removes it

@@ -12,50 +12,50 @@ from ..segment.segment import Segment
 from ..write.appender import Appender
 
 
-def trim(log: Appender, offset: int) -> int:
+def trim(appender: Appender, offset: int) -> int:
     """Drop the records below `offset`; how many were dropped."""
-    with log.exclusive():
-        segments = log.segments
+    with appender.exclusive():
+        segments = appender.segments
         lowest, following = segments.lowest_offset, segments.next_offset
         if offset < lowest:
             return 0
         if offset > following:
-            raise OffsetOutOfRange(offset, lowest, following, log.directory.path)
+            raise OffsetOutOfRange(offset, lowest, following, appender.directory.path)
         if offset == following and segments.active.size:
-            log.rotate()
+            appender.rotate()
         kept = list(segments.all)
         gone: list[Segment] = []
         while len(kept) > 1 and kept[0].next_offset <= offset:
             gone.append(kept.pop(0))
-        if offset > log.commit.durable_offset:
-            log.sync_held()
+        if offset > appender.commit.durable_offset:
+            appender.sync_held()
         try:
-            log.move_start(offset)
+            appender.move_start(offset)
         except StorageFull:
             if not gone:
                 raise
-            _make_room(log, kept, gone)
-            log.move_start(offset)
+            _make_room(appender, kept, gone)
+            appender.move_start(offset)
         else:
-            _drop(log, kept, gone)
+            _drop(appender, kept, gone)
     segments.wake()
     return offset - lowest
 
 
-def _drop(log: Appender, kept: list[Segment], gone: list[Segment]) -> None:
+def _drop(appender: Appender, kept: list[Segment], gone: list[Segment]) -> None:
     """Delete segments that lie below the start."""
     if gone:
-        log.segments.set(kept)
+        appender.segments.set(kept)
         for segment in gone:
             segment.delete()
-        log.directory.sync()
+        appender.directory.sync()
 
 
-def _make_room(log: Appender, kept: list[Segment], gone: list[Segment]) -> None:
+def _make_room(appender: Appender, kept: list[Segment], gone: list[Segment]) -> None:
     """Delete segments before the new start can be written down: the names of the files alone say where the log starts,
     if this is where it ends. One by one, each durably: a power cut that takes the names in another order would leave a
     gap behind one that is still there. What cannot be deleted stays."""
-    segments = log.segments
+    segments = appender.segments
     for number, segment in enumerate(gone, 1):
         lowest, left = segments.lowest_offset, [*gone[number:], *kept]
         segments.lowest_offset = max(lowest, left[0].base_offset)
@@ -63,8 +63,8 @@ def _make_room(log: Appender, kept: list[Segment], gone: list[Segment]) -> None:
         try:
             segment.delete()
         except BaseException:
-            if log.directory.exists(segment.name):
+            if appender.directory.exists(segment.name):
                 segments.set([segment, *left])
                 segments.lowest_offset = lowest
             raise
-        log.directory.sync()
+        appender.directory.sync()

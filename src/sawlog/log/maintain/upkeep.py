@@ -107,30 +107,30 @@ class UpkeepReport:
         return f"{self.path}: {done}"
 
 
-def upkeep(log: Appender, config: UpkeepConfig) -> UpkeepReport:
+def upkeep(appender: Appender, config: UpkeepConfig) -> UpkeepReport:
     """Do what is due."""
     try:
-        return _upkeep(log, config)
+        return _upkeep(appender, config)
     except StorageError:
-        log.check_upkeep()  # the log was closed or removed meanwhile
+        appender.check_upkeep()  # the log was closed or removed meanwhile
         raise
 
 
-def _upkeep(log: Appender, config: UpkeepConfig) -> UpkeepReport:
+def _upkeep(appender: Appender, config: UpkeepConfig) -> UpkeepReport:
     began = time.perf_counter()
-    report = UpkeepReport(log.directory.path)
-    removed = retention.apply_retention(log) if config.delete else None
+    report = UpkeepReport(appender.directory.path)
+    removed = retention.apply_retention(appender) if config.delete else None
     report.retention = removed if removed is not None and removed.removed_records else None
-    if _compaction_is_due(log.segments, config):
+    if _compaction_is_due(appender.segments, config):
         report.compaction = compaction.compact(
-            log, delete_retention_ms=config.delete_retention_ms, min_lag_ms=config.min_compaction_lag_ms
+            appender, delete_retention_ms=config.delete_retention_ms, min_lag_ms=config.min_compaction_lag_ms
         )
     if config.merge_bytes:
-        report.merge = merge_segments(log, config.merge_bytes, least=_LEAST_RUN) or None
+        report.merge = merge_segments(appender, config.merge_bytes, least=_LEAST_RUN) or None
     if config.recompress_after_ms is not None:
-        report.recompression = recompress(log, "zstd", older_than_ms=config.recompress_after_ms) or None
+        report.recompression = recompress(appender, "zstd", older_than_ms=config.recompress_after_ms) or None
     if config.scrub_interval_ms is not None:
-        report.scrub = scrub(log, not_since_ms=config.scrub_interval_ms) or None
+        report.scrub = scrub(appender, not_since_ms=config.scrub_interval_ms) or None
     report.duration_ms = (time.perf_counter() - began) * 1000
     return report
 
@@ -164,32 +164,32 @@ def _compaction_is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
 # --- merging
 
 
-def merge_segments(log: Appender, below_bytes: int | None = None, *, least: int = 2) -> MergeReport:
+def merge_segments(appender: Appender, below_bytes: int | None = None, *, least: int = 2) -> MergeReport:
     """Make one of neighbouring sealed segments that are smaller than `below_bytes` (None: than a segment may be)."""
     report = MergeReport()
-    below = log.config.segment_bytes if below_bytes is None else below_bytes
-    with log.upkeeping():
-        before = len(log.segments.all)
-        while _merge_runs(log, below, least, report):
+    below = appender.config.segment_bytes if below_bytes is None else below_bytes
+    with appender.upkeeping():
+        before = len(appender.segments.all)
+        while _merge_runs(appender, below, least, report):
             pass  # what came of runs that were as long as they may be can be merged again
         if report:
-            report.segments_after = max(report.segments_before - (before - len(log.segments.all)), 1)
+            report.segments_after = max(report.segments_before - (before - len(appender.segments.all)), 1)
     return report
 
 
-def _merge_runs(log: Appender, below: int, least: int, report: MergeReport) -> bool:
+def _merge_runs(appender: Appender, below: int, least: int, report: MergeReport) -> bool:
     """One pass over the segments; whether runs were cut short, so that another one finds more."""
-    runs, again = _small_runs(log.segments, below, least), False
+    runs, again = _small_runs(appender.segments, below, least), False
     while runs:
         run = runs.pop(0)
         try:
-            made = rewrite.merge_run(log, run)
+            made = rewrite.merge_run(appender, run)
         except CorruptBatch as error:  # what is damaged stays as it is
             runs[:0] = [part for part in _around(run, error.path) if len(part) >= least]
             continue
         except (Gone, TooLarge):
             continue
-        if rewrite.swap(log, made):
+        if rewrite.swap(appender, made):
             report.segments_before += len(run)
             report.segments_after += 1
             report.bytes_copied += made.size
@@ -228,7 +228,7 @@ def _fits(segments: SegmentSet, run: Sequence[Segment], segment: Segment) -> boo
 
 
 def recompress(
-    log: Appender, compression: str = "zstd", *, level: int | None = None, older_than_ms: int = 0
+    appender: Appender, compression: str = "zstd", *, level: int | None = None, older_than_ms: int = 0
 ) -> RecompressionReport:
     """Pack sealed segments whose newest record is so old; each once. Small batches are joined, which packs better."""
     codec = codec_id(compression)
@@ -236,31 +236,33 @@ def recompress(
         raise InvalidConfig("recompress needs a codec: gzip, snappy, lz4 or zstd")
     report = RecompressionReport()
     newest = time.time_ns() // 1_000_000 - older_than_ms
-    with log.upkeeping():
-        cuts, state = rewrite.begin(log)
-        for segment in log.segments.all[:-1]:
+    with appender.upkeeping():
+        cuts, state = rewrite.begin(appender)
+        for segment in appender.segments.all[:-1]:
             if segment.next_offset <= state.recompressed_offset or not segment.size:
                 continue
-            if older_than_ms and times_of(log.segments, segment)[1] > newest:
+            if older_than_ms and times_of(appender.segments, segment)[1] > newest:
                 break
-            _recompress_one(log, segment, Wanted(codec=codec, level=level, remembered=log.producers.remembers), report)
-            with locked(log):  # a truncation either has happened, or will see what is noted here
-                if log.cuts != cuts:
+            _recompress_one(
+                appender, segment, Wanted(codec=codec, level=level, remembered=appender.producers.remembers), report
+            )
+            with locked(appender):  # a truncation either has happened, or will see what is noted here
+                if appender.cuts != cuts:
                     break
                 state.recompressed_offset = segment.next_offset
-                store_state(log.directory, state)
+                store_state(appender.directory, state)
     return report
 
 
-def _recompress_one(log: Appender, segment: Segment, wanted: Wanted, report: RecompressionReport) -> None:
+def _recompress_one(appender: Appender, segment: Segment, wanted: Wanted, report: RecompressionReport) -> None:
     try:
-        made = rewrite.replace_run(log, [segment], wanted)
+        made = rewrite.replace_run(appender, [segment], wanted)
     except (CorruptBatch, Gone, TooLarge):
         return  # damaged: it stays as it is
     before = segment.size
     if made.size > before * _WORTH:
-        rewrite.discard(log, made)
-    elif rewrite.swap(log, made):
+        rewrite.discard(appender, made)
+    elif rewrite.swap(appender, made):
         report.segments += 1
         report.bytes_before += before
         report.bytes_after += made.size
@@ -269,33 +271,33 @@ def _recompress_one(log: Appender, segment: Segment, wanted: Wanted, report: Rec
 # --- scrubbing
 
 
-def scrub(log: Appender, *, not_since_ms: int = 0) -> ScrubReport:
+def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
     """Read every sealed segment that was not read whole and found good in that time; list what is wrong."""
     report = ScrubReport()
     now = time.time_ns() // 1_000_000
-    with log.upkeeping():
-        cuts, state = rewrite.begin(log)
-        listed = log.segments.all[:-1]
+    with appender.upkeeping():
+        cuts, state = rewrite.begin(appender)
+        listed = appender.segments.all[:-1]
         known = {segment.base_offset: state.scrubbed.get(segment.base_offset, -1) for segment in listed}
         for segment in listed:
             if known[segment.base_offset] >= 0 and now - known[segment.base_offset] < not_since_ms:
                 continue
-            log.check_upkeep()
+            appender.check_upkeep()
             found = VerifyReport()
             try:
-                with unless_gone(log, [segment]):
-                    verify_segment(segment, found, log.config.max_decompressed_bytes)
+                with unless_gone(appender, [segment]):
+                    verify_segment(segment, found, appender.config.max_decompressed_bytes)
             except Gone:
                 continue
-            if segment not in log.segments.all:
+            if segment not in appender.segments.all:
                 continue  # trimmed meanwhile
             report.segments += 1
             report.size_bytes += segment.size
             report.problems.extend(found.problems)
             if found.ok:
                 known[segment.base_offset] = now
-        with locked(log):  # as in `recompress`
-            if report.segments and log.cuts == cuts:
+        with locked(appender):  # as in `recompress`
+            if report.segments and appender.cuts == cuts:
                 state.scrubbed = {base: when for base, when in known.items() if when >= 0}
-                store_state(log.directory, state)
+                store_state(appender.directory, state)
     return report

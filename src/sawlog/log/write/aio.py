@@ -70,12 +70,12 @@ class _Batch:
 class AsyncAppends:
     """The appends of one event loop to one log. All but `_write` runs in the loop's thread."""
 
-    def __init__(self, log: Appender) -> None:
-        self._log = log
+    def __init__(self, appender: Appender) -> None:
+        self._appender = appender
         self.loop = asyncio.get_running_loop()
         self.running_loop = asyncio.get_running_loop
         self._new_future: Callable[[], asyncio.Future[int]] = self.loop.create_future
-        recipe = log.recipe
+        recipe = appender.recipe
         self._builder = kernel.BatchBuilder(
             refuse, max_record=recipe.max_record_bytes, max_total=recipe.max_batch_bytes, capacity=_BUFFER_BYTES
         )
@@ -120,7 +120,7 @@ class AsyncAppends:
         try:
             self._thread.submit(self._write, batches)
         except RuntimeError:  # the log was closed
-            error = LogClosed(f"the log {self._log.directory.path} was closed before this record was written")
+            error = LogClosed(f"the log {self._appender.directory.path} was closed before this record was written")
             self._report([(batch, range(0), error) for batch in batches])
 
     def _write(self, batches: list[_Batch]) -> None:
@@ -128,14 +128,14 @@ class AsyncAppends:
         results: list[tuple[_Batch, range, BaseException | None]] = []
         for batch in batches:
             try:
-                placed = self._log.place(seal(*batch.taken, self._log.recipe))
+                placed = self._appender.place(seal(*batch.taken, self._appender.recipe))
                 results.append((batch, placed, None))
             except BaseException as error:
                 results.append((batch, range(0), error))
         ends = [placed.stop for _, placed, error in results if error is None]
         if ends:
             try:
-                self._log.settle(ends[-1])
+                self._appender.settle(ends[-1])
             except BaseException as error:
                 results = [(batch, placed, earlier or error) for batch, placed, earlier in results]
         try:

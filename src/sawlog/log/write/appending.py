@@ -48,46 +48,46 @@ class Open:
 class Appending:
     """See the module's head. Made by `Appender.appending`, used once."""
 
-    __slots__ = ("_log", "_open")
+    __slots__ = ("_appender", "_open")
 
-    def __init__(self, log: Appender) -> None:
-        self._log = log
+    def __init__(self, appender: Appender) -> None:
+        self._appender = appender
         self._open: Open | None = None
 
     def __enter__(self) -> int:
-        log = self._log
-        with log.lock:
-            log.check_open()
-            made = Open(log.segments.next_offset, log.open_append, _outside(sys._getframe(1)))
-            log.lock.acquire()
-            self._open = log.open_append = made
+        appender = self._appender
+        with appender.lock:
+            appender.check_open()
+            made = Open(appender.segments.next_offset, appender.open_append, _outside(sys._getframe(1)))
+            appender.lock.acquire()
+            self._open = appender.open_append = made
         return made.first
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        log, opened = self._log, self._open
+        appender, opened = self._appender, self._open
         if opened is None:
             return  # it was abandoned, and somebody else has ended it
         if kind is not None:
-            log.take_back_of(opened)
+            appender.take_back_of(opened)
             self._open = None
             return
         try:
             self._open = None
-            log.open_append = opened.around
+            appender.open_append = opened.around
             try:
-                log.appended()
+                appender.appended()
             except BaseException:  # an interrupt, when all of it is there: let it count wholly
-                log.appended()
+                appender.appended()
                 raise
         finally:
-            log.lock.release()
+            appender.lock.release()
 
     def __del__(self) -> None:
         opened = getattr(self, "_open", None)
         if opened is not None and not sys.is_finalizing():
-            self._log.end_abandoned(opened)
+            self._appender.end_abandoned(opened)
 
 
 class Settled(Appending):
@@ -100,7 +100,7 @@ class Settled(Appending):
     ) -> None:
         super().__exit__(kind, error, trace)
         if kind is None:
-            self._log.settle(self._log.written_offset)
+            self._appender.settle(self._appender.written_offset)
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:

@@ -47,17 +47,17 @@ def checked_rows(data: memoryview, *, max_unpacked_bytes: int | None = None) -> 
     return rows
 
 
-def place(log: Appender, data: memoryview, *, trusted: bool) -> range:
+def place(appender: Appender, data: memoryview, *, trusted: bool) -> range:
     """Place batches in a buffer of ours, giving them the next offsets; all of them or none. Waits for no disk."""
-    rows = checked_rows(data, max_unpacked_bytes=None if trusted else log.config.max_decompressed_bytes)
-    with log.lock:
-        rows, placed = _without_duplicates(log.producers, rows)
+    rows = checked_rows(data, max_unpacked_bytes=None if trusted else appender.config.max_decompressed_bytes)
+    with appender.lock:
+        rows, placed = _without_duplicates(appender.producers, rows)
         if len(rows):
-            if log.config.timestamp_type == "append":
+            if appender.config.timestamp_type == "append":
                 _stamp_batches(data, rows)
             if not _is_contiguous(rows):
                 data, rows = _compacted(data, rows)
-            placed = log.place_rows(data, rows)
+            placed = appender.place_rows(data, rows)
     return placed
 
 

@@ -36,86 +36,86 @@ _MOST_MISSING = 2**31 - 1
 _MOST_GAP = 2**44
 
 
-def place_kept(log: Appender, data: memoryview, rows: Rows) -> range:
+def place_kept(appender: Appender, data: memoryview, rows: Rows) -> range:
     """Place whole, checked batches where they say; all of them or none. The offsets from the first to the last, with
     those that are missing before and between them."""
-    with log.lock:
-        log.check_open()
-        first = log.segments.next_offset
-        if not (int(rows[0, BASE]) < first <= int(rows[0, LAST]) and _is_empty(log)):
-            return _place(log, data, rows, first)
-        log.check_sizes(rows)
-        _rename(log, int(rows[0, BASE]))
+    with appender.lock:
+        appender.check_open()
+        first = appender.segments.next_offset
+        if not (int(rows[0, BASE]) < first <= int(rows[0, LAST]) and _is_empty(appender)):
+            return _place(appender, data, rows, first)
+        appender.check_sizes(rows)
+        _rename(appender, int(rows[0, BASE]))
         try:
-            return _place(log, data, rows, first)
+            return _place(appender, data, rows, first)
         except BaseException:
-            if log.commit.failure is None and _is_empty(log):
-                _rename(log, first)  # offsets must not go back
+            if appender.commit.failure is None and _is_empty(appender):
+                _rename(appender, first)  # offsets must not go back
             raise
 
 
-def _place(log: Appender, data: memoryview, rows: Rows, first: int) -> range:
-    with log.appending() as placed_from:
+def _place(appender: Appender, data: memoryview, rows: Rows, first: int) -> range:
+    with appender.appending() as placed_from:
         data, rows = _without_gaps(data, rows, placed_from)
-        log.check_sizes(rows)
-        data, rows = _in_later_epochs(log, data, rows)
+        appender.check_sizes(rows)
+        data, rows = _in_later_epochs(appender, data, rows)
         start = 0
         while start < len(rows):
-            start = _place_run(log, data, rows, start)
-        return range(first, log.segments.next_offset)
+            start = _place_run(appender, data, rows, start)
+        return range(first, appender.segments.next_offset)
 
 
-def _in_later_epochs(log: Appender, data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
+def _in_later_epochs(appender: Appender, data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
     """The same batches, in epochs that never go back; those that the log has not been in begin, durably."""
-    wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], log.epoch))
+    wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], appender.epoch))
     low = np.flatnonzero(rows[:, LEADER_EPOCH] != wanted)
     if len(low):
         data, rows = memoryview(bytearray(data)), rows.copy()
         rows[:, LEADER_EPOCH] = wanted
         for position, base, epoch in rows[low][:, (POSITION, BASE, LEADER_EPOCH)].tolist():
             kernel.patch_place(data, position, base, epoch)
-    if wanted[-1] > log.epoch:
-        log.begin_epoch(log.segments.epochs.begun_by(rows))
+    if wanted[-1] > appender.epoch:
+        appender.begin_epoch(appender.segments.epochs.begun_by(rows))
     return data, rows
 
 
-def advance(log: Appender, offset: int, leader_epoch: int = 0) -> int:
+def advance(appender: Appender, offset: int, leader_epoch: int = 0) -> int:
     """Let the next record have this offset; how many offsets are passed over. They hold no record, ever."""
-    with log.lock:
-        log.check_open()
-        following = log.segments.next_offset
+    with appender.lock:
+        appender.check_open()
+        following = appender.segments.next_offset
         if offset < following:
             raise OffsetMismatch(offset, following)
         if offset > following:
-            if _is_empty(log):
-                with log.exclusive():
-                    log.move_start(offset)
-                    _rename(log, offset)
+            if _is_empty(appender):
+                with appender.exclusive():
+                    appender.move_start(offset)
+                    _rename(appender, offset)
             else:
                 data = _fillers(following, offset, -1, leader_epoch)
-                place_kept(log, memoryview(data), rows_of(memoryview(data)))
+                place_kept(appender, memoryview(data), rows_of(memoryview(data)))
     return offset - following
 
 
-def _is_empty(log: Appender) -> bool:
-    return len(log.segments.all) == 1 and not log.segments.active.size
+def _is_empty(appender: Appender) -> bool:
+    return len(appender.segments.all) == 1 and not appender.segments.active.size
 
 
-def _rename(log: Appender, base: int) -> None:
+def _rename(appender: Appender, base: int) -> None:
     """Let the only segment, which is empty, begin here."""
-    directory, old = log.directory, log.segments.active
-    with log.exclusive():
+    directory, old = appender.directory, appender.segments.active
+    with appender.exclusive():
         # A watermark that speaks of a later file would make its absence a loss.
-        log.retreat(base, (base, base, 0), log.segments.epochs)
+        appender.retreat(base, (base, base, 0), appender.segments.epochs)
         try:
             old.remove_index()
             directory.rename(old.name, file_name(base))
             directory.sync()
-            index = SegmentIndex(base, log.config.index_interval_bytes)
+            index = SegmentIndex(base, appender.config.index_interval_bytes)
             storage = directory.open(file_name(base))
-            log.adopt([Segment.active(directory, base, storage, index, base, 0)])
+            appender.adopt([Segment.active(directory, base, storage, index, base, 0)])
         except BaseException as error:
-            log.commit.fail(error)  # under which name the file lies now, only opening anew can tell
+            appender.commit.fail(error)  # under which name the file lies now, only opening anew can tell
             raise
         old.unload()
 
@@ -161,9 +161,9 @@ def _fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
     return made
 
 
-def _place_run(log: Appender, data: memoryview, rows: Rows, start: int) -> int:
+def _place_run(appender: Appender, data: memoryview, rows: Rows, start: int) -> int:
     """Write as many of the batches from `start` on as fit into one segment; the first that did not."""
-    config, segment = log.config, log.segments.active
+    config, segment = appender.config, appender.segments.active
     offset, size = segment.tail
     sizes = size + np.cumsum(rows[start:, SIZE])
     fits = (sizes <= config.segment_bytes) & (
@@ -171,13 +171,13 @@ def _place_run(log: Appender, data: memoryview, rows: Rows, start: int) -> int:
     )
     # Not by age, as an append would: who made these segments has decided that, and how long they are.
     if size and (not fits[0] or segment.index.size_bytes + 12 > config.max_index_bytes):
-        log.rotate()
+        appender.rotate()
         return start
     run = rows[start : start + max(int(fits.sum()), 1)]
     begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
     assert int(run[0, BASE]) == offset, f"a batch at {run[0, BASE]} in a log that ends at {offset}"
     segment.storage.reserve(end - begin)  # whatever the policy: nobody waits for the disk here
-    log.put(segment, data[begin:end], int(run[-1, LAST]) + 1)
+    appender.put(segment, data[begin:end], int(run[-1, LAST]) + 1)
     segment.index.add_rows(run, size - begin)
-    log.producers.note_rows(run, time.time_ns() // 1_000_000)
+    appender.producers.note_rows(run, time.time_ns() // 1_000_000)
     return start + len(run)

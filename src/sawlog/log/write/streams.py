@@ -134,7 +134,7 @@ def _check_length(value_bytes: int, bound: int, max_bytes: int | None) -> None:
 
 
 def append_stream(
-    log: Appender,
+    appender: Appender,
     chunks: Iterable[bytes],
     *,
     key: Any = None,
@@ -145,35 +145,35 @@ def append_stream(
 ) -> int:
     """Append one record from an iterable of chunks and return its offset."""
     blocks = Blocks(chunks, max_bytes)
-    with log.lock:
-        log.check_open()
-        check_expected(expect_offset, log.segments.next_offset)
-        log.streaming = True
+    with appender.lock:
+        appender.check_open()
+        check_expected(expect_offset, appender.segments.next_offset)
+        appender.streaming = True
         try:
             first = blocks.take()
-            batch = StreamedBatch(key, headers, timestamp, append_time=log.recipe.append_time)
-            segment, bound = log.room_for_stream(batch.timestamp)
+            batch = StreamedBatch(key, headers, timestamp, append_time=appender.recipe.append_time)
+            segment, bound = appender.room_for_stream(batch.timestamp)
             blocks.bound = bound - batch.overhead_bytes
             blocks.check()
             offset, size = segment.tail
             batch.take(first)
             if blocks.ended:
-                whole = b"".join((batch.prefix(offset, log.epoch), first, batch.suffix))
-                log.put(segment, memoryview(whole), offset + 1)
+                whole = b"".join((batch.prefix(offset, appender.epoch), first, batch.suffix))
+                appender.put(segment, memoryview(whole), offset + 1)
             else:
-                _stream(log, segment, batch, first, blocks)
+                _stream(appender, segment, batch, first, blocks)
         finally:
-            log.streaming = False
-        _enter(log, segment, batch, offset, size)
-    log.settle(offset + 1)
+            appender.streaming = False
+        _enter(appender, segment, batch, offset, size)
+    appender.settle(offset + 1)
     return offset
 
 
-def _stream(log: Appender, segment: Segment, batch: StreamedBatch, first: Buffer, blocks: Blocks) -> None:
+def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: Buffer, blocks: Blocks) -> None:
     """Write a value into the active segment block by block, and its header at the end."""
     offset, size = segment.tail
     storage = segment.storage
-    log.cut_back(segment, size)  # if an interrupt came while an earlier append was being taken back
+    appender.cut_back(segment, size)  # if an interrupt came while an earlier append was being taken back
     try:
         storage.append(bytes(batch.prefix_bytes))
         storage.append(first)
@@ -182,13 +182,13 @@ def _stream(log: Appender, segment: Segment, batch: StreamedBatch, first: Buffer
             storage.reserve(len(block))
             storage.append(block)
         storage.append(batch.suffix)
-        storage.write_at(size, batch.prefix(offset, log.epoch))
+        storage.write_at(size, batch.prefix(offset, appender.epoch))
         segment.tail = offset + 1, storage.size
     except BaseException:
         if segment.tail[1] == size:
-            log.undo(segment, size)
+            appender.undo(segment, size)
         raise
-    log.note_written(segment.tail[1] - size)
+    appender.note_written(segment.tail[1] - size)
 
 
 class Blocks:
@@ -243,11 +243,11 @@ class Blocks:
         return held if held or self._large is None else self.take()
 
 
-def _enter(log: Appender, segment: Segment, batch: StreamedBatch, offset: int, size: int) -> None:
+def _enter(appender: Appender, segment: Segment, batch: StreamedBatch, offset: int, size: int) -> None:
     """The batch is part of the segment: index it and count it."""
     added = segment.tail[1] - size
     segment.index.add(offset, size, added, batch.max_timestamp)
-    log.appended()
+    appender.appended()
 
 
 # --- async
@@ -258,9 +258,9 @@ class Spool:
 
     _number = 0
 
-    def __init__(self, log: Appender, batch: StreamedBatch, max_bytes: int | None) -> None:
+    def __init__(self, appender: Appender, batch: StreamedBatch, max_bytes: int | None) -> None:
         _check_max_bytes(max_bytes)
-        self._log = log
+        self._appender = appender
         self._batch = batch
         self._max_bytes = max_bytes
         self._bound = 0
@@ -269,21 +269,21 @@ class Spool:
 
     def open(self) -> None:
         """Make the file. Its name is recognised as worthless after a crash, and no segment can have it."""
-        log = self._log
-        with log.lock:
-            log.check_open()
-            _, bound = log.room_for_stream(self._batch.timestamp)
+        appender = self._appender
+        with appender.lock:
+            appender.check_open()
+            _, bound = appender.room_for_stream(self._batch.timestamp)
             self._bound = bound - self._batch.overhead_bytes
             _check_length(0, self._bound, self._max_bytes)
             Spool._number += 1
             self._name = file_name(10**19 + Spool._number) + TMP
-            log.directory.remove(self._name)
-            self._storage = log.directory.create(self._name)
-            log.spools.add(self)
+            appender.directory.remove(self._name)
+            self._storage = appender.directory.create(self._name)
+            appender.spools.add(self)
 
     def _file(self) -> Storage:
         if self._storage is None:
-            raise LogClosed(f"the log {self._log.directory.path} was closed before the stream ended")
+            raise LogClosed(f"the log {self._appender.directory.path} was closed before the stream ended")
         return self._storage
 
     def write(self, chunk: object) -> None:
@@ -295,36 +295,36 @@ class Spool:
 
     def place(self) -> int:
         """Copy the collected value into the log as one record; its offset."""
-        log, batch = self._log, self._batch
-        with log.lock:
-            log.check_open()
-            segment, bound = log.room_for_stream(batch.timestamp)
+        appender, batch = self._appender, self._batch
+        with appender.lock:
+            appender.check_open()
+            segment, bound = appender.room_for_stream(batch.timestamp)
             if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
-                segment = log.rotate()  # others have filled it meanwhile
-                _, bound = log.room_for_stream(batch.timestamp)
+                segment = appender.rotate()  # others have filled it meanwhile
+                _, bound = appender.room_for_stream(batch.timestamp)
             _check_length(batch.value_bytes, bound - batch.overhead_bytes, self._max_bytes)
             offset, size = segment.tail
             storage = segment.storage
-            log.cut_back(segment, size)
+            appender.cut_back(segment, size)
             try:
-                storage.append(batch.prefix(offset, log.epoch))
+                storage.append(batch.prefix(offset, appender.epoch))
                 for position in range(0, batch.value_bytes, _COPY_BYTES):
                     storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
                 storage.append(batch.suffix)
                 segment.tail = offset + 1, storage.size
             except BaseException:
                 if segment.tail[1] == size:
-                    log.undo(segment, size)
+                    appender.undo(segment, size)
                 raise
-            log.note_written(segment.tail[1] - size)
-            _enter(log, segment, batch, offset, size)
-        log.settle(offset + 1)
+            appender.note_written(segment.tail[1] - size)
+            _enter(appender, segment, batch, offset, size)
+        appender.settle(offset + 1)
         return offset
 
     def discard(self) -> None:
         """The file has served, or is not wanted any more."""
-        with self._log.lock:
-            self._log.spools.discard(self)
+        with self._appender.lock:
+            self._appender.spools.discard(self)
             storage, self._storage = self._storage, None
             if storage is not None:
                 try:
@@ -334,7 +334,7 @@ class Spool:
 
 
 async def append_stream_async(
-    log: Appender,
+    appender: Appender,
     chunks: AsyncIterable[bytes],
     run: Callable[..., Any],
     run_to_end: Callable[..., Any],
@@ -346,10 +346,10 @@ async def append_stream_async(
 ) -> int:
     """One record from an async iterable of chunks; its offset. `run` runs a blocking call in a thread;
     `run_to_end` as well, and a cancellation cannot undo it."""
-    batch = StreamedBatch(key, headers, timestamp, append_time=log.recipe.append_time)
+    batch = StreamedBatch(key, headers, timestamp, append_time=appender.recipe.append_time)
     if not hasattr(chunks, "__aiter__"):
         raise InvalidRecordType(f"append_stream_async takes an async iterable, not {type(chunks).__name__}")
-    spool = Spool(log, batch, max_bytes)
+    spool = Spool(appender, batch, max_bytes)
     try:
         await run(spool.open)
         source = chunks.__aiter__()

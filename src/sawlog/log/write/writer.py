@@ -36,15 +36,15 @@ class Writer:
     #: `append(value, key=None, headers=(), timestamp=None)`: take one record; its offset is known when it is placed.
     append: Callable[..., None]
 
-    def __init__(self, log: Appender, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
+    def __init__(self, appender: Appender, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
         if isinstance(batch_bytes, bool) or not isinstance(batch_bytes, int) or batch_bytes < 1:
             raise InvalidConfig(f"batch_bytes is a number of bytes from 1 on, not {batch_bytes!r}")
         if linger_ms is not None and (isinstance(linger_ms, bool) or not isinstance(linger_ms, (int, float))):
             raise InvalidConfig(f"linger_ms is a number of milliseconds, not {linger_ms!r}")
         if linger_ms is not None and not linger_ms > 0:
             raise InvalidConfig(f"linger_ms must be above 0, not {linger_ms}; leave it out to flush by size alone")
-        self._log = log
-        recipe = log.recipe
+        self._appender = appender
+        recipe = appender.recipe
         limit = min(batch_bytes, recipe.max_batch_bytes)
         self._lock = forkable(threading.RLock())
         self._builder = kernel.BatchBuilder(
@@ -65,7 +65,7 @@ class Writer:
         self.last: range = range(0)
         # A call into the compiled kernel is atomic under the interpreter's lock; interpreted it is not.
         self.append = self._builder.add if kernel.COMPILED else self._append_locked
-        log.writers.add(self)
+        appender.writers.add(self)
         if self._linger_s is not None:
             background.every(max(self._linger_s / 2, 0.001), self._flush_in_time)
 
@@ -94,7 +94,7 @@ class Writer:
     def _full(self) -> None:
         """The builder's batch has reached its size."""
         self._place()
-        self._log.settle(self.last.stop)
+        self._appender.settle(self.last.stop)
 
     def _place(self, *, close: bool = False) -> None:
         """Place one batch, if there is one; if that fails it stays for the next time. So it does if an interrupt comes,
@@ -108,12 +108,12 @@ class Writer:
             if self._pending is None and builder.taken is not None:
                 taken: tuple[bytearray, int, int, int, int] = builder.taken
                 if taken[2]:
-                    self._pending = seal(*taken, self._log.recipe), taken[0], Answer()
+                    self._pending = seal(*taken, self._appender.recipe), taken[0], Answer()
                 else:
                     builder.taken = None
             if self._pending is not None:
                 encoded, buffer, answer = self._pending
-                self.last = self._log.place(encoded, answer=answer)
+                self.last = self._appender.place(encoded, answer=answer)
                 builder.taken = None
                 self._pending, self._spare = None, buffer
 
@@ -128,9 +128,9 @@ class Writer:
             while self._pending is not None or self._builder.count or self._builder.taken is not None:
                 self._place()
             last = self.last
-        self._log.commit.check()
+        self._appender.commit.check()
         if last:
-            self._log.settle(last.stop)
+            self._appender.settle(last.stop)
         return last
 
     def _flush_in_time(self) -> None:
@@ -160,7 +160,7 @@ class Writer:
             finally:
                 self._closed = True
                 self._builder.take(bytearray(HEADER_BYTES), True)
-                self._log.writers.discard(self)
+                self._appender.writers.discard(self)
 
     def __enter__(self) -> Writer:
         return self
