@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -46,7 +45,7 @@ NOW = T + 500
 
 @contextmanager
 def clock_at(milliseconds: int) -> Iterator[None]:
-    with mock.patch.object(build, "time", SimpleNamespace(time_ns=lambda: milliseconds * 1_000_000)):
+    with mock.patch.object(build, "now_ms", return_value=milliseconds):
         yield
 
 

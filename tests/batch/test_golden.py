@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -230,7 +229,7 @@ def given(records: list[Record]) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def clock_at(milliseconds: int) -> Iterator[None]:
-    with mock.patch.object(build, "time", SimpleNamespace(time_ns=lambda: milliseconds * 1_000_000)):
+    with mock.patch.object(build, "now_ms", return_value=milliseconds):
         yield
 
 

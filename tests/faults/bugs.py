@@ -9,6 +9,9 @@ from __future__ import annotations
 from .mutants import Edit, Mutant
 
 _APPEND = "sawlog.log.write.appender:Appender"
+_ACTIVE = "sawlog.log.write.active:Active"
+_CHECKPOINTS = "sawlog.log.write.checkpointer:Checkpointer"
+_MARKS = "sawlog.log.write.marks:Marks"
 _RECOVERY = "sawlog.log.maintain.recovery:_Recovery"
 _SEGMENT = "sawlog.log.segment.segment:Segment"
 _INTENTS = "sawlog.topics.intents:Intents"
@@ -27,7 +30,7 @@ _WRITING = (
     _mutant(
         "ack before fsync",
         "an append under `always` returns before anything was synced (etcd 14370, NATS 7564)",
-        (f"{_APPEND}._sync_active", "self._sync(self._active)", "pass"),
+        (f"{_ACTIVE}.sync", "self._sync(self.segment)", "pass"),
     ),
     _mutant(
         "group commit wakes everybody",
@@ -43,58 +46,58 @@ _WRITING = (
     _mutant(
         "interval forgotten",
         "under an interval, the bytes that may be at risk are not counted",
-        (f"{_APPEND}.settle", "self._written_bytes - self._synced_bytes >= policy.bytes", "False"),
+        (f"{_APPEND}.settle", "self.active.unsynced_bytes >= policy.bytes", "False"),
     ),
     _mutant(
         "roll before sync",
         "a full segment is sealed and the next one begun before it was synced",
-        (f"{_APPEND}.rotate", "self._sync(old)", "pass"),
+        (f"{_ACTIVE}.rotate", "self._sync(old)", "pass"),
     ),
     _mutant(
         "retry of fsync",
         "an fsync that failed is tried again, and believed (PostgreSQL's fsyncgate, WiredTiger 4045)",
-        (f"{_APPEND}._sync", "self.commit.fail(error)\n        raise", "segment.storage.sync()"),
+        (f"{_ACTIVE}._sync", "self.marks.commit.fail(error)\n        raise", "segment.storage.sync()"),
         by="errors",
     ),
     _mutant(
         "failed fsync forgotten",
         "an fsync that failed is reported, and writing goes on (CouchDB 2077, Turso 3077)",
-        (f"{_APPEND}._sync", "self.commit.fail(error)\n", "pass\n"),
+        (f"{_ACTIVE}._sync", "self.marks.commit.fail(error)\n", "pass\n"),
         ("sawlog.log.write.commit:GroupCommit._lead", "self.fail(error)\n", "self._pass_on(-1, gate)\n"),
         by="errors",
     ),
     _mutant(
         "short write not taken back",
         "a write that failed half-way stays where it is, and the next one follows it (Prometheus 13027)",
-        (f"{_APPEND}.cut_back", "segment.storage.truncate(size)", "pass"),
+        (f"{_ACTIVE}.cut_back", "segment.storage.truncate(size)", "pass"),
         by="errors",
     ),
     _mutant(
         "close without sync",
         "closing marks the log as ended in order, and has not synced it",
-        (f"{_APPEND}.close", "self.commit.ensure(self._active.tail[0])", "pass"),
+        (f"{_APPEND}.close", "self.commit.ensure(self.active.segment.tail[0])", "pass"),
     ),
     _mutant(
         "watermark before the data",
         "the checkpoint says how far the log was written instead of how far it was synced",
         (
-            f"{_APPEND}.save",
-            "offset, segment, position = self._durable_tail",
-            "offset, segment, position = self._tail()",
+            f"{_CHECKPOINTS}.save",
+            "offset, segment, position = self._marks.durable",
+            "offset, segment, position = self._marks.written",
         ),
     ),
     _mutant(
         "taken back, but not durably",
         "an append that failed is cut off, and a power cut brings it back (ours, once)",
-        (f"{_APPEND}.undo", "self.sync_held()", "pass"),
+        (f"{_ACTIVE}.undo", "self.sync_now()", "pass"),
         by="storage",
     ),
     _mutant(
         "stream not taken back",
         "a stream that fails leaves the room for its header, and what came of it, in the segment",
         ("sawlog.log.write.streams:_stream", "if segment.tail[1] == size:", "if False:"),
-        ("sawlog.log.write.streams:_stream", "appender.cut_back(segment, size)  #", "pass  #"),
-        (f"{_APPEND}.put", "if storage.size != before[1]:", "if False:"),
+        ("sawlog.log.write.streams:_stream", "appender.active.cut_back(segment, size)  #", "pass  #"),
+        (f"{_ACTIVE}.put", "if storage.size != before[1]:", "if False:"),
         by="errors",
     ),
 )
@@ -302,12 +305,12 @@ _REWRITING = (
     _mutant(
         "trim forgets the start",
         "the new log start is kept in memory, not written down",
-        (f"{_APPEND}.move_start", "self.save(clean=False)", "pass"),
+        (f"{_APPEND}.move_start", "self.checkpoints.save(clean=False)", "pass"),
     ),
     _mutant(
         "trim above what is durable",
         "the new log start is written down while records below it are not durable (ours, once)",
-        ("sawlog.log.maintain.trimming:trim", "appender.sync_held()", "pass"),
+        ("sawlog.log.maintain.trimming:trim", "appender.active.sync_now()", "pass"),
     ),
     _mutant(
         "truncated segments go in any order",
@@ -317,7 +320,7 @@ _REWRITING = (
     _mutant(
         "truncation keeps the watermark",
         "the log is cut, and the checkpoint still says that more was durable",
-        (f"{_APPEND}.retreat", "self._durable_tail = min(tail, before)", "pass"),
+        (f"{_MARKS}.lower", "self.durable = min(tail, before)", "pass"),
         (f"{_APPEND}.retreat", "elif tail < before:", "elif False:"),
     ),
     _mutant(
@@ -403,7 +406,7 @@ _SHOWING = (
     _mutant(
         "publish before sync",
         "under `always` a record can be read when it is written, before it is durable (ours, once)",
-        (f"{_APPEND}.__init__", 'self._shows_written = config.durability != "always"', "self._shows_written = True"),
+        (f"{_ACTIVE}.__init__", 'shows_written=config.durability != "always"', "shows_written=True"),
         by="readers",
     ),
     _mutant(
@@ -419,17 +422,17 @@ _SHOWING = (
             f"{_APPEND}._place_run",
             "segment.index.add_rows(run, size - begin)",
             "segment.index.add_rows(run, size - begin)\n"
-            "    held, self.open_append = self.open_append, None\n"
+            "    held, self._open_append = self._open_append, None\n"
             "    self.appended()\n"
-            "    self.open_append = held",
+            "    self._open_append = held",
         ),
         by="readers",
     ),
     _mutant(
         "epoch not durable before its first append",
         "a new leader epoch is kept in memory until a checkpoint happens to be written",
-        (f"{_APPEND}._note", "store_epochs(self.directory, epochs)", "pass"),
-        (f"{_APPEND}._note", "self.save(clean=False)", "pass"),
+        (f"{_CHECKPOINTS}.note", "store_epochs(self._directory, epochs)", "pass"),
+        (f"{_CHECKPOINTS}.note", "self.save(clean=False)", "pass"),
         by="readers",
     ),
     _mutant(
@@ -489,7 +492,7 @@ _SHOWING = (
         "visible end not lowered before a truncation",
         "readers go on to be told the old end while the records before it are being cut off",
         ("sawlog.log.write.commit:GroupCommit.retreat", "self._move(offset)", "self.durable_offset = offset"),
-        (f"{_APPEND}._hide", "if self.segments.visible_offset > offset:", "if False:"),
+        (f"{_MARKS}.cut", "if self.visible.offset > tail[0]:", "if False:"),
         by="readers",
     ),
     _mutant(
@@ -540,8 +543,16 @@ _RETURNED = (
     _mutant(
         "aborted stream back after a power cut",
         "what an aborted stream wrote is cut off, and not durably (ours, once)",
-        ("sawlog.log.write.streams:_stream", "appender.undo(segment, size)", "appender.cut_back(segment, size)"),
-        ("sawlog.log.write.streams:Spool.place", "appender.undo(segment, size)", "appender.cut_back(segment, size)"),
+        (
+            "sawlog.log.write.streams:_stream",
+            "appender.active.undo(segment, size)",
+            "appender.active.cut_back(segment, size)",
+        ),
+        (
+            "sawlog.log.write.streams:Spool.place",
+            "appender.active.undo(segment, size)",
+            "appender.active.cut_back(segment, size)",
+        ),
     ),
     _mutant(
         "producers' file of a longer log believed",
@@ -552,7 +563,7 @@ _RETURNED = (
     _mutant(
         "producers saved within an append",
         "what an append has placed and may take back is remembered of its producer (ours, once)",
-        (f"{_APPEND}.save_producers", "if self.open_append is None:", "if True:"),
+        (f"{_APPEND}.save_producers", "if self._open_append is None:", "if True:"),
         by="promised",
     ),
     _mutant(
@@ -566,8 +577,8 @@ _RETURNED = (
         "an interrupt while an append is taken back lets what is left of it count (ours, once)",
         (
             f"{_APPEND}.take_back_of",
-            "block.frame, self.open_append = None, block",
-            "self.open_append = block.around\n        self.lock.release()",
+            "block.frame, self._open_append = None, block",
+            "self._open_append = block.around\n        self.lock.release()",
         ),
         by="promised",
     ),
@@ -675,7 +686,7 @@ _RETURNED = (
     _mutant(
         "upkeep keeps the lock",
         "whoever wants to write waits until upkeep has done all that is due (ours, once)",
-        (f"{_APPEND}.check_upkeep", "if self.lent and is_wanted(self.directory):", "if False:"),
+        ("sawlog.log.write.upkeeping:UpkeepTurns.check", "if self._lent and is_wanted(self._directory):", "if False:"),
         by="promised",
     ),
     _mutant(
@@ -704,7 +715,7 @@ _RETURNED = (
     _mutant(
         "interrupted rotation not durably undone",
         "the file of a segment that was not begun is removed, and a power cut brings it back (ours, once)",
-        (f"{_APPEND}._switch", "self.directory.sync()  # else", "pass  # else"),
+        (f"{_ACTIVE}._switch", "self._directory.sync()  # else", "pass  # else"),
         by="promised",
     ),
     _mutant(

@@ -59,10 +59,12 @@ class Within:
         if not frame.f_code.co_filename.startswith(_SOURCES):
             return None
         frame.f_trace_opcodes = True
-        if event == "return":
+        if event == "call":
+            self._before[frame] = "RESUME"
+        if event in ("return", "exception"):  # after a call that raises no handler runs
             self._before.pop(frame, None)
         if event == "opcode" and self._left:
-            before = self._before.get(frame, "RESUME")
+            before = self._before.get(frame, "")
             self._before[frame] = _operations(frame.f_code).get(frame.f_lasti, "")
             if before.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
                 self._reach()
@@ -85,6 +87,8 @@ class Within:
         before, watch, collecting = sys.gettrace(), None if disk is None else disk.watch, gc.isenabled()
 
         def quiet(step: Step) -> None:
+            if sys.gettrace() is None:
+                self._before.clear()  # tracing had ended: what has happened since is not known
             sys.settrace(None)
             try:
                 if watch is not None:
@@ -92,7 +96,15 @@ class Within:
             finally:
                 sys.settrace(self._trace if self._left else None)
 
+        hook = sys.unraisablehook
+
+        def unraisable(lost: Any) -> None:
+            """An interrupt that comes while an object is let go is lost: Python says so, and goes on."""
+            if not issubclass(lost.exc_type, Stop):
+                hook(lost)
+
         gc.disable()
+        sys.unraisablehook = unraisable
         if disk is not None:
             disk.watch = quiet
         sys.settrace(self._trace)
@@ -100,6 +112,7 @@ class Within:
             yield
         finally:
             sys.settrace(before)
+            sys.unraisablehook = hook
             if disk is not None:
                 disk.watch = watch
             if collecting:
@@ -127,8 +140,8 @@ def is_free(log: Log, *, also_to_write: bool = False) -> bool:
     if appender is None or appender.closed:
         return False
     held: Any = (
-        appender._sync_lock._is_owned(),  # type: ignore[attr-defined]
-        appender._saving.locked(),
+        appender.active.lock._is_owned(),  # type: ignore[attr-defined]
+        appender.checkpoints.lock.locked(),
         appender.commit._mutex.locked(),
         appender.commit._leader is not None,
         appender.segments._mapped_lock.locked(),

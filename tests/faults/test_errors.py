@@ -88,15 +88,15 @@ def test_troubles_are_every_call_with_every_errno_once_and_for_ever() -> None:
 def test_a_log_that_syncs_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """fsync that is tried again until it succeeds: the disk says that all is well, and nothing is."""
     from sawlog.log.segment.segment import Segment
-    from sawlog.log.write.appender import Appender
+    from sawlog.log.write.active import Active
 
-    def stubborn(self: Appender, segment: Segment) -> None:
+    def stubborn(self: Active, segment: Segment) -> None:
         try:
             segment.storage.sync()
         except OSError:
             segment.storage.sync()
 
-    monkeypatch.setattr(Appender, "_sync", stubborn)
+    monkeypatch.setattr(Active, "_sync", stubborn)
     syncs = [each for each in troubles("append", calls_of(TARGETS["append"])) if each.call.operation == "sync"]
     _, found = failures(syncs[:6], disturb)
     assert found

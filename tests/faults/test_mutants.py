@@ -38,8 +38,8 @@ def test_a_planted_bug_is_in_the_running_code() -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        Edit("sawlog.log.write.appender:Appender._sync", "what is not there", "pass"),
-        Edit("sawlog.log.write.appender:Appender._sync", "s", "t"),
+        Edit("sawlog.log.write.active:Active._sync", "what is not there", "pass"),
+        Edit("sawlog.log.write.active:Active._sync", "s", "t"),
         Edit("sawlog.log.write.appender:Appender.gone", "pass", "return"),
     ],
     ids=["fragment gone", "fragment not unique", "function gone"],

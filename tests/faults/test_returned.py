@@ -16,6 +16,7 @@ from sawlog.batch.build import encode
 from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS, PRODUCERS
 from sawlog.log.maintain import rewrite
 from sawlog.log.write import appender as append
+from sawlog.log.write.active import Active
 from sawlog.log.write.appender import Appender
 from sawlog.storage import FileDirectory
 from sawlog.testing import Fault, FaultyStorage
@@ -91,13 +92,13 @@ def test_what_is_acknowledged_after_an_interrupted_rotation_survives_a_power_cut
     disk = FaultyStorage(seed=1)
     log = Log.open(disk.plain, LogConfig(checkpoint_interval_ms=3_600_000))
     log.append(b"before")
-    create = Appender._create
+    create = Active._create
 
-    def interrupted(self: Appender, offset: int) -> Any:
+    def interrupted(self: Active, offset: int) -> Any:
         create(self, offset)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Appender, "_create", interrupted)
+    monkeypatch.setattr(Active, "_create", interrupted)
     with pytest.raises(KeyboardInterrupt):
         log.seal()
     monkeypatch.undo()

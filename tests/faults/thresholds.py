@@ -65,7 +65,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("topics.partitioner:Sticky.__init__(sticky_bytes) topics.partitioner:STICKY_BYTES", 1, 60),
     # Offsets that one segment, one batch, one table has room for.
     _one(
-        "log.segment.index:MAX_SPAN log.write.appender:MAX_SPAN log.write.keeping:MAX_SPAN "
+        "log.segment.index:MAX_SPAN log.write.appender:MAX_SPAN log.write.active:MAX_SPAN log.write.keeping:MAX_SPAN "
         "log.segment.segment:MAX_SPAN log.maintain.rewrite:MAX_SPAN",
         12,
         30,

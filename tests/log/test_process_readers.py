@@ -84,7 +84,7 @@ def abandoned(directory: Path, config: LogConfig) -> Log:
         log.append(content.make(f"{offset}.0", 500))
         if offset == 1500:
             log.sync()
-            log._appender.save(clean=False)  # type: ignore[union-attr]
+            log._appender.checkpoints.save(clean=False)  # type: ignore[union-attr]
     log._appender.held.release()  # type: ignore[union-attr]  # what the kernel does for a dead process
     return log
 

@@ -75,7 +75,7 @@ def test_a_power_cut_while_recovery_moves_the_end_of_a_segment_is_no_damage(monk
     disk = FaultyStorage(1)
     log = Log.open(disk.plain, CONFIG)
     log.append(b"one")
-    log._writable().save(clean=False)
+    log._writable().checkpoints.save(clean=False)
     log.append(b"two")
     found, caught = disk.crash("lose"), []
 

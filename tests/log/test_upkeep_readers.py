@@ -336,7 +336,7 @@ def test_closing_does_not_wait_for_upkeep_to_finish(place: Place, monkeypatch: p
         work = pool.submit(log.compact)
         assert began.wait(30)
         closed = pool.submit(log.close)
-        assert eventually(lambda: appender.closing)
+        assert eventually(lambda: appender.upkeep._closing)
         closing.set()
         closed.result(timeout=30)
         assert type(work.exception(timeout=30)).__name__ == "LogClosed"

@@ -9,11 +9,11 @@ Bad input raises `InvalidRecord` and its kin before anything is encoded or writt
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..clock import now_ms
 from ..errors import InvalidRecord, InvalidRecordType, LogClosed, RecordTooLarge, SawlogError
 from . import kernel
 from .checksum import crc32c
@@ -160,7 +160,7 @@ class Encoder:
         """Batches of about `batch_bytes` with the rows of an Arrow table, in order. Each is valid until the next."""
         from .arrow import record_columns
 
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         return self._table(record_columns(table, now, self._recipe.max_record_bytes), batch_bytes, now)
 
     def _table(self, chunks: Iterator[RecordColumns], batch_bytes: int, now: int) -> Iterator[Encoded]:
@@ -197,7 +197,7 @@ class Encoder:
 def finish(builder: kernel.BatchBuilder, recipe: Recipe, producer: Producer = NOBODY) -> Encoded:
     """Close a builder's batch: compress, write the header, compute the CRC."""
     if recipe.codec == 0:
-        attributes, newest = (TIMESTAMP_TYPE_BIT, time.time_ns() // 1_000_000) if recipe.append_time else (0, -1)
+        attributes, newest = (TIMESTAMP_TYPE_BIT, now_ms()) if recipe.append_time else (0, -1)
         made: Encoded = builder.finish(attributes, newest, producer.id, producer.epoch, producer.sequence, crc32c)
         return made
     return seal(
@@ -235,7 +235,7 @@ def seal(
     attributes = codec
     if recipe.append_time:
         attributes |= TIMESTAMP_TYPE_BIT
-        max_timestamp = time.time_ns() // 1_000_000
+        max_timestamp = now_ms()
     data = memoryview(buffer)[:end]
     kernel.write_header(
         data,

@@ -22,6 +22,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__, kernel_info
+from ..clock import now_ms
 from ..errors import OffsetOutOfRange, SawlogError
 from ..log.log import Log
 from ..storage.system import sync_data
@@ -279,7 +280,7 @@ def _store(data: Path) -> Iterator[Finding]:
         yield Finding("store", BAD, str(error), "`sawlog verify` and `sawlog repair` look closer")
         return
     yield Finding("store", OK, f"{len(names)} topics, {partitions} partitions")
-    ahead = newest - time.time_ns() // 1_000_000
+    ahead = newest - now_ms()
     if ahead > _FUTURE_MS:
         detail = f"the newest record is {shown_duration(ahead)} ahead of this machine"
         yield Finding("clock", WARNING, detail, "set the clock: retention by age and reading by time depend on it")

@@ -8,6 +8,7 @@ belong to a log that is being written.
 
 from __future__ import annotations
 
+import dataclasses
 import mmap
 import struct
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from ..errors import CorruptFile
 from ..log.files.checkpoint import Checkpoint
 from ..log.files.epochs import Epochs
 from ..log.files.names import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, TIME_INDEX, VISIBLE
-from ..log.write.producers import ProducerState
+from ..log.write.producers import ProducerBatch, ProducerState
 from ..storage import FileDirectory
 from ..topics import documents
 from . import CORRUPT
@@ -381,18 +382,14 @@ def _inspect_lock(file: Path, printer: Printer) -> bool:
     return True
 
 
-_PRODUCER_FIELDS = ("producer", "epoch", "first_sequence", "last_sequence", "first_offset", "last_offset", "timestamp")
-
-
 def _inspect_producers(file: Path, printer: Printer) -> bool:
-    content = file.read_bytes()
     try:
-        ProducerState.decode(content, 0)
+        state, _, _ = ProducerState.decode(file.read_bytes(), 0)
     except CorruptFile as error:
         note(f"{file}: {error}; opening the log for writing makes it anew from the batches")
         return False
-    lines = content.decode().splitlines()[1:-1]
-    rows = [dict(zip(_PRODUCER_FIELDS, map(int, line.split()), strict=True)) for line in lines]
-    columns = [Column(name, shown=shown_time if name == "timestamp" else None) for name in _PRODUCER_FIELDS]
+    names = [field.name for field in dataclasses.fields(ProducerBatch)]
+    rows = [dataclasses.asdict(batch) for batch in state]
+    columns = [Column(name, shown=shown_time if name == "timestamp" else None) for name in names]
     printer.rows(rows, columns, empty=f"{file}: no idempotent producers")
     return True

@@ -24,11 +24,11 @@ separates by trying: exactly one reading has a time on each side.
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from ..clock import now_ms
 from .units import duration_ms, time_ms
 
 _NUMBER = re.compile(r"[+-]?\d+")
@@ -83,9 +83,9 @@ class Offsets(Protocol):
 # --- reading the language
 
 
-def parse(text: str, now_ms: int | None = None) -> Span:
+def parse(text: str, at_ms: int | None = None) -> Span:
     """The span that `text` means; `ValueError` if it means none."""
-    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now = now_ms() if at_ms is None else at_ms
     text = text.strip()
     alone = _bound(text, now)
     if alone is not None:
@@ -96,9 +96,9 @@ def parse(text: str, now_ms: int | None = None) -> Span:
     return readings[0]
 
 
-def parse_bound(text: str, now_ms: int | None = None) -> Bound:
+def parse_bound(text: str, at_ms: int | None = None) -> Bound:
     """One place instead of a span, as `groups seek --to` takes it."""
-    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now = now_ms() if at_ms is None else at_ms
     found = _bound(text.strip(), now)
     if found is None:
         raise ValueError(f"{text!r} is not one place in a log; write start, end, 500, -100, +10, @2026-11-01 or @-1h")

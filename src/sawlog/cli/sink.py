@@ -17,7 +17,7 @@ from ..batch import kernel
 from ..batch.build import finish, refuse
 from ..errors import InvalidRecord, SawlogError
 from ..log.write import background
-from ..log.write.appender import recipe_of
+from ..log.write.encoders import recipe_of
 from ..log.write.writer import BATCH_BYTES
 from ..topics.partitioner import Sticky, partition_for
 from ..topics.topic import Topic

@@ -179,9 +179,8 @@ class Log:
             segments.set(found.segments)
             segments.lowest_offset = found.lowest_offset
             segments.epochs = found.epochs
-            appender = Appender(directory, config, segments, found.producers, held)
-            undo.callback(appender.visible.close)
-            appender.lent = note == UPKEEP_NOTE
+            appender = Appender(directory, config, segments, found.producers, held, lent=note == UPKEEP_NOTE)
+            undo.callback(appender.marks.visible.close)
             appender.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
             undo.pop_all()
         return appender, found.report
@@ -251,7 +250,7 @@ class Log:
     def remove(self) -> None:
         """Close the log and delete it: all its files, and the directory if nothing else is in it."""
         appender = self._writable()
-        appender.end_upkeep()
+        appender.upkeep.end()
         with appender.lock:
             appender.check_open()
             for writer in list(appender.writers):
@@ -344,7 +343,7 @@ class Log:
     def end_upkeep(self) -> None:
         """Have upkeep that is going on in another thread end where it is (it raises `LogClosed` there)."""
         if self._appender is not None:
-            self._appender.closing = True
+            self._appender.upkeep.cancel()
 
     def fail(self, error: BaseException) -> None:
         """End writing because of something that happened outside: appends raise `LogFailed`, reads go on."""
@@ -530,12 +529,12 @@ class Log:
     ) -> int:
         """Append one record; its offset. With `expect_offset`: at that offset, or `OffsetMismatch` and nothing."""
         appender = self._appender or self._writable()
-        encoder = appender.encoder()
+        encoder = appender.encoders.take()
         try:
             batch = encoder.one(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
             offset = appender.place(batch, expect_offset).start
         finally:
-            appender.keep(encoder)
+            appender.encoders.give_back(encoder)
         appender.settle(offset + 1)
         return offset
 
@@ -548,11 +547,11 @@ class Log:
         `producer` the batch is idempotent: sent again, it is recognised and the same offsets come back.
         """
         appender = self._appender or self._writable()
-        encoder = appender.encoder()
+        encoder = appender.encoders.take()
         try:
             placed = appender.place(encoder.many(records, producer), expect_offset, producer)
         finally:
-            appender.keep(encoder)
+            appender.encoders.give_back(encoder)
         appender.settle(placed.stop)
         return placed
 
@@ -563,7 +562,7 @@ class Log:
         first ones.
         """
         appender = self._appender or self._writable()
-        encoder = appender.encoder()
+        encoder = appender.encoders.take()
         try:
             batches = encoder.table(table, min(BATCH_BYTES, self._config.segment_bytes // 2 + 1))
             group, more = _group(batches)
@@ -572,7 +571,7 @@ class Log:
             else:
                 placed = self._place_groups(appender, group, batches, expect_offset)
         finally:
-            appender.keep(encoder)
+            appender.encoders.give_back(encoder)
         appender.settle(placed.stop)
         return placed
 
@@ -642,11 +641,11 @@ class Log:
     def claim(self, size_bytes: int) -> None:
         """Make sure that there is room on the disk for so many bytes of batches, or raise `StorageFull`; the room is
         held until they are appended or `unclaim` is called, as far as the file system can hold it."""
-        self._writable().claim(size_bytes)
+        self._writable().active.claim(size_bytes)
 
     def unclaim(self) -> None:
         """Give back what was claimed and is not needed."""
-        self._writable().unclaim()
+        self._writable().active.unclaim()
 
     def append_stream(
         self,

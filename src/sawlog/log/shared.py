@@ -42,7 +42,6 @@ to write, and what it shows is old. To read without a turn, open the directory w
 from __future__ import annotations
 
 import json
-import random
 import threading
 import time
 import uuid
@@ -53,6 +52,7 @@ from dataclasses import asdict, dataclass, replace
 from ..batch.checksum import with_line, without_line
 from ..batch.header import LAST, POSITION, SIZE
 from ..batch.text import parse_json
+from ..clock import Deadline, now_ms
 from ..config import DAY_MS, LogConfig
 from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
 from ..storage import Directory, Lock
@@ -65,9 +65,8 @@ from .segment.segment import Segment
 from .segment.segments import SegmentSet
 from .write.appender import Appender
 
-#: How long a turn is waited for, and how often it is asked for: soon at first, then less and less often.
+#: How long a turn is waited for.
 _PATIENCE_S = 10.0
-_POLL_S, _POLL_MOST_S = 0.0005, 0.01
 #: Watermarks are written at the end of a turn, at most so often: what a crash finds above the last one is taken for a
 #: torn tail if it is damaged. A background thread must not write one outside its process's turn.
 _CHECKPOINT_S = 1.0
@@ -137,16 +136,12 @@ class SharedLog:
             self._let_go()
 
     def _wait(self) -> Lock:
-        deadline = time.monotonic() + self._patience_s
-        pause = _POLL_S
+        deadline = Deadline(self._patience_s)
         while True:
             try:
                 return self._directory.lock(LOCK)
-            except DirectoryLocked:
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(pause * random.uniform(0.5, 1.5))  # not in step with the others that wait
-            pause = min(pause * 1.5, _POLL_MOST_S)
+            except DirectoryLocked as error:
+                deadline.pause(or_raise=error)
 
     # --- the beginning of a turn
 
@@ -186,7 +181,7 @@ class SharedLog:
         try:
             for chunk in made.batches(storage, position, note.position, following):
                 made.index.add_rows(chunk.rows, chunk.origin)
-                appender.producers.note_rows(chunk.rows, time.time_ns() // 1_000_000)
+                appender.producers.note_rows(chunk.rows, now_ms())
                 last = chunk.rows[-1]
                 made.tail = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
         except CorruptBatch:
@@ -249,7 +244,7 @@ class SharedLog:
             self._let_go()
             raise
         if time.monotonic() - self._saved_s >= _CHECKPOINT_S:
-            appender.save_if_moved()
+            appender.checkpoints.save_if_moved()
             self._saved_s = time.monotonic()
             if _has_ended(appender):
                 self._let_go()

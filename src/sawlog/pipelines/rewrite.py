@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # here and not where it is needed: Spark looks at the types of `place`
 
+from ..clock import now_ms
 from ..errors import InvalidConfig, SawlogError
 from ..topics.names import quoted
 from ..topics.partitioner import partitions_for
@@ -279,7 +279,7 @@ def _last(rows: DataFrame, keep_tombstones_ms: int) -> DataFrame:
 
     newest = Window.partitionBy("key").orderBy(F.desc("moment"), F.desc("partition"), F.desc("offset"))
     ranked = rows.withColumn("rank", F.when(F.col("key").isNotNull(), F.row_number().over(newest)).otherwise(1))
-    since = F.timestamp_millis(F.lit(time.time_ns() // 1_000_000 - keep_tombstones_ms))
+    since = F.timestamp_millis(F.lit(now_ms() - keep_tombstones_ms))
     wanted = F.col("value").isNotNull() | F.col("key").isNull() | (F.col("timestamp") >= since)
     return ranked.where((F.col("rank") == 1) & wanted).drop("rank")
 

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 
 from ..batch.build import Encoder
 from ..errors import InvalidConfig, InvalidRecord, SawlogError
-from ..log.write.appender import recipe_of
+from ..log.write.encoders import recipe_of
 from ..topics.intent import Piece
 from ..topics.intents import INLINE_BYTES, Intents, StagedFile
 from ..topics.partitioner import partitions_for

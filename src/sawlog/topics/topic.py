@@ -37,7 +37,7 @@ from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, To
 from ..log.log import Log
 from ..log.maintain.upkeep import UpkeepReport
 from ..log.read.reader import ARROW_ROWS
-from ..log.write.appender import recipe_of
+from ..log.write.encoders import recipe_of
 from ..log.write.writer import BATCH_BYTES
 from ..storage import Directory
 from ..storage.forking import forkable

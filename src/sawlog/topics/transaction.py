@@ -30,7 +30,7 @@ from ..batch import kernel
 from ..batch.build import Encoded, Encoder, Recipe, refuse, seal
 from ..errors import LogClosed, RecordTooLarge, StorageError, TopicNotFound, TransactionAborted, TransactionError
 from ..log.log import Log
-from ..log.write.appender import recipe_of
+from ..log.write.encoders import recipe_of
 from ..log.write.writer import BATCH_BYTES
 from ..storage.forking import forkable, this_process
 from .intent import Intent, Part, Piece, check_name

@@ -7,8 +7,7 @@ steps, ends where it is, and does the rest another time."""
 
 from __future__ import annotations
 
-import time
-
+from ...clock import Deadline
 from ...errors import DirectoryLocked, StorageError
 from ...storage import Directory, Lock
 from .names import LOCK, WANTED
@@ -17,24 +16,24 @@ from .names import LOCK, WANTED
 UPKEEP_NOTE = b"upkeep"
 #: How long a writer waits for upkeep to end.
 _PATIENCE_S = 60.0
-_POLL_S = 0.005
 
 
 def take_lock(directory: Directory, note: bytes = b"") -> Lock:
     """The writer's lock, with a note for others; `DirectoryLocked` if another writer has it, at once."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = Deadline(_PATIENCE_S)
     refusals = 0
     while True:
         try:
             held = directory.lock(LOCK)
-        except DirectoryLocked:
+        except DirectoryLocked as error:
             busy = _is_upkeep(directory)
             refusals = 0 if busy else refusals + 1
             if busy and note != UPKEEP_NOTE and not is_wanted(directory):
                 _ask(directory)
             # Asked twice, because upkeep takes the lock a moment before it leaves its note.
-            if refusals > 1 or time.monotonic() > deadline:
+            if refusals > 1:
                 raise
+            deadline.pause(or_raise=error)
         else:
             try:
                 held.leave(note)
@@ -44,7 +43,6 @@ def take_lock(directory: Directory, note: bytes = b"") -> Lock:
                 held.release()
                 raise
             return held
-        time.sleep(_POLL_S)
 
 
 def is_wanted(directory: Directory) -> bool:

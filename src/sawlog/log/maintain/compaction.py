@@ -24,6 +24,7 @@ import numpy as np
 from ...batch.header import LAST
 from ...batch.kernel import KeyMap
 from ...batch.read import MALFORMED, unpack
+from ...clock import now_ms
 from ...errors import CorruptBatch, StorageError
 from ..files.state import UpkeepState, load_state, store_state
 from ..segment.segment import Segment
@@ -79,7 +80,7 @@ def _tombstones_due(state: UpkeepState, retention_ms: int) -> int:
     """Below which offset tombstones may go; 0 if there are none."""
     if state.damaged or not state.tombstones:
         return 0
-    return state.forget_below(time.time_ns() // 1_000_000 - retention_ms)
+    return state.forget_below(now_ms() - retention_ms)
 
 
 def compact(
@@ -88,7 +89,7 @@ def compact(
     """Remove what is superseded from the sealed segments. One at a time a log; appends and reads go on."""
     began = time.perf_counter()
     report = CompactionReport()
-    with appender.upkeeping():
+    with appender.upkeep.turn():
         cuts, state = rewrite.begin(appender)
         if state.damaged:
             state.cleaned = []
@@ -101,7 +102,7 @@ def compact(
 
 def _eligible(segments: SegmentSet, min_lag_ms: int) -> list[Segment]:
     """The sealed segments that are old enough."""
-    newest = time.time_ns() // 1_000_000 - min_lag_ms
+    newest = now_ms() - min_lag_ms
     found: list[Segment] = []
     for segment in segments.all[:-1]:
         if segment.next_offset > segments.visible_offset:
@@ -158,7 +159,7 @@ def _round(
     with locked(appender):  # a truncation either has happened, or will see what is noted here
         if appender.cuts != cuts:
             return False
-        state.note_clean(end, time.time_ns() // 1_000_000)
+        state.note_clean(end, now_ms())
         store_state(appender.directory, state)
     return end < last
 
@@ -202,7 +203,7 @@ def _note_keys(
 def _note_segment(appender: Appender, segment: Segment, start: int, keys: KeyMap, end: int) -> tuple[int, bool]:
     """The keys of one segment: up to which offset (`end`, if none), and whether the table is full."""
     for chunk in rewrite.chunks_of(segment, segment.next_offset):
-        appender.check_upkeep()
+        appender.upkeep.check()
         # Keys below `start` are there once already. Noted again they would fill the table in each round.
         dirty_rows = chunk.rows[chunk.rows[:, LAST] >= start]
         for body, rows, error in unpack(chunk.view, dirty_rows, appender.config.max_decompressed_bytes):

@@ -6,10 +6,10 @@ too, if all of it is old; the log then goes on in an empty one at the offset tha
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ...clock import now_ms
 from ...errors import InvalidConfig
 from ..segment.segments import SegmentSet
 from ..write.appender import Appender
@@ -69,7 +69,7 @@ def _wanted_start(segments: SegmentSet) -> int:
 
 def _expired_end(segments: SegmentSet, age_ms: float) -> int:
     """The offset behind the leading run of expired segments."""
-    oldest = time.time_ns() // 1_000_000 - age_ms
+    oldest = now_ms() - age_ms
     end = segments.lowest_offset
     for segment in segments.all:
         # The index says quickly what is young; before anything is deleted, the batches themselves are asked.

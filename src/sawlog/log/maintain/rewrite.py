@@ -137,12 +137,15 @@ class Gone(Exception):
 def locked(appender: Appender) -> Iterator[None]:
     """The log's lock, for upkeep. Whoever closes the log may hold it, and waits until upkeep has ended: so it is not
     waited for when the log is closing."""
-    while not appender.lock.acquire(timeout=_PATIENCE_S):
-        appender.check_upkeep()
     try:
+        while not appender.lock.acquire(timeout=_PATIENCE_S):
+            appender.upkeep.check()
         yield
-    finally:
-        appender.lock.release()
+    finally:  # also if an interrupt came just when it was acquired
+        try:
+            appender.lock.release()
+        except RuntimeError:
+            pass  # it was not acquired
 
 
 def begin(appender: Appender) -> tuple[int, UpkeepState]:
@@ -188,7 +191,7 @@ def _replace_run(appender: Appender, run: Sequence[Segment], wanted: Wanted) -> 
         try:
             for fitted, segment in enumerate(run):
                 for chunk in chunks_of(segment, ends[fitted]):
-                    appender.check_upkeep()
+                    appender.upkeep.check()
                     work.take(chunk, segment)
                 out.check_room(work.open_bytes)
             work.finish(end)
@@ -221,7 +224,7 @@ def _merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
         out = _Output(storage, base, appender.config.index_interval_bytes, _limit(appender, run))
         for segment, segment_end in zip(run, ends, strict=True):
             for chunk in chunks_of(segment, segment_end):
-                appender.check_upkeep()
+                appender.upkeep.check()
                 out.copy(chunk)
                 counts.records_before += int(chunk.rows[:, COUNT].sum())
         out.flush()
@@ -608,7 +611,8 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
         name = run_name(base, end, SWAP)
         renaming = False
         try:
-            appender.save(clean=False)  # the watermark on disk must not speak of a position in a file that is replaced
+            # The watermark on disk must not speak of a position in a file that is replaced.
+            appender.checkpoints.save(clean=False)
             for segment in run:
                 segment.repairs, segment.pinned = False, True
                 _ = segment.storage  # open, so that whoever reads it now goes on reading it

@@ -22,13 +22,13 @@ def trim(appender: Appender, offset: int) -> int:
         if offset > following:
             raise OffsetOutOfRange(offset, lowest, following, appender.directory.path)
         if offset == following and segments.active.size:
-            appender.rotate()
+            appender.active.rotate()
         kept = list(segments.all)
         gone: list[Segment] = []
         while len(kept) > 1 and kept[0].next_offset <= offset:
             gone.append(kept.pop(0))
         if offset > appender.commit.durable_offset:
-            appender.sync_held()
+            appender.active.sync_now()
         try:
             appender.move_start(offset)
         except StorageFull:

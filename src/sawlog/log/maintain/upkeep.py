@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...batch.compression import codec_id
+from ...clock import now_ms
 from ...config import UpkeepConfig
 from ...errors import CorruptBatch, InvalidConfig, StorageError
 from ..files.state import load_state, store_state
@@ -112,7 +113,7 @@ def upkeep(appender: Appender, config: UpkeepConfig) -> UpkeepReport:
     try:
         return _upkeep(appender, config)
     except StorageError:
-        appender.check_upkeep()  # the log was closed or removed meanwhile
+        appender.upkeep.check()  # the log was closed or removed meanwhile
         raise
 
 
@@ -137,7 +138,7 @@ def _upkeep(appender: Appender, config: UpkeepConfig) -> UpkeepReport:
 
 def is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
     """Whether there is something to do; found out without a lock."""
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     state = load_state(segments.directory)
     sealed = segments.all[:-1]
     if config.delete and retention.is_due(segments):
@@ -168,7 +169,7 @@ def merge_segments(appender: Appender, below_bytes: int | None = None, *, least:
     """Make one of neighbouring sealed segments that are smaller than `below_bytes` (None: than a segment may be)."""
     report = MergeReport()
     below = appender.config.segment_bytes if below_bytes is None else below_bytes
-    with appender.upkeeping():
+    with appender.upkeep.turn():
         before = len(appender.segments.all)
         while _merge_runs(appender, below, least, report):
             pass  # what came of runs that were as long as they may be can be merged again
@@ -235,8 +236,8 @@ def recompress(
     if not codec:
         raise InvalidConfig("recompress needs a codec: gzip, snappy, lz4 or zstd")
     report = RecompressionReport()
-    newest = time.time_ns() // 1_000_000 - older_than_ms
-    with appender.upkeeping():
+    newest = now_ms() - older_than_ms
+    with appender.upkeep.turn():
         cuts, state = rewrite.begin(appender)
         for segment in appender.segments.all[:-1]:
             if segment.next_offset <= state.recompressed_offset or not segment.size:
@@ -274,15 +275,15 @@ def _recompress_one(appender: Appender, segment: Segment, wanted: Wanted, report
 def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
     """Read every sealed segment that was not read whole and found good in that time; list what is wrong."""
     report = ScrubReport()
-    now = time.time_ns() // 1_000_000
-    with appender.upkeeping():
+    now = now_ms()
+    with appender.upkeep.turn():
         cuts, state = rewrite.begin(appender)
         listed = appender.segments.all[:-1]
         known = {segment.base_offset: state.scrubbed.get(segment.base_offset, -1) for segment in listed}
         for segment in listed:
             if known[segment.base_offset] >= 0 and now - known[segment.base_offset] < not_since_ms:
                 continue
-            appender.check_upkeep()
+            appender.upkeep.check()
             found = VerifyReport()
             try:
                 with unless_gone(appender, [segment]):

@@ -10,7 +10,6 @@ Memory: a scan looks at about a megabyte at a time and lets go of mapped pages b
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -22,6 +21,7 @@ from ...batch import kernel
 from ...batch import read as batch_read
 from ...batch.header import BASE, COUNT, LAST, LEADER_EPOCH, POSITION, SIZE, Rows
 from ...batch.kernel import Record
+from ...clock import Deadline
 from ...config import LogConfig, whole_number
 from ...errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, StorageError
 from ..segment.segment import CHUNK_BYTES, Chunk, Segment
@@ -401,7 +401,7 @@ class Reader:
         """Until there is a record at `offset`; False if time ran out or the log was closed. What was given out was read
         in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown since."""
         segments = self.segments
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         pause = _POLL_S
         segments.refresh()
         while True:
@@ -413,14 +413,13 @@ class Reader:
                 raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
             if segments.visible_offset > offset:
                 return True
-            rest = None if deadline is None else deadline - time.monotonic()
-            if not self._is_open() or (rest is not None and rest <= 0):
+            if deadline.passed or not self._is_open():
                 return False
             with segments.changed:
                 segments.waiting += 1
                 try:
                     if segments.visible_offset <= offset:
-                        segments.changed.wait(pause if rest is None else min(pause, rest))
+                        segments.changed.wait(deadline.at_most(pause))
                 finally:
                     segments.waiting -= 1
             segments.refresh()

@@ -75,7 +75,7 @@ class AsyncAppends:
         self.loop = asyncio.get_running_loop()
         self.running_loop = asyncio.get_running_loop
         self._new_future: Callable[[], asyncio.Future[int]] = self.loop.create_future
-        recipe = appender.recipe
+        recipe = appender.encoders.recipe
         self._builder = kernel.BatchBuilder(
             refuse, max_record=recipe.max_record_bytes, max_total=recipe.max_batch_bytes, capacity=_BUFFER_BYTES
         )
@@ -128,7 +128,7 @@ class AsyncAppends:
         results: list[tuple[_Batch, range, BaseException | None]] = []
         for batch in batches:
             try:
-                placed = self._appender.place(seal(*batch.taken, self._appender.recipe))
+                placed = self._appender.place(seal(*batch.taken, self._appender.encoders.recipe))
                 results.append((batch, placed, None))
             except BaseException as error:
                 results.append((batch, range(0), error))

@@ -16,11 +16,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from contextlib import AbstractContextManager
+from types import FrameType, GeneratorType, TracebackType
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from .appender import Appender
+
+Lock = AbstractContextManager[bool, None]
 
 _CONTEXTLIB = contextlib.__file__
 
@@ -28,17 +32,28 @@ _CONTEXTLIB = contextlib.__file__
 class Open:
     """An append that is under way."""
 
-    __slots__ = ("around", "first", "frame")
+    __slots__ = ("_holding", "around", "first", "frame")
 
-    def __init__(self, first: int, around: object, frame: FrameType | None) -> None:
+    def __init__(self, first: int, around: object, frame: FrameType | None, lock: Lock) -> None:
         #: The offset that the first record gets.
         self.first = first
         #: The append that this one is a part of.
         self.around = around
         self.frame = frame
+        self._holding = cast("GeneratorType[None, None, None]", _holding(lock))
+
+    def hold(self) -> None:
+        """Keep the log's lock until `let_go`, or until nobody has this object any more."""
+        next(self._holding)
+
+    def let_go(self) -> None:
+        """Of the lock, if it is held."""
+        self._holding.close()
 
     def is_running(self) -> bool:
         """Whether the block may be being executed by the calling thread."""
+        if not self._holding.gi_suspended:
+            return False
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame is not self.frame:
             frame = frame.f_back
@@ -58,9 +73,9 @@ class Appending:
         appender = self._appender
         with appender.lock:
             appender.check_open()
-            made = Open(appender.segments.next_offset, appender.open_append, _outside(sys._getframe(1)))
-            appender.lock.acquire()
-            self._open = appender.open_append = made
+            made = Open(appender.segments.next_offset, appender.open_append, _outside(sys._getframe(1)), appender.lock)
+            self._open = made
+            appender.enter(made)
         return made.first
 
     def __exit__(
@@ -73,16 +88,8 @@ class Appending:
             appender.take_back_of(opened)
             self._open = None
             return
-        try:
-            self._open = None
-            appender.open_append = opened.around
-            try:
-                appender.appended()
-            except BaseException:  # an interrupt, when all of it is there: let it count wholly
-                appender.appended()
-                raise
-        finally:
-            appender.lock.release()
+        appender.complete(opened)
+        self._open = None
 
     def __del__(self) -> None:
         opened = getattr(self, "_open", None)
@@ -101,6 +108,13 @@ class Settled(Appending):
         super().__exit__(kind, error, trace)
         if kind is None:
             self._appender.settle(self._appender.written_offset)
+
+
+def _holding(lock: Lock) -> Generator[None]:
+    """Holds a lock from the first `next` to `close`. A `with` in a generator, because no interrupt can come between a
+    lock and its `with`: whether it is held is known at every moment."""
+    with lock:
+        yield
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:

@@ -14,10 +14,11 @@ for good; everyone who waits, and everyone who comes later, gets the error.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import get_ident
 
-from ...errors import LogFailed, SawlogError
+from ...errors import LogFailed, SawlogError, SyncFailed
 from ...storage.forking import forkable
 
 #: How often an interrupted farewell is tried again.
@@ -44,6 +45,15 @@ class GroupCommit:
         self._leader: threading.Lock | None = None
         self._leader_thread = 0
         self._waiting: list[tuple[int, threading.Lock]] = []
+
+    @contextmanager
+    def ending_on_failed_sync(self) -> Iterator[None]:
+        """A failed fsync, of whatever file, ends writing: nobody can say what else the disk has lost."""
+        try:
+            yield
+        except SyncFailed as error:
+            self.fail(error)
+            raise
 
     def ensure(self, offset: int) -> None:
         """Return when every record below `offset` is durable; raise if that cannot be had."""

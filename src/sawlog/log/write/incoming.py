@@ -6,8 +6,6 @@ written them (taking compressed ones apart costs more than all the rest).
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from ...batch import kernel
@@ -27,6 +25,7 @@ from ...batch.header import (
     new_rows,
 )
 from ...batch.read import first_bad_crc, malformed
+from ...clock import now_ms
 from ...errors import CorruptBatch, InvalidRecord, OutOfOrderSequence
 from .appender import Appender
 from .producers import ProducerState
@@ -112,7 +111,7 @@ def _compacted(data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
 
 def _stamp_batches(data: memoryview, rows: Rows) -> None:
     """LogAppendTime: the log's clock for all records of the batches."""
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     for row in rows:
         position, size = int(row[POSITION]), int(row[SIZE])
         batch = data[position : position + size]

@@ -16,13 +16,12 @@ batch does, and what lies below the log's start stays out of sight.
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from ...batch import kernel
 from ...batch.checksum import crc32c
 from ...batch.header import BASE, COUNT, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE, Rows
+from ...clock import now_ms
 from ...errors import InvalidRecord, OffsetMismatch
 from ..files.names import file_name
 from ..segment.index import MAX_SPAN, SegmentIndex
@@ -67,14 +66,14 @@ def _place(appender: Appender, data: memoryview, rows: Rows, first: int) -> rang
 
 def _in_later_epochs(appender: Appender, data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
     """The same batches, in epochs that never go back; those that the log has not been in begin, durably."""
-    wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], appender.epoch))
+    wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], appender.marks.epoch))
     low = np.flatnonzero(rows[:, LEADER_EPOCH] != wanted)
     if len(low):
         data, rows = memoryview(bytearray(data)), rows.copy()
         rows[:, LEADER_EPOCH] = wanted
         for position, base, epoch in rows[low][:, (POSITION, BASE, LEADER_EPOCH)].tolist():
             kernel.patch_place(data, position, base, epoch)
-    if wanted[-1] > appender.epoch:
+    if wanted[-1] > appender.marks.epoch:
         appender.begin_epoch(appender.segments.epochs.begun_by(rows))
     return data, rows
 
@@ -171,13 +170,13 @@ def _place_run(appender: Appender, data: memoryview, rows: Rows, start: int) -> 
     )
     # Not by age, as an append would: who made these segments has decided that, and how long they are.
     if size and (not fits[0] or segment.index.size_bytes + 12 > config.max_index_bytes):
-        appender.rotate()
+        appender.active.rotate()
         return start
     run = rows[start : start + max(int(fits.sum()), 1)]
     begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
     assert int(run[0, BASE]) == offset, f"a batch at {run[0, BASE]} in a log that ends at {offset}"
     segment.storage.reserve(end - begin)  # whatever the policy: nobody waits for the disk here
-    appender.put(segment, data[begin:end], int(run[-1, LAST]) + 1)
+    appender.active.put(segment, data[begin:end], int(run[-1, LAST]) + 1)
     segment.index.add_rows(run, size - begin)
-    appender.producers.note_rows(run, time.time_ns() // 1_000_000)
+    appender.producers.note_rows(run, now_ms())
     return start + len(run)

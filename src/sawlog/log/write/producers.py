@@ -20,15 +20,16 @@ of are gone (see epochs.py). Version 0.2 wrote no epoch; such a file is checked 
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
 from ...batch.checksum import with_line, without_line
 from ...batch.header import BASE, BASE_SEQUENCE, LAST, PRODUCER_EPOCH, PRODUCER_ID, Rows
 from ...batch.read import first_bad_crc
+from ...clock import now_ms
 from ...errors import CorruptBatch, CorruptFile, OutOfOrderSequence, ProducerFenced
 from ..segment.segment import Chunk, Segment
 
@@ -42,7 +43,10 @@ _EPOCH = "leader epoch "
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class ProducerBatch:
+    """A batch of a producer that the log remembers."""
+
+    producer: int
     epoch: int
     first_sequence: int
     last_sequence: int
@@ -56,10 +60,15 @@ class ProducerState:
 
     def __init__(self, expiry_ms: int) -> None:
         self._expiry_ms = expiry_ms
-        self._producers: dict[int, deque[_Batch]] = {}
+        self._producers: dict[int, deque[ProducerBatch]] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def __iter__(self) -> Iterator[ProducerBatch]:
+        """What is remembered, by producer, the oldest first."""
+        for _, batches in sorted(self._producers.items()):
+            yield from batches
 
     def duplicate(self, producer_id: int, epoch: int, sequence: int, count: int) -> range | None:
         """The offsets of this batch if it is stored already; None if it is the expected next one; or an error."""
@@ -96,7 +105,7 @@ class ProducerState:
         if batches and batches[-1].epoch != epoch:
             batches.clear()
         end = (sequence + last_offset - first_offset) % _WRAP
-        batches.append(_Batch(epoch, sequence, end, first_offset, last_offset, timestamp))
+        batches.append(ProducerBatch(producer_id, epoch, sequence, end, first_offset, last_offset, timestamp))
 
     def note_rows(self, rows: Rows, now_ms: int) -> None:
         """Remember many placed batches, from their headers. A producer's silence is counted from now."""
@@ -122,12 +131,7 @@ class ProducerState:
     def encode(self, offset: int, leader_epoch: int) -> bytes:
         """The file's bytes: the state as of `offset`, which is in that leader epoch."""
         lines = [f"{_TITLE}{offset}", f"{_EPOCH}{leader_epoch}"]
-        for producer_id, batches in sorted(self._producers.items()):
-            lines.extend(
-                f"{producer_id} {b.epoch} {b.first_sequence} {b.last_sequence} {b.first_offset} {b.last_offset} "
-                f"{b.timestamp}"
-                for b in batches
-            )
+        lines.extend(" ".join(map(str, astuple(batch))) for batch in self)
         body = ("\n".join(lines) + "\n").encode()
         return with_line(body)
 
@@ -145,8 +149,8 @@ class ProducerState:
             if lines and lines[0].startswith(_EPOCH):
                 epoch = int(lines.pop(0)[len(_EPOCH) :])
             for line in lines:
-                producer_id, *numbers = map(int, line.split())
-                made._producers.setdefault(producer_id, deque(maxlen=REMEMBERED)).append(_Batch(*numbers))
+                batch = ProducerBatch(*map(int, line.split()))
+                made._producers.setdefault(batch.producer, deque(maxlen=REMEMBERED)).append(batch)
         except (ValueError, TypeError) as error:
             raise CorruptFile(f"a producer file that does not parse: {error}") from error
         return made, offset, epoch
@@ -160,7 +164,7 @@ def replayed(
 ) -> ProducerState:
     """The producers' state from the batch headers of these segments, on top of what was known at `start`."""
     state = ProducerState(expiry_ms) if state is None else state
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     for segment in segments:
         if segment.next_offset > start and segment.size:
             _replay(segment, max(start, segment.base_offset), state, now)

@@ -15,7 +15,6 @@ and copied in at the end, when its length is known. Other appends go on all the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Any
 
@@ -23,6 +22,7 @@ from ...batch import kernel
 from ...batch.build import refuse
 from ...batch.checksum import combine, crc32c
 from ...batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
+from ...clock import now_ms
 from ...config import MAX_SEGMENT_BYTES
 from ...errors import InvalidConfig, InvalidRecordType, LogClosed, StorageError, StreamAborted, StreamTooLong
 from ...storage import Storage
@@ -46,7 +46,7 @@ class StreamedBatch:
         self._append_time = append_time
         self.timestamp = int(builder.base_timestamp)
         if append_time:
-            self.timestamp = time.time_ns() // 1_000_000
+            self.timestamp = now_ms()
         record = bytes(memoryview(builder.buffer)[HEADER_BYTES : builder.position])
         key_bytes = b"" if key is None else bytes(key)
         _, at = _varint(record, 0)
@@ -78,7 +78,7 @@ class StreamedBatch:
         """What precedes the value, now that everything is known."""
         length = len(self._before) + 5 + self.value_bytes + len(self._after)
         made = bytearray(HEADER_BYTES)
-        stamp = time.time_ns() // 1_000_000 if self._append_time else self.timestamp
+        stamp = now_ms() if self._append_time else self.timestamp
         attributes = TIMESTAMP_TYPE_BIT if self._append_time else 0
         self.max_timestamp = stamp
         size = self.overhead_bytes + self.value_bytes
@@ -148,22 +148,19 @@ def append_stream(
     with appender.lock:
         appender.check_open()
         check_expected(expect_offset, appender.segments.next_offset)
-        appender.streaming = True
-        try:
+        with appender.streaming:
             first = blocks.take()
-            batch = StreamedBatch(key, headers, timestamp, append_time=appender.recipe.append_time)
-            segment, bound = appender.room_for_stream(batch.timestamp)
+            batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
+            segment, bound = appender.active.room_for_stream(batch.timestamp)
             blocks.bound = bound - batch.overhead_bytes
             blocks.check()
             offset, size = segment.tail
             batch.take(first)
             if blocks.ended:
-                whole = b"".join((batch.prefix(offset, appender.epoch), first, batch.suffix))
-                appender.put(segment, memoryview(whole), offset + 1)
+                whole = b"".join((batch.prefix(offset, appender.marks.epoch), first, batch.suffix))
+                appender.active.put(segment, memoryview(whole), offset + 1)
             else:
                 _stream(appender, segment, batch, first, blocks)
-        finally:
-            appender.streaming = False
         _enter(appender, segment, batch, offset, size)
     appender.settle(offset + 1)
     return offset
@@ -173,7 +170,7 @@ def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: B
     """Write a value into the active segment block by block, and its header at the end."""
     offset, size = segment.tail
     storage = segment.storage
-    appender.cut_back(segment, size)  # if an interrupt came while an earlier append was being taken back
+    appender.active.cut_back(segment, size)  # if an interrupt came while an earlier append was being taken back
     try:
         storage.append(bytes(batch.prefix_bytes))
         storage.append(first)
@@ -182,13 +179,13 @@ def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: B
             storage.reserve(len(block))
             storage.append(block)
         storage.append(batch.suffix)
-        storage.write_at(size, batch.prefix(offset, appender.epoch))
+        storage.write_at(size, batch.prefix(offset, appender.marks.epoch))
         segment.tail = offset + 1, storage.size
     except BaseException:
         if segment.tail[1] == size:
-            appender.undo(segment, size)
+            appender.active.undo(segment, size)
         raise
-    appender.note_written(segment.tail[1] - size)
+    appender.active.count(segment.tail[1] - size)
 
 
 class Blocks:
@@ -272,7 +269,7 @@ class Spool:
         appender = self._appender
         with appender.lock:
             appender.check_open()
-            _, bound = appender.room_for_stream(self._batch.timestamp)
+            _, bound = appender.active.room_for_stream(self._batch.timestamp)
             self._bound = bound - self._batch.overhead_bytes
             _check_length(0, self._bound, self._max_bytes)
             Spool._number += 1
@@ -298,25 +295,25 @@ class Spool:
         appender, batch = self._appender, self._batch
         with appender.lock:
             appender.check_open()
-            segment, bound = appender.room_for_stream(batch.timestamp)
+            segment, bound = appender.active.room_for_stream(batch.timestamp)
             if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
-                segment = appender.rotate()  # others have filled it meanwhile
-                _, bound = appender.room_for_stream(batch.timestamp)
+                segment = appender.active.rotate()  # others have filled it meanwhile
+                _, bound = appender.active.room_for_stream(batch.timestamp)
             _check_length(batch.value_bytes, bound - batch.overhead_bytes, self._max_bytes)
             offset, size = segment.tail
             storage = segment.storage
-            appender.cut_back(segment, size)
+            appender.active.cut_back(segment, size)
             try:
-                storage.append(batch.prefix(offset, appender.epoch))
+                storage.append(batch.prefix(offset, appender.marks.epoch))
                 for position in range(0, batch.value_bytes, _COPY_BYTES):
                     storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
                 storage.append(batch.suffix)
                 segment.tail = offset + 1, storage.size
             except BaseException:
                 if segment.tail[1] == size:
-                    appender.undo(segment, size)
+                    appender.active.undo(segment, size)
                 raise
-            appender.note_written(segment.tail[1] - size)
+            appender.active.count(segment.tail[1] - size)
             _enter(appender, segment, batch, offset, size)
         appender.settle(offset + 1)
         return offset
@@ -346,7 +343,7 @@ async def append_stream_async(
 ) -> int:
     """One record from an async iterable of chunks; its offset. `run` runs a blocking call in a thread;
     `run_to_end` as well, and a cancellation cannot undo it."""
-    batch = StreamedBatch(key, headers, timestamp, append_time=appender.recipe.append_time)
+    batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
     if not hasattr(chunks, "__aiter__"):
         raise InvalidRecordType(f"append_stream_async takes an async iterable, not {type(chunks).__name__}")
     spool = Spool(appender, batch, max_bytes)

@@ -33,6 +33,11 @@ class VisibleEnd:
         #: What readers in other processes were told before this writer came; None: they see every whole batch.
         self.before = None if self._published is None else self._published.load()
 
+    @property
+    def offset(self) -> int:
+        """What is shown now."""
+        return self._segments.visible_offset
+
     def show(self, offset: int, epoch: int) -> None:
         """Let everybody read up to `offset`, and know the epoch."""
         segments = self._segments

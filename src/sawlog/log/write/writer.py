@@ -44,7 +44,7 @@ class Writer:
         if linger_ms is not None and not linger_ms > 0:
             raise InvalidConfig(f"linger_ms must be above 0, not {linger_ms}; leave it out to flush by size alone")
         self._appender = appender
-        recipe = appender.recipe
+        recipe = appender.encoders.recipe
         limit = min(batch_bytes, recipe.max_batch_bytes)
         self._lock = forkable(threading.RLock())
         self._builder = kernel.BatchBuilder(
@@ -108,7 +108,7 @@ class Writer:
             if self._pending is None and builder.taken is not None:
                 taken: tuple[bytearray, int, int, int, int] = builder.taken
                 if taken[2]:
-                    self._pending = seal(*taken, self._appender.recipe), taken[0], Answer()
+                    self._pending = seal(*taken, self._appender.encoders.recipe), taken[0], Answer()
                 else:
                     builder.taken = None
             if self._pending is not None:

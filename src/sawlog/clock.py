@@ -1,0 +1,54 @@
+"""The time: what a record is stamped with, and how long to wait.
+
+Everybody who waits for something that another process may release polls the same way:
+
+    deadline = Deadline(5.0)
+    while not (held := try_to_lock()):
+        deadline.pause(or_raise=error)
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+#: The first pause of somebody who polls, and the longest.
+_FIRST_PAUSE_S = 0.0005
+_LONGEST_PAUSE_S = 0.01
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, as record timestamps count them."""
+    return time.time_ns() // 1_000_000
+
+
+class Deadline:
+    """The moment until which somebody waits. `Deadline(None)` never passes."""
+
+    __slots__ = ("_end_s", "_pause_s")
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end_s = None if seconds is None else time.monotonic() + seconds
+        self._pause_s = _FIRST_PAUSE_S
+
+    @property
+    def rest_s(self) -> float | None:
+        """Seconds that are left, below zero when it has passed; None if it never passes."""
+        return None if self._end_s is None else self._end_s - time.monotonic()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the time is over."""
+        return self._end_s is not None and time.monotonic() >= self._end_s
+
+    def at_most(self, seconds: float) -> float:
+        """This many seconds, or those that are left if they are fewer."""
+        rest = self.rest_s
+        return seconds if rest is None else max(min(seconds, rest), 0.0)
+
+    def pause(self, or_raise: BaseException) -> None:
+        """Sleep before the next try, each time a little longer; `or_raise` if the time is over."""
+        if self.passed:
+            raise or_raise
+        time.sleep(self._pause_s * random.uniform(0.5, 1.5))  # not in step with others that wait
+        self._pause_s = min(self._pause_s * 1.5, _LONGEST_PAUSE_S)

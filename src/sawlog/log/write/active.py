@@ -1,0 +1,263 @@
+"""The segment that is written to: its bytes, what of them is synced, and the change to the next one.
+
+If a write fails, what it left is cut off again, durably, and the log goes on. If that fails too, or an fsync fails, the
+log has *failed*: appends raise, reads go on, and reopening recovers.
+
+Rotation: sync the segment, create the next one, sync the directory, write the indexes of the old one, note what is
+durable.
+
+Threads: everything that writes is called with the log's lock. Syncing and changing the segment take a lock of their
+own as well: nobody closes a file that is being synced.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from ...batch import kernel
+from ...config import MAX_SEGMENT_BYTES, LogConfig
+from ...errors import RecordTooLarge, SawlogError, StorageError
+from ...storage import Directory
+from ...storage.forking import forkable
+from ..files.names import file_name
+from ..segment.index import MAX_SPAN, TIME_ENTRY_BYTES
+from ..segment.segment import Segment
+from ..segment.segments import SegmentSet
+from .marks import Marks, Tail
+from .visible import VisibleEnd
+
+
+class Active:
+    """The last segment of a log, and the marks that move with it."""
+
+    def __init__(
+        self, directory: Directory, config: LogConfig, segments: SegmentSet, rotated: Callable[[], None]
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._segments = segments
+        #: Called after each rotation.
+        self._rotated = rotated
+        #: Held while the segment is synced or replaced.
+        self.lock = forkable(threading.RLock())
+        self.segment = segments.active
+        #: Whether bytes were cut off that a power cut may bring back.
+        self.cut_unsynced = False
+        self._written_bytes = self._synced_bytes = 0
+        #: The segment that has room for every batch that makes it no larger than this, and is no younger than that.
+        self._roomy: tuple[Segment | None, int, int] = None, 0, 0
+        #: Not where every append is synced: there, writing into reserved blocks was measured slower.
+        self._reserves = config.durability != "always"
+        self.marks = Marks(
+            VisibleEnd(directory, segments),
+            self.tail,
+            segments.epochs.current,
+            shows_written=config.durability != "always",
+            sync=self.sync,
+        )
+
+    @property
+    def tail(self) -> Tail:
+        """The end of the log."""
+        segment = self.segment
+        offset, size = segment.tail
+        return offset, segment.base_offset, size
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """How many were written since the last sync."""
+        return self._written_bytes - self._synced_bytes
+
+    # --- bytes
+
+    def put(self, segment: Segment, data: memoryview, next_offset: int) -> None:
+        """Write bytes after the segment's end and make them part of it; or leave it as it was."""
+        before = segment.tail
+        storage = segment.storage
+        if storage.size != before[1]:  # an interrupt came while an earlier append was being taken back
+            self.cut_back(segment, before[1])
+        if self._reserves:
+            storage.reserve(len(data))
+        try:
+            at = storage.append(data)
+            assert at == before[1], f"{segment.path} ended at {at}, not at {before[1]}: somebody else writes to it"
+            segment.tail = next_offset, at + len(data)
+        except BaseException as error:
+            if isinstance(error, StorageError) and error.torn:
+                self.marks.commit.fail(error)
+            elif segment.tail is before:  # also after an interrupt: the bytes may be there already
+                self.undo(segment, before[1])
+            raise
+        self._written_bytes += len(data)
+
+    def count(self, size_bytes: int) -> None:
+        """So many bytes were written by somebody else: a streaming append."""
+        self._written_bytes += size_bytes
+
+    def undo(self, segment: Segment, size: int) -> None:
+        """After an append that failed, whatever the reason: take back what it left, durably. No power cut may bring
+        back what somebody is about to be told is not stored."""
+        self.cut_unsynced = True
+        self.cut_back(segment, size)
+        try:
+            self.sync_now()
+        except (SawlogError, OSError):
+            pass  # writing has ended; what is raised is what came first
+
+    def cut_back(self, segment: Segment, size: int) -> None:
+        """Take back bytes that were written after the segment's end; if that fails, writing ends."""
+        try:
+            if segment.storage.size > size:
+                segment.storage.truncate(size)
+        except StorageError as error:
+            self.marks.commit.fail(error)
+
+    def claim(self, size_bytes: int) -> None:
+        """Make sure that there is room on the disk for so much, or raise `StorageFull`. A storage of somebody else's
+        kind that cannot tell is believed to have it."""
+        claim: Callable[[int], None] | None = getattr(self.segment.storage, "claim", None)
+        if claim is not None:
+            claim(size_bytes)
+
+    def unclaim(self) -> None:
+        """What was claimed is not needed."""
+        self.segment.storage.release()
+
+    # --- room
+
+    def has_room(self, size_bytes: int, last: int, timestamp: int) -> bool:
+        """Whether a batch certainly belongs into the segment: what can be seen without asking it."""
+        segment = self.segment
+        roomy, most_bytes, newest = self._roomy
+        return (
+            segment is roomy
+            and segment.tail[1] + size_bytes <= most_bytes
+            and timestamp <= newest
+            and last - segment.base_offset < MAX_SPAN
+        )
+
+    def room(self, size_bytes: int, count: int, timestamp: int) -> Segment:
+        """The segment, after rotation if this batch does not belong into it any more."""
+        segment = self.segment
+        offset, size = segment.tail
+        config = self._config
+        if size_bytes > config.segment_bytes:
+            raise RecordTooLarge(
+                f"a batch of {size_bytes:,} bytes does not fit into a segment of {config.segment_bytes:,}; raise "
+                "segment_bytes, append fewer records at once, or stream the record with append_stream"
+            )
+        if size == 0:
+            return segment
+        age = config.segment_age_ms
+        if (
+            size + size_bytes > config.segment_bytes
+            or (
+                age is not None
+                and timestamp - segment.index.first_timestamp > age
+                and segment.index.first_timestamp >= 0
+            )
+            or segment.index.size_bytes + 12 > config.max_index_bytes
+            or offset - segment.base_offset + count > MAX_SPAN
+        ):
+            return self.rotate()
+        # An index has at most one entry for so many bytes, so its size need not be looked at every time.
+        entries = config.max_index_bytes // TIME_ENTRY_BYTES - 4
+        newest = kernel.MAX_TIMESTAMP if age is None else max(segment.index.first_timestamp, 0) + age
+        self._roomy = segment, min(config.segment_bytes, entries * config.index_interval_bytes), newest
+        return segment
+
+    def room_for_stream(self, timestamp: int) -> tuple[Segment, int]:
+        """The segment and how many bytes a streamed batch of that time may add to it."""
+        segment, config = self.segment, self._config
+        if segment.tail[1] >= config.segment_bytes:
+            segment = self.rotate()
+        if segment.tail[1]:
+            segment = self.room(1, 1, timestamp)
+        size = segment.tail[1]
+        allowed = config.segment_bytes - size + config.overflow_bytes
+        return segment, min(allowed, MAX_SEGMENT_BYTES - size)
+
+    # --- syncing
+
+    def sync(self) -> int:
+        """Make everything durable that is written; up to which offset that is whole appends."""
+        marks = self.marks
+        with self.lock:
+            marks.commit.check()
+            whole, tail, written = marks.written, self.tail, self._written_bytes
+            self._sync(self.segment)
+            marks.sync(whole, tail)
+            self._synced_bytes = written
+            self.cut_unsynced = False
+        return whole[0]
+
+    def sync_now(self) -> None:
+        """Make everything durable that is written. For who holds the log's lock: waiting for others' syncs might not
+        end."""
+        self.marks.commit.reached(self.sync())
+
+    def _sync(self, segment: Segment) -> None:
+        """fsync, once: if it fails, everyone knows before the next one can try."""
+        try:
+            segment.storage.sync()
+        except (SawlogError, OSError) as error:
+            self.marks.commit.fail(error)
+            raise
+
+    # --- the next segment
+
+    def rotate(self) -> Segment:
+        """Seal the segment and go on in a new one. It must not be empty."""
+        old, marks = self.segment, self.marks
+        offset = old.tail[0]
+        with self.lock:
+            marks.commit.check()
+            old.storage.release()
+            self._sync(old)
+            self._synced_bytes = self._written_bytes
+            marks.sync(marks.written, self.tail)
+            self.cut_unsynced = False
+            marks.commit.reached(marks.written[0])
+            with marks.commit.ending_on_failed_sync():
+                made = self._switch(old, offset)
+                old.seal()
+            marks.go_on(self.tail)
+        self._rotated()
+        return made
+
+    def _switch(self, old: Segment, offset: int) -> Segment:
+        """Go on in a new segment; if that does not come about, nothing of it may stay: an empty file with that number
+        would hide what is appended to the old segment."""
+        segments = self._segments
+        try:
+            made = self._create(offset)
+            segments.set([*segments.all, made])
+            self.segment = made
+            return made
+        except BaseException:
+            if self.segment is old:
+                segments.set([each for each in segments.all if each.base_offset < offset or each is old])
+                try:
+                    self._directory.remove(file_name(offset))
+                    self._directory.sync()  # else a power cut brings it back, beside what is appended meanwhile
+                except StorageError as error:
+                    self.marks.commit.fail(error)
+            raise
+
+    def _create(self, offset: int) -> Segment:
+        """A new segment; an empty file of that name is what an earlier try left behind."""
+        name = file_name(offset)
+        if self._directory.exists(name) and self._directory.size(name) == 0:
+            self._directory.remove(name)
+        return Segment.create(self._directory, offset, self._config.index_interval_bytes)
+
+    def adopt(self, segments: Iterable[Segment], *, within_append: bool) -> None:
+        """Go on at the end of another list of segments, all of it durable. The caller has both locks."""
+        self._segments.set(segments)
+        self.resume(within_append=within_append)
+
+    def resume(self, *, within_append: bool) -> None:
+        """Go on at the end of what is there, all of it durable."""
+        self.segment = self._segments.active
+        self.marks.resume(self.tail, within_append=within_append)

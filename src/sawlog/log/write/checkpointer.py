@@ -1,0 +1,88 @@
+"""Writing down how far a log is durable, where it starts, and its leader epochs.
+
+The epochs count when the checkpoint names them (see files/epochs.py): the list is written first, then the checkpoint
+that has its checksum. If that fails the checkpoint names the list from before, or the log has failed.
+
+Threads: one `save` at a time; the background saves beside the writer.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from ...errors import StorageError
+from ...storage import Directory
+from ...storage.forking import forkable
+from ..files import checkpoint
+from ..files.checkpoint import Checkpoint
+from ..files.epochs import Epochs, store_epochs
+from ..segment.segments import SegmentSet
+from .marks import Marks
+
+
+class Checkpointer:
+    """The writer's side of `checkpoint` and `leader-epoch-checkpoint`."""
+
+    def __init__(self, directory: Directory, segments: SegmentSet, marks: Marks) -> None:
+        self._directory = directory
+        self._segments = segments
+        self._marks = marks
+        #: The epochs that the checkpoint names.
+        self.noted = segments.epochs
+        #: Why the last watermark could not be written, if so. It costs nothing but the precision of recovery.
+        self.error: StorageError | None = None
+        self._saved = (-1, -1)
+        self._ended = False
+        self.lock = forkable(threading.Lock())
+
+    def save(self, *, clean: bool) -> None:
+        """Replace the checkpoint by what is durable now."""
+        with self.lock:
+            if self._ended:
+                return  # the background came late: the log is closed and marked so
+            epochs = self.noted  # before the watermark, which is lowered before they change: see `Appender.retreat`
+            offset, segment, position = self._marks.durable
+            start = self._segments.lowest_offset
+            made = Checkpoint(clean, offset, segment, position, start, epochs.current, epochs.crc)
+            checkpoint.store(self._directory, made)
+            self._saved = (offset, start)
+            self._ended = clean
+
+    def end(self) -> None:
+        """Nothing is written from now on."""
+        self._ended = True
+
+    def save_if_moved(self) -> None:
+        """Write the watermark, unless it is written already. If that fails, recovery is less precise, and no more."""
+        if self._saved != (self._marks.durable[0], self._segments.lowest_offset):
+            try:
+                with self._marks.commit.ending_on_failed_sync():
+                    self.save(clean=False)
+            except StorageError as error:
+                self.error = error
+
+    def note(self, epochs: Epochs) -> None:
+        """Write these epochs down, durably. If it raises, those from before count, or the log has failed."""
+        before = self.noted
+        try:
+            store_epochs(self._directory, epochs)
+            self.noted = epochs
+            self.save(clean=False)
+        except BaseException as error:
+            self.noted = before
+            self._note_again(error)
+            raise
+
+    def _note_again(self, error: BaseException) -> None:
+        """Other epochs could not be written down: let the checkpoint name those that it named before."""
+        try:
+            found = checkpoint.load(self._directory)
+            if found is None or found.epochs_crc != self.noted.crc:
+                self.save(clean=False)
+        except BaseException:
+            self._marks.commit.fail(error)
+            return
+        try:
+            store_epochs(self._directory, self.noted)
+        except StorageError as again:
+            self.error = again  # the list on disk is not the one that is named: it is rebuilt when it is needed

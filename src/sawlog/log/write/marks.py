@@ -1,0 +1,111 @@
+"""Where a log ends, and for whom.
+
+    durable_offset <= visible_offset <= written_offset <= next_offset
+
+Each end is a *tail*: (offset, base offset of the segment, position in its file).
+
+    written    the end of the last whole append
+    synced     the end of what is synced, whole appends or not
+    durable    the end of the last whole append that is synced: what the checkpoint says
+
+What is visible follows what is durable under "always", else what is written; the visible end is told to readers with
+the leader epoch, at one moment (see visible.py).
+
+Threads: everything is called with the log's lock or, where only `synced` and `durable` move, with that of the active
+segment (see active.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .commit import GroupCommit
+from .visible import VisibleEnd
+
+#: (offset, base offset of the segment, position in its file)
+Tail = tuple[int, int, int]
+
+
+class Marks:
+    """The three ends of a log, the visible one, and the leader epoch that batches get."""
+
+    def __init__(
+        self, visible: VisibleEnd, tail: Tail, epoch: int, *, shows_written: bool, sync: Callable[[], int]
+    ) -> None:
+        self.visible = visible
+        self._show = visible.show
+        self.epoch = epoch
+        #: Whether what is written is visible; else what is durable is.
+        self.shows_written = shows_written
+        self.written = self.synced = self.durable = tail
+        self.commit = GroupCommit(sync, tail[0], self._check if shows_written else self.show)
+
+    def _check(self, offset: int) -> None:
+        """What is durable has moved, and the policy shows what is written."""
+        assert offset <= self.written[0], f"{offset} is durable, and only {self.written[0]} is written"
+
+    def show(self, offset: int) -> None:
+        """Let everybody read up to there."""
+        self._check(offset)
+        self._show(offset, self.epoch)
+
+    def show_all(self) -> None:
+        """Let everybody read what the policy says; after an interrupt that may have come before it."""
+        self.show(self.written[0] if self.shows_written else self.commit.durable_offset)
+
+    def append(self, tail: Tail) -> None:
+        """One append that was written in one go ends there."""
+        self.written = tail
+        if self.shows_written:
+            self._show(tail[0], self.epoch)
+
+    def complete(self, tail: Tail) -> None:
+        """A whole append ends there, parts of which may have been synced already."""
+        self.append(tail)
+        if self.synced[0] >= tail[0]:  # it was synced before it was whole
+            self.durable = tail
+            self.commit.reached(tail[0])
+        elif self.shows_written and self.synced > self.durable:  # some of it was, by a rotation
+            self.durable = self.synced
+            self.commit.reached(self.synced[0])
+
+    def sync(self, written: Tail, tail: Tail) -> None:
+        """The file was synced: `written` and `tail` are what there was when that began."""
+        self.durable, self.synced = written, tail
+
+    def go_on(self, tail: Tail) -> None:
+        """The same offset is the beginning of the next segment now, and durable."""
+        self.synced = tail
+        if self.written[0] == tail[0]:
+            self.written = self.durable = tail
+
+    def begin_epoch(self, epoch: int) -> None:
+        """From now on batches get this one; readers are told of it when the visible end is shown next."""
+        self.epoch = epoch
+
+    def lower(self, tail: Tail) -> Tail:
+        """Nothing after `tail` counts as durable; what did before, for `restore`."""
+        before = self.durable
+        self.durable = min(tail, before)
+        return before
+
+    def restore(self, durable: Tail) -> None:
+        """The log is not cut after all."""
+        self.durable = durable
+
+    def cut(self, tail: Tail, epoch: int) -> None:
+        """Nothing from there on is durable, visible or written, and a leader epoch begins."""
+        self.epoch = epoch
+        self.commit.retreat(tail[0])
+        self.written, self.synced = min(self.written, tail), min(self.synced, tail)
+        if self.visible.offset > tail[0]:
+            self._show(tail[0], epoch)
+
+    def resume(self, tail: Tail, *, within_append: bool) -> None:
+        """All that is there is durable, and whole but for what an append that is under way has placed."""
+        self.synced = tail
+        self.written = min(self.written, tail) if within_append else tail
+        self.durable = self.written
+        self.commit.reached(self.written[0])
+        if not within_append and self.commit.failure is None:
+            self.show(self.written[0])
