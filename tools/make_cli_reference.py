@@ -21,8 +21,9 @@ HEAD = """\
 
 <!-- Made by tools/make_cli_reference.py from the commands' own help. Do not edit: change the command, run it again. -->
 
-`pip install 'sawlog[cli]'`, then `sawlog`, or `python -m sawlog.cli`. Everything works on a data directory, without a
-server; what only looks takes no lock and may run beside a writer. `sawlog cheat` prints a page of examples.
+Install it from a clone with `pip install '.[cli]'` and run `sawlog` or `python -m sawlog.cli`. After `make setup` it is
+`.venv/bin/sawlog`. It needs no server: every command works on a data directory. Commands that only read take no lock
+and can run while a writer is running. `sawlog cheat` prints a page of examples.
 
 """
 

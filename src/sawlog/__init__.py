@@ -1,7 +1,7 @@
 """sawlog: a segmented commit log for Python.
 
-A library that needs no server. Start with `sawlog.open(path)` for a store of topics, or with `Log.open(path)` for one
-log; the README shows the rest.
+It needs no server. Start with `sawlog.open(path)` for a store of topics, or with `Log.open(path)` for a single log; the
+README shows the rest.
 """
 
 from ._kernel_info import KernelInfo, kernel_info
@@ -80,7 +80,7 @@ from .topics.topic import Offsets, PartitionDescription, Position, Topic, TopicD
 from .topics.transaction import Transaction
 from .topics.writer import TopicWriter
 
-#: `sawlog.open(path)`: a store of topics; see `Store.open`.
+#: Opens a store of topics; see `Store.open`.
 open = Store.open
 
 __version__ = "0.3.0"

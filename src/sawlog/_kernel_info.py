@@ -1,4 +1,4 @@
-"""Whether the kernel runs compiled, and what to do if it does not. A slow kernel is never a silent one."""
+"""Reports whether the kernel is compiled, and warns if it is not."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class KernelInfo:
         if self.compiled:
             return f"compiled kernel: {self.path}"
         return (
-            f"interpreted kernel: {self.path}; everything works, some 20 to 200 times slower. Install a C compiler "
-            "and reinstall sawlog (pip install --force-reinstall --no-binary sawlog sawlog)"
+            f"interpreted kernel: {self.path}; everything works, but 20 to 200 times slower. Install a C compiler, "
+            "then run `make kernel` or `pip install .` in a clone of sawlog"
         )
 
 
 def kernel_info() -> KernelInfo:
-    """Whether the per-record code is compiled, and where it was loaded from."""
+    """Return whether the per-record code is compiled, and where it was loaded from."""
     return KernelInfo(bool(kernel.COMPILED), str(kernel.__file__))
 
 

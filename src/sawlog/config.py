@@ -1,7 +1,7 @@
-"""What can be set about one partition's log, with unit, default and reason.
+"""The settings of a log, each with its unit, default and reason.
 
-All of it is immutable: a running log never changes its mind. Values are checked here, once, so that the engine
-need not doubt them. A wrong one raises `InvalidConfig` with the field's name and what would be valid.
+Settings are immutable: an open log keeps the ones it was opened with. Values are validated here once, so the engine
+does not check them again. An invalid value raises `InvalidConfig` with the field's name and the valid values.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Literal, SupportsIndex
 from .batch.compression import check_level, codec_id
 from .errors import InvalidConfig
 
-#: No log begins, or is let go on, after this offset: the kernel believes none from 2**62 on, and a batch spans some.
+#: The highest base offset: the kernel rejects offsets from 2**62 on, and a batch spans several offsets.
 MAX_OFFSET = 2**62 - 2**32
-#: Positions in Kafka's index files are signed 32-bit numbers, so a segment must end below this.
+#: Positions in Kafka's index files are signed 32-bit integers, so a segment must end below this.
 MAX_SEGMENT_BYTES = 2**31 - 1
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -24,10 +24,10 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Durability in the background: at most `ms` milliseconds or `bytes` bytes can be lost to a power cut.
+    """Durability in the background: a power cut can lose at most `ms` milliseconds or `bytes` bytes.
 
-    An append returns once its bytes are written (they survive a killed process). The append that crosses
-    `bytes` does the fdatasync itself, so that a fast producer cannot run away from the disk.
+    An append returns once its bytes are written (they survive a killed process). The append that crosses `bytes` calls
+    fdatasync itself, so that a fast producer cannot outrun the disk.
     """
 
     ms: int = 50
@@ -38,48 +38,49 @@ class Interval:
         _at_least("Interval.bytes", self.bytes, 1)
 
 
-#: What an acknowledgement means: "always" (fdatasync before the append returns, shared by everyone who waits),
-#: an `Interval`, or "os" (written, the operating system decides when; also synced at rotation, seal and close).
+#: What an acknowledgement means: "always" (fdatasync before the append returns, shared by all waiting appends),
+#: an `Interval`, or "os" (the operating system decides when to write to disk; also synced at rotation, seal and close).
 Durability = Literal["always", "os"] | Interval
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The settings of one log. `LogConfig()` is safe for every use; each field says why one would change it."""
+    """The settings of one log. The defaults are safe; each field says when to change it."""
 
-    #: A segment is closed before it would pass this. 1 GiB as in Kafka; at most 2 GiB - 1.
+    #: The maximum size of a segment. 1 GiB as in Kafka; at most 2 GiB - 1.
     segment_bytes: int = GIB
-    #: How far a streamed record, whose length nobody knows, may pass `segment_bytes`. None: half a segment.
+    #: How far a streamed record of unknown length may exceed `segment_bytes`. None: half a segment.
     segment_overflow_bytes: int | None = None
-    #: A segment is closed when its first record is this old, so that retention by age has segments to drop.
+    #: A segment is closed when its first record is this old, so that retention by age can drop it.
     segment_age_ms: int | None = 7 * DAY_MS
-    #: A segment is closed when an index of it would pass this (10 MiB as in Kafka: enough for 5 GiB of 4 KiB batches).
+    #: A segment is closed when its index would exceed this (10 MiB as in Kafka: enough for 5 GiB of 4 KiB batches).
     max_index_bytes: int = 10 * MIB
     #: The first offset of a new log. An existing log keeps its own.
     initial_offset: int = 0
     #: What an acknowledgement means, see `Durability`. The default survives a power cut.
     durability: Durability = "always"
-    #: "none", "gzip", "snappy", "lz4" or "zstd" for batches that are built here; finished batches stay as they came.
+    #: "none", "gzip", "snappy", "lz4" or "zstd" for batches built here; finished batches stay unchanged.
     compression: str = "none"
-    #: The codec's own level; None leaves it to the codec.
+    #: The codec's compression level. None: the codec's default.
     compression_level: int | None = None
-    #: "create": records carry the caller's time; "append": the log's clock at placing, for all records of a batch.
+    #: "create": records carry the caller's time; "append": the log's clock at the append, for the whole batch.
     timestamp_type: Literal["create", "append"] = "create"
-    #: Drop segments whose newest record is older. None keeps everything: a library must not delete unasked.
+    #: Drop segments whose newest record is older. None keeps everything: nothing is deleted by default.
     retention_ms: int | None = None
-    #: Drop the oldest segments while the rest still holds this much. None keeps everything.
+    #: Drop the oldest segments while the remaining ones still hold at least this much. None keeps everything.
     retention_bytes: int | None = None
-    #: How many sealed segments stay mapped (each costs a descriptor). None: all. 0: mapped only while read.
+    #: How many sealed segments stay mapped (each needs a file descriptor). None: all. 0: mapped only while read.
     max_mapped_segments: int | None = 128
-    #: One index entry for so many bytes of log, as in Kafka. Smaller finds faster and costs memory.
+    #: One index entry per this many bytes of log, as in Kafka. Smaller: faster lookups, more memory.
     index_interval_bytes: int = 4 * KIB
-    #: The largest record (key + value + headers) that `append` and `append_many` take. None: what a segment holds.
+    #: The largest record (key + value + headers) that `append` and `append_many` accept. None: a segment's size.
     max_record_bytes: int | None = None
-    #: No compressed batch is unpacked to more than this, whatever it declares.
+    #: No compressed batch is decompressed to more than this, whatever size it declares.
     max_decompressed_bytes: int = GIB
-    #: The durable watermark is written to disk at least so often while the log is written to.
+    #: The durable watermark is written to disk at least this often while records are appended.
     checkpoint_interval_ms: int = 1000
-    #: A producer that was silent for so long is forgotten (its next batch may start at any sequence). Kafka's 24 h.
+    #: The state of a producer that is idle for this long is dropped (its next batch may start at any sequence number).
+    #: 24 h as in Kafka.
     producer_expiry_ms: int = DAY_MS
 
     def __post_init__(self) -> None:
@@ -91,7 +92,7 @@ class LogConfig:
         if self.durability not in ("always", "os") and not isinstance(self.durability, Interval):
             raise InvalidConfig(f'durability must be "always", "os" or an Interval, not {self.durability!r}')
         if not isinstance(self.compression, str):
-            raise InvalidConfig(f"compression is a name, not {self.compression!r}")
+            raise InvalidConfig(f"compression must be a name, not {self.compression!r}")
         if self.compression_level is not None:
             _whole("compression_level", self.compression_level)
         check_level(codec_id(self.compression), self.compression_level)
@@ -108,35 +109,35 @@ class LogConfig:
 
     @property
     def overflow_bytes(self) -> int:
-        """`segment_overflow_bytes` with its default filled in, kept inside what an index can address."""
+        """`segment_overflow_bytes` or its default, limited to what an index can address."""
         wanted = self.segment_bytes // 2 if self.segment_overflow_bytes is None else self.segment_overflow_bytes
         return min(wanted, MAX_SEGMENT_BYTES - self.segment_bytes)
 
     def with_(self, **changes: Any) -> LogConfig:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepConfig:
-    """What upkeep does to a log, beyond what `LogConfig` says about retention."""
+    """The settings of upkeep, in addition to the retention settings of `LogConfig`."""
 
     #: Keep only the last record of every key (Kafka's cleanup.policy=compact).
     compact: bool = False
-    #: Drop what `retention_ms` and `retention_bytes` say (cleanup.policy=delete).
+    #: Apply `retention_ms` and `retention_bytes` (cleanup.policy=delete).
     delete: bool = True
-    #: A tombstone stays so long after it was first compacted, for readers that are on their way. Kafka's 24 h.
+    #: How long a tombstone is kept after its first compaction, so that slow readers see it. 24 h as in Kafka.
     delete_retention_ms: int = DAY_MS
-    #: Compaction starts when so much of the sealed bytes is new since the last time. Kafka's half.
+    #: Compaction starts when this share of the sealed bytes is new since the last compaction. 0.5 as in Kafka.
     min_dirty_ratio: float = 0.5
-    #: What is younger is not compacted.
+    #: Records younger than this are not compacted.
     min_compaction_lag_ms: int = 0
-    #: Neighbouring sealed segments smaller than this are merged, four or more at once; 0: never. 1 MiB: what crashes
-    #: and restarts leave behind, not what a writer makes.
+    #: Neighbouring sealed segments smaller than this are merged, at least four at a time; 0: never. 1 MiB covers
+    #: the small segments that crashes and restarts leave, but not those that a writer normally creates.
     merge_bytes: int = MIB
-    #: Sealed segments this old are packed with zstd. None: never, because it costs processor time.
+    #: Sealed segments this old are recompressed with zstd. None: never, because it costs CPU time.
     recompress_after_ms: int | None = None
-    #: Every sealed segment is read whole this often, to find bit rot. None: never, because it costs reading.
+    #: Every sealed segment is read completely this often, to find bit rot. None: never, because it costs I/O.
     scrub_interval_ms: int | None = None
 
     def __post_init__(self) -> None:
@@ -152,7 +153,7 @@ class UpkeepConfig:
 
 def _whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidConfig(f"{name} must be a whole number, not {value!r}")
+        raise InvalidConfig(f"{name} must be an integer, not {value!r}")
     return value
 
 
@@ -172,9 +173,9 @@ def _optional_at_least(name: str, value: object, lowest: int) -> None:
 
 
 def whole_number(value: object, what: str = "an offset") -> int:
-    """Return it as an int; `InvalidConfig` for a float, a boolean or anything else."""
+    """Return an integer as an int; raise `InvalidConfig` for a float, a boolean or anything else."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InvalidConfig(f"{what} is a whole number, not {value!r}")
+        raise InvalidConfig(f"{what} must be an integer, not {value!r}")
     return index(value)

@@ -2,66 +2,66 @@
 
 ```
 SawlogError
-├── InvalidConfig (ValueError)                 a setting that cannot work
+├── InvalidConfig (ValueError)                 an invalid setting
 ├── InvalidRecord (ValueError)                 the record cannot be stored; nothing was written
-│   ├── InvalidRecordType (TypeError)            not bytes, header keys that are not str, ...
-│   └── RecordTooLarge                           larger than the log takes
-│       └── StreamTooLong                          a streamed record passed its bound
-├── StreamAborted (RuntimeError)               the caller's stream raised; the log is as it was
-├── OffsetOutOfRange (IndexError)              no record there; carries the valid range
-│   └── RecordRemoved                            compaction has removed it; says which one follows
-├── DataLoss                                   records of a planned range are gone, or others have their offsets now
-├── OffsetMismatch (ValueError)                expect_offset did not hold; nothing was written
+│   ├── InvalidRecordType (TypeError)            such as a value that is not bytes, or a header key that is not str
+│   └── RecordTooLarge                           larger than the log allows
+│       └── StreamTooLong                          a streamed record exceeded its limit
+├── StreamAborted (RuntimeError)               the caller's stream raised; the log is unchanged
+├── OffsetOutOfRange (IndexError)              no record at that offset; has the valid range
+│   └── RecordRemoved                            removed by compaction; has the next existing offset
+├── DataLoss                                   records of a planned range are gone, or their offsets were reused
+├── OffsetMismatch (ValueError)                expect_offset does not match; nothing was written
 ├── ProducerError
 │   ├── OutOfOrderSequence                       a producer skipped or repeated sequence numbers
-│   └── ProducerFenced                           an older epoch of a producer wrote
+│   └── ProducerFenced                           a producer with an older epoch wrote
 ├── CorruptData (ValueError)                   bytes on disk are not what was written
-│   ├── CorruptBatch                             says path, position and the next readable offset
-│   │   └── DecompressionLimit                     would unpack to more than is allowed
-│   ├── CorruptFile                              a checkpoint, catalogue or other small file
-│   └── ForeignDamage                            bytes of another system's log; says path and position
-│       ├── NoBase                                 an index that does not say where it begins
-│       ├── BaseMismatch                           a name says one first offset, the content another
-│       ├── IndexSizeMismatch                      an index that is torn or padded, or of another length than the data
-│       ├── IndexGap                               an index whose entries leave something out, or point elsewhere
-│       ├── MissingRecords                         a gap: records, or a whole file, that should be there
-│       ├── OffsetsOutOfOrder                      offsets that restart or do not follow
-│       ├── ChecksumMismatch                       checksum or length of a record are not what was written down
+│   ├── CorruptBatch                             has path, position and the next readable offset
+│   │   └── DecompressionLimit                     would decompress to more than the limit
+│   ├── CorruptFile                              a checkpoint, catalog or other small file
+│   └── ForeignDamage                            bytes of another system's log; has path and position
+│       ├── NoBase                                 an index without its first offset
+│       ├── BaseMismatch                           file name and content have different first offsets
+│       ├── IndexSizeMismatch                      an index that is torn, padded, or of another length than the data
+│       ├── IndexGap                               an index whose entries skip data, or point to something else
+│       ├── MissingRecords                         a gap: records or a whole file are missing
+│       ├── OffsetsOutOfOrder                      offsets that restart or are not consecutive
+│       ├── ChecksumMismatch                       checksum or length of a record do not match
 │       ├── UnreadableRecord                       a record that does not parse
-│       └── TornFile                               data that ends in the middle of a record
-├── UnsupportedCompression (ValueError)        codec number or name that Kafka does not define
-├── StorageError (OSError)                     the operating system said no
-│   ├── StorageFull                              no space left; what was written was rolled back
-│   ├── SyncFailed                               fsync failed: never tried again, the log is failed
+│       └── TornFile                               data that ends inside a record
+├── UnsupportedCompression (ValueError)        a codec number or name that Kafka does not define
+├── StorageError (OSError)                     the operating system reported an error
+│   ├── StorageFull                              no space left; the partial write was rolled back
+│   ├── SyncFailed                               fsync failed: it is never retried, and the log is failed
 │   ├── ReadBeyondEnd (EOFError)                 a read past the written bytes of a storage
 │   ├── LogNotFound (FileNotFoundError)          read-only open of a directory that holds no log
 │   └── StoreNotFound (FileNotFoundError)        read-only open of a directory that holds no store
-├── DirectoryLocked (BlockingIOError)          another writer holds the partition
-├── LogFailed (RuntimeError)                   an earlier failure ended writing; reading goes on
-├── LogClosed (ValueError)                     the log was closed, or belongs to the parent of a fork
+├── DirectoryLocked (BlockingIOError)          another writer has locked the partition
+├── LogFailed (RuntimeError)                   writing stopped after an earlier failure; reading still works
+├── LogClosed (ValueError)                     the log is closed, or belongs to the parent of a fork
 ├── ReadOnlyLog (UnsupportedOperation)         opened with mode="r"
-├── InvalidTopicName (ValueError)              a name that no topic can have
-├── TopicNotFound (KeyError)                   no topic, or no partition, of that name
-├── TopicExists (FileExistsError)              there is one of that name already, or one that differs by case only
+├── InvalidTopicName (ValueError)              not a valid topic name
+├── TopicNotFound (KeyError)                   no topic or partition with that name
+├── TopicExists (FileExistsError)              the topic exists, or one whose name differs only in case
 ├── GroupError                                 consumers and their groups
-│   ├── GroupNotFound (KeyError)                 nobody has committed or joined under that name
-│   ├── GroupActive                              offsets are not moved from outside while members consume
-│   ├── GroupFenced                              taken for dead: its partitions went to another member
-│   └── PositionLost (LookupError)               the records at its position are gone, and it asked to be told
-├── TransactionError                           several partitions, all or nothing
-│   ├── TransactionAborted                       nothing of it was stored
-│   └── TransactionPending                       committed; it is placed when the store is next opened
+│   ├── GroupNotFound (KeyError)                 no group with that name: nobody has committed or joined
+│   ├── GroupActive                              offsets cannot be moved while members are running
+│   ├── GroupFenced                              session expired; its partitions were reassigned
+│   └── PositionLost (LookupError)               the records at the position are gone, with on_lost="error"
+├── TransactionError                           a write to several partitions, all or nothing
+│   ├── TransactionAborted                       nothing was stored
+│   └── TransactionPending                       committed; completed when the store is next opened for writing
 └── InteropError                               other systems' logs
-    ├── UnknownFormat (ValueError)               no format that we know fits, or more than one
-    ├── ImportMismatch (ValueError)              the target holds something else than the source
-    ├── ExportRefused (ValueError)               it cannot be written so, or not there; nothing was written
-    └── SourceInUse (BlockingIOError)            the other system is running on it: stop it first
+    ├── UnknownFormat (ValueError)               no known format matches, or more than one
+    ├── ImportMismatch (ValueError)              the target does not match the source
+    ├── ExportRefused (ValueError)               not possible in that format or directory; nothing was written
+    └── SourceInUse (BlockingIOError)            the other system is running: stop it first
 ```
 
-Families say what a caller can do: change the call (Invalid…), look elsewhere (OffsetOutOfRange), plan again (DataLoss),
-try again with a fresh offset (OffsetMismatch), run `verify` (Corrupt…), look at the disk (Storage…), reopen (LogFailed,
-LogClosed), look at who else is there (Group…).
-Where the standard library has a type for it, the error is that type as well.
+Each family tells what a caller can do: change the call (Invalid…), use another offset (OffsetOutOfRange), plan again
+(DataLoss), retry with the current offset (OffsetMismatch), run `verify` (Corrupt…), check the disk (Storage…), reopen
+(LogFailed, LogClosed), check the other members (Group…).
+Where the standard library has a matching type, the error is also an instance of it.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ import io
 
 
 class SawlogError(Exception):
-    """The root: `except SawlogError` catches whatever sawlog raises on purpose."""
+    """The base class of every error that sawlog raises on purpose."""
 
 
 class InvalidConfig(SawlogError, ValueError):
-    """A setting that cannot work; the message names the field and what would be valid."""
+    """An invalid setting; the message names the field and the valid values."""
 
 
 class InvalidRecord(SawlogError, ValueError):
@@ -86,19 +86,19 @@ class InvalidRecordType(InvalidRecord, TypeError):
 
 
 class RecordTooLarge(InvalidRecord):
-    """The record, or the batch around it, is larger than the log takes; nothing was written."""
+    """The record, or its batch, is larger than the log allows; nothing was written."""
 
 
 class StreamTooLong(RecordTooLarge):
-    """A streamed record passed its bound; the log is byte for byte what it was before."""
+    """A streamed record exceeded its limit; the log is unchanged, byte for byte."""
 
 
 class StreamAborted(SawlogError, RuntimeError):
-    """The stream of chunks raised (see `__cause__`); the log is byte for byte what it was before."""
+    """The stream of chunks raised (see `__cause__`); the log is unchanged, byte for byte."""
 
 
 class OffsetOutOfRange(SawlogError, IndexError):
-    """No record at that offset. `lowest` and `next` say which are there: lowest <= offset < next."""
+    """No record at that offset. Valid offsets are lowest <= offset < next."""
 
     def __init__(self, requested: int, lowest: int, next_offset: int, where: str = "") -> None:
         self.requested, self.lowest, self.next, self.where = requested, lowest, next_offset, where
@@ -121,7 +121,7 @@ class OffsetOutOfRange(SawlogError, IndexError):
 
 
 class RecordRemoved(OffsetOutOfRange):
-    """Compaction has removed the record at that offset; `following` is the next one that is there."""
+    """Compaction has removed the record at that offset; `following` is the next existing one."""
 
     def __init__(self, requested: int, lowest: int, next_offset: int, following: int) -> None:
         super().__init__(requested, lowest, next_offset)
@@ -133,20 +133,20 @@ class RecordRemoved(OffsetOutOfRange):
 
 
 class DataLoss(SawlogError):
-    """Records that were to be read are gone: dropped, cut off, or replaced by others with the same offsets.
+    """Records of a planned range are gone: dropped, truncated, or replaced by others with the same offsets.
 
-    Raised by those who read a range that was planned before. They have read all of it, or they raise this.
+    A reader of a planned range either reads all of it or raises this error.
     """
 
 
 class OffsetMismatch(SawlogError, ValueError):
-    """`expect_offset` did not hold: somebody else appended first. Nothing was written."""
+    """`expect_offset` does not match: another append came first. Nothing was written."""
 
     def __init__(self, expected: int, actual: int) -> None:
         self.expected, self.actual = expected, actual
         super().__init__(
             f"expected to append at offset {expected}, but the log is at {actual}; nothing was written: "
-            f"read what is new from {min(expected, actual)}, then decide again"
+            f"read the new records from {min(expected, actual)}, then retry"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -154,7 +154,7 @@ class OffsetMismatch(SawlogError, ValueError):
 
 
 class ProducerError(SawlogError):
-    """An idempotent producer's batch does not follow the ones before it; nothing was written."""
+    """An idempotent producer's batch does not continue its earlier batches; nothing was written."""
 
 
 class OutOfOrderSequence(ProducerError):
@@ -170,10 +170,10 @@ class CorruptData(SawlogError, ValueError):
 
 
 class CorruptBatch(CorruptData):
-    """A batch that fails its checksum or does not parse. It is never skipped in silence.
+    """A batch fails its checksum or does not parse. It is never skipped silently.
 
-    `path` and `position` say where it starts; `next_offset` is the next offset that can be read after it,
-    or None where nothing readable follows.
+    `path` and `position` are where it starts; `next_offset` is the next readable offset after it, or None if nothing
+    readable follows.
     """
 
     def __init__(
@@ -190,22 +190,22 @@ class CorruptBatch(CorruptData):
         super().__init__(f"{where}{message}{then}")
 
     def at(self, path: str, position: int, next_offset: int | None) -> CorruptBatch:
-        """The same finding, once it is known where it was found."""
+        """Return the same error with its location."""
         return type(self)(self.reason, path=path, position=position, next_offset=next_offset)
 
 
 class DecompressionLimit(CorruptBatch):
-    """The batch would unpack to more bytes than is allowed; it was not unpacked."""
+    """The batch would decompress to more bytes than the limit; it was not decompressed."""
 
 
 class CorruptFile(CorruptData):
-    """A small file of ours (checkpoint, producer state) fails its checksum or does not parse."""
+    """A small file of sawlog (checkpoint, producer state) fails its checksum or does not parse."""
 
 
 class ForeignDamage(CorruptData):
-    """Bytes of another system's log are not what they should be.
+    """Another system's log is damaged.
 
-    `path` and `position` say where; `offset` is the record concerned, or the next one, where that is known.
+    `path` and `position` are where; `offset` is the affected record, or the next one, if known.
     """
 
     def __init__(
@@ -219,39 +219,39 @@ class ForeignDamage(CorruptData):
 
 
 class NoBase(ForeignDamage):
-    """An index that does not say at which offset it begins."""
+    """An index does not contain its first offset."""
 
 
 class BaseMismatch(ForeignDamage):
-    """The name of a file says one first offset and its content another."""
+    """The name of a file and its content have different first offsets."""
 
 
 class IndexSizeMismatch(ForeignDamage):
-    """An index that is torn or padded, has a mark too many, or is longer or shorter than the data beside it."""
+    """An index is torn or padded, has an extra marker, or is longer or shorter than its data."""
 
 
 class IndexGap(ForeignDamage):
-    """An index whose entries leave bytes of the data out, or point at something that is no record."""
+    """An index whose entries skip bytes of the data, or point to something that is not a record."""
 
 
 class MissingRecords(ForeignDamage):
-    """A gap: records, or a whole file, that should be there and are not."""
+    """A gap: records or a whole file are missing."""
 
 
 class OffsetsOutOfOrder(ForeignDamage):
-    """Offsets that go back to an earlier one, or do not follow."""
+    """Offsets restart at an earlier one, or are not consecutive."""
 
 
 class ChecksumMismatch(ForeignDamage):
-    """The checksum or the length of a record is not what was written down for it."""
+    """The checksum or the length of a record does not match the recorded one."""
 
 
 class UnreadableRecord(ForeignDamage):
-    """A record, or the frame around it, that does not parse."""
+    """A record, or its frame, does not parse."""
 
 
 class TornFile(ForeignDamage):
-    """Data that ends in the middle of a record, or in zeros."""
+    """Data ends inside a record, or in zeros."""
 
 
 class UnsupportedCompression(SawlogError, ValueError):
@@ -259,18 +259,18 @@ class UnsupportedCompression(SawlogError, ValueError):
 
 
 class StorageError(SawlogError, OSError):
-    """The operating system refused; `errno` and `__cause__` say why."""
+    """The operating system reported an error; see `errno` and `__cause__`."""
 
-    #: Whether a failed write could not be taken back, so that the file has to be recovered before it is used.
+    #: Whether a failed write could not be rolled back, so that the file must be recovered before it is used.
     torn = False
 
 
 class StorageFull(StorageError):
-    """No space left, or a quota or file-size limit was met; the partial write was rolled back."""
+    """No space left, or a quota or file-size limit was reached; the partial write was rolled back."""
 
 
 class SyncFailed(StorageError):
-    """fsync failed. It is never tried again, because the kernel has forgotten the lost pages by then."""
+    """fsync failed. It is never retried, because the kernel may already have dropped the unwritten pages."""
 
 
 class ReadBeyondEnd(StorageError, EOFError):
@@ -286,14 +286,14 @@ class StoreNotFound(StorageError, FileNotFoundError):
 
 
 class DirectoryLocked(SawlogError, BlockingIOError):
-    """Another writer holds this directory; `holder` describes it where it is known."""
+    """Another writer has locked this directory; `holder` describes it, if known."""
 
     def __init__(self, path: str, holder: str = "") -> None:
         self.path, self.holder = path, holder
         by = f" by {holder}" if holder else ""
         super().__init__(
             f"{path} is locked for writing{by}; a partition has one writer: close it there, "
-            'or open with mode="r" to read beside it'
+            'or open with mode="r" to read while it is open'
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -301,11 +301,11 @@ class DirectoryLocked(SawlogError, BlockingIOError):
 
 
 class LogFailed(SawlogError, RuntimeError):
-    """An earlier failure (see `__cause__`) ended writing. Reading goes on; close and reopen to recover."""
+    """Writing stopped after an earlier failure (see `__cause__`). Reading still works; close and reopen to recover."""
 
 
 class LogClosed(SawlogError, ValueError):
-    """The log was closed, or was opened by the process that this one was forked from."""
+    """The log is closed, or was opened by the process that this one was forked from."""
 
 
 class ReadOnlyLog(SawlogError, io.UnsupportedOperation):
@@ -313,18 +313,18 @@ class ReadOnlyLog(SawlogError, io.UnsupportedOperation):
 
 
 class InvalidTopicName(SawlogError, ValueError):
-    """A name that no topic can have; the message says which ones can be."""
+    """Not a valid topic name; the message says which names are valid."""
 
 
 class TopicNotFound(SawlogError, KeyError):
-    """No topic, or no partition of a topic, of that name."""
+    """No topic or partition with that name."""
 
     def __str__(self) -> str:  # KeyError would show the repr of the message
         return str(self.args[0]) if self.args else ""
 
 
 class TopicExists(SawlogError, FileExistsError):
-    """There is a topic of that name already, or one that differs by upper and lower case only."""
+    """The topic already exists, or one whose name differs only in case."""
 
 
 class GroupError(SawlogError):
@@ -339,44 +339,44 @@ class GroupNotFound(GroupError, KeyError):
 
 
 class GroupActive(GroupError):
-    """Offsets of a group are not moved from outside while its members consume."""
+    """A group's offsets cannot be moved while its members are running."""
 
 
 class GroupFenced(GroupError):
-    """This consumer was silent for so long that it was taken for dead; its partitions went to another member."""
+    """This consumer's session expired; its partitions were reassigned to other members."""
 
 
 class PositionLost(GroupError, LookupError):
-    """The records at a consumer's position are gone from the log, and it asked to be told (`on_lost="error"`)."""
+    """The records at a consumer's position are gone from the log, and it was opened with `on_lost="error"`."""
 
 
 class TransactionError(SawlogError):
-    """A write to several partitions did not end as it should."""
+    """A write to several partitions failed or is not complete."""
 
 
 class TransactionAborted(TransactionError):
-    """Nothing of the transaction was stored."""
+    """The transaction was aborted; nothing of it was stored."""
 
 
 class TransactionPending(TransactionError):
-    """The transaction is committed, but not all of it is placed: that is done when the store is next opened."""
+    """The transaction is committed but not completely written; opening the store for writing completes it."""
 
 
 class InteropError(SawlogError):
-    """Something about another system's log."""
+    """The base class of errors about other systems' logs."""
 
 
 class UnknownFormat(InteropError, ValueError):
-    """No format that we know fits what is there, or more than one does; the message says how to name one."""
+    """No known format matches the directory, or more than one does; the message says how to choose one."""
 
 
 class ImportMismatch(InteropError, ValueError):
-    """The log that an import was to go on with holds something else than what it would continue."""
+    """The target of an import does not hold the beginning of the source, so the import cannot continue."""
 
 
 class ExportRefused(InteropError, ValueError):
-    """The log cannot be written in that format, or not to that place; nothing was written."""
+    """The log cannot be exported in that format or to that directory; nothing was written."""
 
 
 class SourceInUse(InteropError, BlockingIOError):
-    """The other system is running on that directory, and changes it: stop it first."""
+    """The other system is running on that directory: stop it first."""

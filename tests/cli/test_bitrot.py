@@ -103,7 +103,7 @@ def test_a_wrong_base_offset_is_told_by_the_neighbours() -> None:
     damaged = bytearray(content)
     damaged[starts[1] + 6] ^= 1
     [remark] = [each.remark for each in dissect(memoryview(damaged)) if isinstance(each, Batch) and each.remark]
-    assert remark == "the base offset should be 3: the batches around it say so"
+    assert remark == "the base offset should be 3, according to the batches around it"
 
 
 @pytest.mark.parametrize("cut", [9, 30, 60, 61, 62, 200])
@@ -151,7 +151,7 @@ def test_offsets_that_compaction_removed_are_remarked() -> None:
     content = encode([b"a"], base_offset=0) + encode([b"b"], base_offset=9)
     [_, second] = dissect(memoryview(content))
     assert isinstance(second, Batch)
-    assert second.remark == "offsets 1 to 8 are not here: removed by compaction, or lost"
+    assert second.remark == "offsets 1 to 8 are missing: removed by compaction, or lost"
 
 
 @given(some.binary(max_size=400))

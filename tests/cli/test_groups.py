@@ -48,7 +48,7 @@ def test_describe_shows_every_partition(billing: Cli) -> None:
     assert [row["lag"] for row in rows] == ["6", "4"]
     result = billing("groups", "describe", "billing").ok()
     assert result.lines[0].split()[:3] == ["TOPIC", "PARTITION", "COMMITTED"]
-    assert "10 records behind" in result.err
+    assert "10 records not yet consumed" in result.err
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_missing_group_or_topic_is_not_found(billing: Cli, arguments: list[str])
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "--to OFFSET, or --by N"),
+        ([], "--to OFFSET or --by N"),
         (["--to", "end", "--by", "1"], "--to OFFSET"),
-        (["--to", "1:2"], "one place"),
+        (["--to", "1:2"], "a single offset"),
         (["--to", "end", "-p", "5"], "0 to 1"),
     ],
 )

@@ -71,7 +71,7 @@ def test_what_means_nothing_is_refused_and_the_grammar_shown(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["100:200", "", "@-1h:", ":5"])
 def test_a_span_is_not_one_place(text: str) -> None:
-    with pytest.raises(ValueError, match="one place"):
+    with pytest.raises(ValueError, match="a single offset"):
         parse_bound(text, NOW)
 
 

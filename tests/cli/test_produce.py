@@ -83,7 +83,7 @@ def test_field_becomes_bytes(topic: Cli, data: Path, value: str, stored_as: byte
 
 @pytest.mark.parametrize(
     ("line", "complaint"),
-    [("{", "not JSON"), ("[1]", "object is wanted"), ('{"b": 1}', "no field 'a'"), ("\udcff", "not JSON")],
+    [("{", "not JSON"), ("[1]", "expected a JSON object"), ('{"b": 1}', "no field 'a'"), ("\udcff", "not JSON")],
 )
 def test_bad_json_stops_with_its_number_and_nothing_before_is_lost(
     topic: Cli, data: Path, line: str, complaint: str
@@ -115,7 +115,7 @@ def test_csv_rows_are_objects_or_fields(topic: Cli, data: Path, tmp_path: Path) 
 
 def test_csv_row_with_too_many_fields_stops_with_its_line(topic: Cli, data: Path) -> None:
     said = topic("produce", "t", "-i", "csv", stdin=b"a,b\n1,2\n1,2,3\n").failed(1)
-    assert "line 3: 3 fields, but the head names 2" in said
+    assert "line 3: 3 fields, but the header has 2" in said
     assert len(values(data)) == 1
 
 
@@ -150,7 +150,7 @@ def test_parquet_from_a_pipe(topic: Cli, data: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_no_parquet_file_is_said(topic: Cli) -> None:
-    assert "no Parquet file" in topic("produce", "t", "-i", "parquet", stdin=b"hello").failed(1)
+    assert "not a Parquet file" in topic("produce", "t", "-i", "parquet", stdin=b"hello").failed(1)
 
 
 def test_file_is_one_record(topic: Cli, data: Path, tmp_path: Path) -> None:

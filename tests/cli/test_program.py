@@ -135,7 +135,7 @@ def test_follow_says_what_was_trimmed_or_taken_back_under_it(program: Program, o
         with Store.open(orders) as store:
             log = store.topic("orders").partition(0)
             log.truncate(4)
-            assert b"offsets from 4 on were taken back" in process.stderr.readline()
+            assert b"offsets from 4 on were truncated" in process.stderr.readline()
             log.append(b"again")
             assert process.stdout.readline() == b"again\n"
 
@@ -347,7 +347,7 @@ def test_missing_extra_is_named_with_how_to_get_it(missing: str) -> None:
         check=False,
     )
     assert result.returncode == 1
-    assert result.stderr == f"sawlog: the command line needs {missing}: pip install 'sawlog[cli]'\n"
+    assert result.stderr == f"sawlog: the command line needs {missing}: run pip install '.[cli]' in a clone of sawlog\n"
 
 
 @pytest.mark.parametrize(

@@ -144,8 +144,8 @@ def test_one_partitions_directory_needs_no_store(sawlog: Cli, tmp_path: Path, mo
         (["orders", "--raw", "-f", "%v"], "exclude each other"),
         (["orders", "--output", "xml"], "--output"),
         (["orders", "--out", "x.parquet", "--follow"], "leave out --follow"),
-        (["orders", "--out", "x.parquet", "--raw"], "has its own form"),
-        ([], "say which topic"),
+        (["orders", "--out", "x.parquet", "--raw"], "has its own format"),
+        ([], "give a topic, or the directory of one partition"),
         (["orders", "--bogus"], "--bogus"),
     ],
 )
@@ -162,7 +162,7 @@ def test_wrong_option_is_a_usage_error_on_one_line(
 def test_log_that_is_named_wins_over_the_environment(sawlog: Cli, orders: Path) -> None:
     partition = orders / "topics/orders/partition-0"
     assert sawlog("read", "--log", partition).ok().lines == [f"a{number}" for number in range(10)]
-    assert "a topic is in a store" in sawlog("read", "orders", "--log", partition).failed(2)
+    assert "a topic needs a store" in sawlog("read", "orders", "--log", partition).failed(2)
 
 
 def test_missing_topic_names_the_ones_there_are(sawlog: Cli, orders: Path) -> None:

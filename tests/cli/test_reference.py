@@ -82,7 +82,7 @@ def examples() -> list[str]:
         if re.match(r"\s*[^#]*\bsawlog [a-z]", line) and "`" not in line:
             found += [
                 part.strip()
-                for part in re.split(r" \| | > ", re.sub(r"\s{3,}.*", "", line.strip()))
+                for part in re.split(r" \| | > ", re.sub(r"\s+#.*", "", line.strip()))
                 if part.strip().startswith("sawlog ")
             ]
     return found

@@ -83,7 +83,7 @@ def test_part_of_the_log_can_be_looked_at(sawlog: Cli, orders: Path) -> None:
 
 def test_terminal_shows_charts_below_the_table(sawlog: Cli, orders: Path) -> None:
     text = sawlog("stats", "orders").ok().out
-    assert "Records of orders over time, records a second" in text
+    assert "Records of orders over time, records/s" in text
     assert "Size by partition" in text
     assert "█" in text
     assert max(len(line) for line in text.splitlines() if "│" in line) <= 100
@@ -97,7 +97,7 @@ def test_svg_is_well_formed_and_labelled(sawlog: Cli, orders: Path, tmp_path: Pa
     texts = [each.text or "" for each in root.iter(f"{SVG}text")]
     assert "Records of orders over time" in texts
     assert {"partition 0", "partition 1"} <= set(texts)
-    assert any("records a second" in each for each in texts)
+    assert any("records/s" in each for each in texts)
     assert len(list(root.iter(f"{SVG}path"))) == 1
 
 

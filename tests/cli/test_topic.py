@@ -16,7 +16,7 @@ from .conftest import Cli
 
 def test_create_makes_the_store_and_the_topic(sawlog: Cli, data: Path) -> None:
     result = sawlog("topic", "create", "orders", "--partitions", 3).ok()
-    assert "orders is there: 3 partitions" in result.err
+    assert "orders: created, 3 partitions" in result.err
     assert result.raw == b""
     with Store.open(data, mode="r") as store:
         assert store.topic("orders").partitions == 3
@@ -55,7 +55,7 @@ def test_wrong_name_is_a_usage_error(sawlog: Cli) -> None:
 
 def test_topic_that_exists_is_an_error_unless_it_may(sawlog: Cli, orders: Path) -> None:
     assert "orders" in sawlog("topic", "create", "orders").failed(1)
-    sawlog("topic", "create", "orders", "--if-not-exists").ok()
+    assert "orders: already exists, 2 partitions" in sawlog("topic", "create", "orders", "--if-not-exists").ok().err
 
 
 def test_list_shows_topics_in_every_form(sawlog: Cli, orders: Path) -> None:

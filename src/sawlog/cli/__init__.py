@@ -1,18 +1,18 @@
 """The command line: `sawlog` (also `python -m sawlog.cli`). One file per command.
 
-`main` is the entry point, `run` the same without ending the process. Here every failure becomes one line on stderr
-that says what to do, and an exit code that a script can tell apart:
+`main` is the entry point; `run` does the same without ending the process. Every failure becomes one line on stderr
+that says what to do, and an exit code that scripts can distinguish:
 
-    0    it was done
-    1    it failed: the line says why
-    2    it was called in a wrong way
-    3    the store, topic, group, log or file is not there
+    0    success
+    1    failure: the line says why
+    2    usage error
+    3    the store, topic, group, log or file does not exist
     4    corruption was found
-    5    somebody else holds it: another writer, or members of a group
+    5    locked by another process: another writer, or live members of a group
     130  interrupted (Ctrl-C)
 
-A reader that goes away (`sawlog read ... | head -1`) has what it wanted: that ends a command quietly, with 0. A
-traceback is shown for one thing only: a mistake of ours.
+When the reader of a pipe closes it (`sawlog read ... | head -1`), the command ends silently with 0. Only a bug in
+sawlog shows a traceback.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ OK, FAILED, USAGE, NOT_FOUND, CORRUPT, LOCKED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 1
 
 #: What each exit code means, for the help and for the reference.
 EXIT_CODES = {
-    OK: "it was done",
-    FAILED: "it failed; the line on stderr says why",
-    USAGE: "it was called in a wrong way",
-    NOT_FOUND: "the store, topic, group, log or file is not there",
+    OK: "success",
+    FAILED: "failure; the line on stderr says why",
+    USAGE: "usage error",
+    NOT_FOUND: "the store, topic, group, log or file does not exist",
     CORRUPT: "corruption was found",
-    LOCKED: "somebody else holds it: another writer, or live members of a group",
+    LOCKED: "locked by another process: another writer, or live members of a group",
     INTERRUPTED: "interrupted",
 }
 
-#: The first kind that fits decides.
+#: The first type that matches decides.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.TopicNotFound, NOT_FOUND),
     (errors.GroupNotFound, NOT_FOUND),
@@ -53,39 +53,40 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 
-#: What to do about it, where the error itself, which does not know of the command line, cannot say.
+#: Advice for errors whose own message cannot mention commands.
 _HINTS: tuple[tuple[type[BaseException], str], ...] = (
-    (errors.StoreNotFound, "`sawlog topic create NAME` makes a store with a topic"),
-    (errors.TopicNotFound, "`sawlog topic create NAME` makes one"),
-    (errors.GroupNotFound, "`sawlog groups list` shows those there are"),
-    (errors.CorruptBatch, "`sawlog inspect FILE` shows the place"),
-    (errors.ForeignDamage, "what precedes it is stored; --on-damage skip leaves it out and goes on"),
+    (errors.StoreNotFound, "`sawlog topic create NAME` creates a store with a topic"),
+    (errors.TopicNotFound, "`sawlog topic create NAME` creates it"),
+    (errors.GroupNotFound, "`sawlog groups list` shows the existing groups"),
+    (errors.CorruptBatch, "`sawlog inspect FILE` shows the damaged bytes"),
+    (errors.ForeignDamage, "everything before it is stored; --on-damage skip leaves it out and continues"),
 )
 
 
 def main() -> None:
-    """The program `sawlog`."""
+    """Run the `sawlog` program and exit."""
     signal.signal(signal.SIGTERM, _end)
     sys.exit(run(sys.argv[1:]))
 
 
 def _end(number: int, frame: object) -> None:
-    """Asked to go (SIGTERM): as any exit, so that what was taken is stored and locks are let go."""
+    """Exit normally on SIGTERM, so that accepted records are stored and locks are released."""
     sys.exit(128 + number)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line and return the exit code."""
     _open_closed_streams()
     try:
-        import rich  # noqa: F401 - asked for here, so that the advice comes before anything was done
+        import rich  # noqa: F401 - imported here, so that the advice comes before anything is done
         import typer
     except ImportError as error:
-        print(f"sawlog: the command line needs {error.name}: pip install 'sawlog[cli]'", file=sys.stderr)
+        advice = "run pip install '.[cli]' in a clone of sawlog"
+        print(f"sawlog: the command line needs {error.name}: {advice}", file=sys.stderr)
         return FAILED
     from .app import command
 
-    if "_SAWLOG_COMPLETE" in os.environ:  # a shell asks how a line could go on
+    if "_SAWLOG_COMPLETE" in os.environ:  # a shell asks for completions
         command().main(list(arguments), prog_name="sawlog")
     try:
         with command().make_context("sawlog", list(arguments) or ["--help"]) as context:
@@ -109,19 +110,19 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _open_closed_streams() -> None:
-    """A stream that the caller has closed (`<&-`) is as good as empty, and what goes there as good as gone."""
-    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 - for as long as the process lives
+    """Replace streams that the caller has closed (`<&-`) with /dev/null."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 - open until the process ends
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code for an error."""
+    """Return the exit code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
 
 
 def message_of(error: BaseException) -> str:
-    """What an error says, on one line, without the number or the quotes that Python puts around some."""
+    """Return an error's message on one line, without the errno or quotes that Python adds to some."""
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename is not None else ""
         text = f"{error.strerror}{where}"
@@ -133,27 +134,27 @@ def message_of(error: BaseException) -> str:
 
 
 def hint_for(error: BaseException) -> str:
-    """What to do, as the end of the line; empty where the message says it."""
+    """Return advice to append to the message; empty if the message already says it."""
     return next((f"; {hint}" for kind, hint in _HINTS if isinstance(error, kind)), "")
 
 
 def _usage(error: Exception) -> str:
-    """A usage error on one line, with where to read more."""
+    """Return a usage error on one line, with a pointer to the help."""
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "sawlog")
     text = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]
-    return f"{text.rstrip('.')}; `{path} --help` shows how"
+    return f"{text.rstrip('.')}; `{path} --help` shows the usage"
 
 
 def _complain(text: str) -> None:
     try:
         print(f"sawlog: {text}", file=sys.stderr, flush=True)
     except BrokenPipeError:
-        pass  # nobody listens any more; the exit code still says it
+        pass  # stderr is closed; the exit code still reports the failure
 
 
 def _leave(code: int) -> int:
-    """Write out what is buffered; if nobody wants it, say so to nobody when Python closes the streams."""
+    """Flush stdout. If its reader is gone, redirect it, so that Python does not complain when it closes the streams."""
     try:
         sys.stdout.flush()
     except (BrokenPipeError, ValueError):

@@ -1,4 +1,4 @@
-"""The program's commands, put together. Each has a file of its own; here is only how they are called."""
+"""Assembles the commands into one program. Each command has its own file."""
 
 from __future__ import annotations
 
@@ -24,40 +24,39 @@ from .topic import topics
 from .upkeep import upkeep
 from .verify import verify
 
-#: In the order of the help, with what is said there.
+#: The commands with their short descriptions, in the order of the help.
 _COMMANDS = {
-    "topic": "Make, show, change and delete topics.",
+    "topic": "Create, list, change and delete topics.",
     "produce": "Write records, from stdin or files.",
-    "read": "Print records: all, the last, a range, since a time.",
-    "groups": "Show and move consumer groups.",
-    "stats": "Sizes and rates, with a plot.",
-    "verify": "Read everything and check it.",
-    "inspect": "Show a file of a log, batch by batch.",
+    "read": "Print records: all, the last N, a range, or since a time.",
+    "groups": "Show consumer groups and move their offsets.",
+    "stats": "Show sizes and rates, with a plot.",
+    "verify": "Read and check all data.",
+    "inspect": "Show the content of a log file, batch by batch.",
     "import": "Copy another system's logs into topics.",
-    "export": "Write a topic as another system would have it.",
-    "repair": "Plan or do what recovery can put right.",
-    "pipeline": "Jobs on Spark: ingest, export, verify, rewrite, count.",
-    "upkeep": "Retention, compaction and merging, now.",
-    "doctor": "Look at this machine and this disk.",
-    "bench": "Measure this machine and this disk.",
-    "cheat": "A page of examples.",
+    "export": "Write a topic in another system's format.",
+    "repair": "Show or apply what recovery can repair.",
+    "pipeline": "Run jobs on Spark: ingest, export, verify, rewrite, count.",
+    "upkeep": "Run retention, compaction and merging now.",
+    "doctor": "Check this machine and this disk.",
+    "bench": "Benchmark this machine and this disk.",
+    "cheat": "Print a page of examples.",
 }
 
 _CODES = "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
 
 
 class _Program(CommandGroup):
-    """The program itself: its commands in the order of `_COMMANDS`."""
+    """The program: its commands in the order of `_COMMANDS`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Their names."""
         return list(_COMMANDS)
 
 
 app = typer.Typer(
     name="sawlog",
     cls=_Program,
-    rich_markup_mode=None,  # plain help: quick, the same everywhere, and brackets in examples stay what they are
+    rich_markup_mode=None,  # plain help: fast, the same everywhere, and brackets in examples are not markup
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=f"\b\nExit codes:\n{_CODES}",
@@ -80,8 +79,9 @@ def sawlog(
 ) -> None:
     """A segmented commit log, without a server: topics, records and groups in a data directory.
 
-    Every command takes the store as -d DIR, or from SAWLOG_DATA. What only looks takes no lock and may run beside a
-    writer. Data goes to stdout, everything else to stderr; --output json, ndjson or csv is for programs.
+    Every command takes the store from -d DIR or from SAWLOG_DATA. Commands that only read take no lock and can run
+    while a writer is running. Data goes to stdout, everything else to stderr. Use --output json, ndjson or csv in
+    scripts.
 
     \b
     Examples:
@@ -89,7 +89,7 @@ def sawlog(
       sawlog topic create orders --partitions 4
       echo '{"id": 7}' | sawlog produce orders --key id --input ndjson
       sawlog read orders -o -100
-      sawlog cheat                      a page of examples
+      sawlog cheat                      # print more examples
     """
 
 
@@ -103,5 +103,5 @@ for _each in (produce, read, stats, verify, inspect, import_, export, repair, up
 
 @cache
 def command() -> Any:
-    """The program as typer's command object, for `run`, for completion and for the reference."""
+    """Return the program as typer's command object, for `run`, completion and the reference."""
     return typer.main.get_command(app)

@@ -1,4 +1,4 @@
-"""Asking before something is deleted. Where nobody can answer, the answer is no, and how to say yes is said."""
+"""Asks for confirmation before data is deleted. Without a terminal the command fails and names the option --yes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .output import note
 
 
 def confirm(what: str, yes: bool) -> None:
-    """Go on only if a person agrees: by `--yes`, or at the terminal."""
+    """Return only if the user agrees, with `--yes` or at the terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"to {what}, say --yes: there is nobody to ask")
+        raise typer.BadParameter(f"to {what}, give --yes: stdin is not a terminal, so sawlog cannot ask")
     if not typer.confirm(f"{what}?", err=True):
-        note("nothing was done")
+        note("cancelled; nothing was changed")
         raise typer.Exit(FAILED)

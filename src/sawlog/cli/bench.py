@@ -1,8 +1,7 @@
-"""`sawlog bench`: what this machine and this disk do, in a few seconds. Numbers to compare settings with, not records.
+"""`sawlog bench`: measures this machine and this disk in a few seconds, to compare settings.
 
-A log is made in a temporary directory (beside the store if `-d` is given, so that it is the same disk), written and
-read in each way that a program would, and removed. Each step runs for about `--seconds`; what it prints is what it
-measured.
+It creates a log in a temporary directory (next to the store if `-d` is given, so that it is on the same disk), writes
+and reads it in each way that a program would, and removes it. Each step runs for about `--seconds`.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ _MANY = 1000
 _COLUMNS = [
     Column("step"),
     Column("records", shown=shown_count),
-    Column("records_per_second", "records a second", shown_count),
-    Column("bytes_per_second", "bytes a second", shown_size),
+    Column("records_per_second", "records/s", shown_count),
+    Column("bytes_per_second", "bytes/s", shown_size),
     Column("median_ms", "median", shown_duration),
     Column("p99_ms", "p99", shown_duration),
 ]
@@ -42,21 +41,23 @@ _COLUMNS = [
 def bench(
     data: MaybeData = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.05, max=60, metavar="S", help="How long each step runs.")
+        float, typer.Option("--seconds", min=0.05, max=60, metavar="S", help="Run each step for S seconds.")
     ] = 1.0,
-    size: Annotated[str, typer.Option("--size", metavar="BYTES", help="How large a value is: 100, 4KiB.")] = "100",
+    size: Annotated[
+        str, typer.Option("--size", metavar="BYTES", help="The size of a value, such as 100 or 4KiB.")
+    ] = "100",
     compression: Annotated[
         Compression, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
     ] = Compression.NONE,
     durability: Annotated[
         str,
-        typer.Option("--durability", metavar="POLICY", help="always, os, or interval; what an acknowledgement means."),
+        typer.Option("--durability", metavar="POLICY", help="When an append is acknowledged: always, os or interval."),
     ] = "always",
     output: Output = Format.TABLE,
 ) -> None:
     """Measure writing and reading on this machine: single appends, batches, a buffered writer, scans, Arrow.
 
-    It writes to a new temporary log on the store's disk (or the system's temporary directory) and removes it.
+    It writes to a temporary log on the store's disk (or in the system's temporary directory) and removes it afterwards.
 
     \b
     Examples:
@@ -107,7 +108,7 @@ def _steps(log: Log, length: int, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def _timed(step: str, call: Callable[[], Any], records: int, length: int, seconds: float) -> dict[str, Any]:
-    """Call again and again; how often a second, and how long a call took."""
+    """Call repeatedly; return the rate and the duration of a call."""
     took: list[float] = []
     began = now = time.perf_counter()
     while now - began < seconds or not took:
@@ -123,7 +124,7 @@ def _timed(step: str, call: Callable[[], Any], records: int, length: int, second
 
 
 def _drained(step: str, scan: Callable[[], Iterator[int]], length: int, seconds: float) -> dict[str, Any]:
-    """Read from the start, again if there is time, and count."""
+    """Read from the start, repeatedly while there is time, and count."""
     count, began = 0, time.perf_counter()
     while True:
         for rows in scan():

@@ -1,13 +1,12 @@
-"""Which byte of a damaged batch is wrong: the CRC tells not only that, it often tells where.
+"""Finds the damaged byte of a batch from its CRC.
 
 A CRC is linear. If one bit, or several bits of one byte, were changed, the difference between the stored and the
-computed CRC is what that change alone contributes: the CRC of an error pattern with zeros behind it. So the difference
-is taken back over the bytes from the last to the first, one zero byte at a time; where what is left is the CRC of a
-single byte, that byte with that pattern explains all of it.
+computed CRC is the CRC of an error pattern followed by zeros. So we undo one zero byte at a time, from the last byte
+to the first. Where the remainder is the CRC of a single byte, that byte with that pattern explains the difference.
 
-A single flipped bit is found with certainty (the code's distance is 4 at any length that a batch can have). Several
-bits of one byte are found unless two places would explain them, which chance makes possible in large batches; then no
-place is named rather than a wrong one.
+A single flipped bit is always found (the code's distance is 4 at every possible batch length). Several changed bits of
+one byte are found unless two positions would explain them, which can happen by chance in large batches; then no
+position is reported rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
-#: Above this nobody wants to wait: a step is a few hundred nanoseconds.
+#: Larger batches would take too long: a step takes a few hundred nanoseconds.
 SEARCH_BYTES = 4 << 20
 
 

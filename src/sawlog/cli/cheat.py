@@ -1,9 +1,9 @@
-"""`sawlog cheat`: a page of examples, to be read, copied and changed."""
+"""`sawlog cheat`: prints a page of examples to copy and adapt."""
 
 from __future__ import annotations
 
 PAGE = """\
-# Once: where the store is, and completion for your shell
+# Once: set the store, and install completion for your shell
 export SAWLOG_DATA=data
 sawlog --install-completion
 
@@ -14,7 +14,8 @@ sawlog topic describe orders
 sawlog topic alter orders --set retention.bytes=10GiB
 sawlog topic trim orders --to @-7d --dry-run
 
-# Writing
+# Writing (a topic must exist: create it first)
+for topic in greetings prices logs photos copy; do sawlog topic create $topic --if-not-exists; done
 echo hello | sawlog produce greetings
 sawlog produce orders orders.ndjson --key customer.id --timestamp placed_at
 sawlog produce prices prices.csv --key symbol --value price
@@ -22,13 +23,13 @@ tail -F app.log | sawlog produce logs --header host=web1
 sawlog produce photos cat.jpg --input file --key cat
 
 # Reading
-sawlog read orders -o -100                          the last hundred of each partition
-sawlog read orders -o @-1h: --output ndjson | jq .  the last hour
-sawlog read orders -o @2026-11-01:2026-11-02        a day
-sawlog read orders -o end --follow                  what comes from now on
-sawlog read orders -f '%d %p/%o %k: %v\\n' -n 10     as you like it
-sawlog read orders --grep '(?i)error' -o -10000     search
-sawlog read orders --out orders.parquet             for pandas, DuckDB, Spark
+sawlog read orders -o -100                          # the last 100 records of each partition
+sawlog read orders -o @-1h: --output ndjson | jq .  # the last hour
+sawlog read orders -o @2026-11-01:2026-11-02        # one day
+sawlog read orders -o end --follow                  # new records only, until Ctrl-C
+sawlog read orders -f '%d %p/%o %k: %v\\n' -n 10     # your own format
+sawlog read orders --grep '(?i)error' -o -10000     # search
+sawlog read orders --out orders.parquet             # for pandas, DuckDB, Spark
 
 # Consumer groups
 sawlog groups list
@@ -36,15 +37,15 @@ sawlog groups describe billing
 sawlog groups seek billing --to @-1h --dry-run
 sawlog groups seek billing --by -100
 
-# Copying: key, value, headers and time stay as they were
+# Copying: keeps key, value, headers and timestamp
 sawlog read orders --output ndjson | sawlog produce copy --input records
 
-# From other systems, and to them
-sawlog import /var/lib/kafka --dry-run              what is there, and what would happen
-sawlog import /var/lib/kafka orders                 offsets and all; run again, it goes on
+# Import from other systems, export to them
+sawlog import /var/lib/kafka --dry-run              # show what would be imported
+sawlog import /var/lib/kafka orders                 # keeps offsets; run it again to continue
 sawlog export orders out --format kafka
 
-# Looking after it
+# Maintenance
 sawlog stats orders --plot orders.svg
 sawlog verify
 sawlog inspect data/topics/orders/partition-0/00000000000000000000.log

@@ -1,6 +1,6 @@
-"""What a shell offers when somebody presses TAB behind a topic or a group: the ones that are there.
+"""Shell completion of topic and group names.
 
-A completion never complains: where there is no store, or a broken one, there is simply nothing to offer.
+Completion never fails: without a store, or with a broken one, it offers nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def complete_topic(ctx: Any, incomplete: str) -> list[str]:
-    """Topics of the store that the line names, or `SAWLOG_DATA`."""
+    """Return the topics of the store in the command line or in `SAWLOG_DATA`."""
     return _offered(ctx, incomplete, lambda store: store.topics())
 
 
 def complete_group(ctx: Any, incomplete: str) -> list[str]:
-    """Groups of that store."""
+    """Return the groups of that store."""
     return _offered(ctx, incomplete, lambda store: store.groups.list())
 
 
@@ -32,5 +32,5 @@ def _offered(ctx: Any, incomplete: str, names: Callable[[Store], Iterable[str]])
     try:
         with Store.open(data, mode="r") as store:
             return [name for name in names(store) if name.startswith(incomplete)]
-    except Exception:  # whatever it is, a half-typed line is no place to report it
+    except Exception:  # an incomplete command line is no place to report errors
         return []

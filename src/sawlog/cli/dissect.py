@@ -1,9 +1,9 @@
-"""A segment's bytes taken apart: batch by batch, with the damage between them and where good batches go on.
+"""Splits a segment's bytes into batches and damaged ranges.
 
-Unlike the engine, which stops at the first thing that is not right, this looks at any file, whatever is in it: a
-segment, a `.torn` tail, a copy. It knows nothing of indexes or neighbours. For each damage it says which byte is the
-first bad one as exactly as that can be known: a header field that cannot be, the end of a file that is too short, or,
-where only the checksum is wrong, the byte that explains it (see bitrot.py).
+Unlike the engine, which stops at the first error, this reads any file: a segment, a `.torn` tail, a copy. It does not
+use indexes or neighbouring segments. For each damaged range it reports the first bad byte as exactly as possible: an
+invalid header field, the end of a file that is too short, or, if only the checksum is wrong, the byte that explains it
+(see bitrot.py).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .bitrot import find_change
 
 _ROWS = 256
 _CRC_AT, _COVERED_AT = 17, 21
-#: What a batch may unpack to before it is called damaged.
+#: A batch that decompresses to more than this is reported as damaged.
 _UNPACKED_MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One whole batch. `remark` is empty, or says what is odd about it although its checksum is right; `wrong` whether
-    that can only be damage."""
+    """One complete batch. `remark` is empty, or says what is unusual although the checksum is right; `wrong` says
+    whether that must be damage."""
 
     header: BatchHeader
     codec: str
@@ -40,7 +40,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that are no batch: from `position` on, so many; the first bad one, and what is wrong with it."""
+    """A range of bytes that is not a batch: its position and size, the first bad byte, and the reason."""
 
     position: int
     size_bytes: int
@@ -49,7 +49,7 @@ class Damage:
 
 
 def dissect(view: memoryview, position: int = 0) -> Iterator[Batch | Damage]:
-    """Everything in a segment's bytes from `position`, where a batch should start, to the end."""
+    """Yield the batches and damaged ranges from `position`, where a batch should start, to the end."""
     following: int | None = None
     while position < len(view):
         rows = new_rows(_ROWS)
@@ -75,7 +75,7 @@ def dissect(view: memoryview, position: int = 0) -> Iterator[Batch | Damage]:
 
 
 def records_of(view: memoryview, header: BatchHeader) -> list[Record]:
-    """The records of a batch whose checksum is right; none if they do not parse."""
+    """Return the records of a batch whose checksum is right; none if they do not parse."""
     try:
         return decode(view[header.position : header.position + header.size_bytes])
     except CorruptBatch:
@@ -83,17 +83,17 @@ def records_of(view: memoryview, header: BatchHeader) -> list[Record]:
 
 
 def _place(header: BatchHeader, expected: int | None, neighbour: int | None) -> tuple[str, bool, int]:
-    """What is odd about a batch's place, whether it is wrong, and which offset follows. The base offset is not under
-    the CRC, but the batches around it vouch for it. `neighbour` is the base offset of the next batch."""
+    """Return what is unusual about a batch's offset, whether it is wrong, and the next offset. The CRC does not cover
+    the base offset, but the neighbouring batches confirm it. `neighbour` is the base offset of the next batch."""
     base, following = header.base_offset, header.last_offset + 1
     if expected is None or base == expected:
         return "", False, following
     shifted = expected + following - base
     if neighbour == shifted:
-        return f"the base offset should be {expected}: the batches around it say so", True, shifted
+        return f"the base offset should be {expected}, according to the batches around it", True, shifted
     if base < expected:
         return f"offset {base} comes after {expected - 1}", True, following
-    return f"offsets {expected} to {base - 1} are not here: removed by compaction, or lost", False, following
+    return f"offsets {expected} to {base - 1} are missing: removed by compaction, or lost", False, following
 
 
 # --- damage
@@ -107,8 +107,8 @@ def _damage(view: memoryview, position: int) -> Damage:
 
 
 def _next_good(view: memoryview, position: int) -> int | None:
-    """Where the next batch with a right checksum starts: first where the damaged one says that it ends, because a
-    record may contain what looks like a batch; then anywhere."""
+    """Return where the next batch with a right checksum starts. Try the end that the damaged batch claims first,
+    because a record may contain bytes that look like a batch; then every position."""
     if len(view) - position >= HEADER_BYTES:
         claimed: int = position + 12 + struct.unpack_from(">i", view, position + 8)[0]
         if claimed > position and _is_good(view, claimed):
@@ -127,42 +127,42 @@ def _is_good(view: memoryview, at: int) -> bool:
 
 
 def _fault(view: memoryview, position: int, resumed: int | None) -> tuple[int, str]:
-    """(first bad byte, what is wrong): a file that ends too early, a field that cannot be, or the checksum."""
+    """Return (first bad byte, reason): a file that ends too early, an invalid field, or a wrong checksum."""
     left = len(view) - position
     if not any(view[position : position + min(left, 4096)]) and not any(view[position:]):
-        return position, f"{left:,} zero bytes: reserved and never written, or lost in a power cut"
+        return position, f"{left:,} zero bytes: preallocated and never written, or lost in a power cut"
     if left < HEADER_BYTES:
-        return len(view), f"the file ends here, inside a batch's header: {left} of {HEADER_BYTES} bytes"
+        return len(view), f"the file ends here, inside a batch header: {left} of {HEADER_BYTES} bytes"
     size: int = 12 + struct.unpack_from(">i", view, position + 8)[0]
     framing = _impossible(view, position, covered=False)
     if framing is not None:
         return framing
     end = len(view) if resumed is None else resumed
     if end != position + size and _crc_with_end(view, position, end):
-        return position + 8, f"the batch claims {size:,} bytes; with {end - position:,} its checksum is right"
+        return position + 8, f"the batch claims {size:,} bytes, but its checksum is right for {end - position:,}"
     if size > left and resumed is None:
         return len(view), f"the file ends here; {size - left:,} bytes of a batch of {size:,} are missing"
     if size > left:
-        return position + 8, f"the batch claims {size:,} bytes, over the batch at byte {resumed}"
+        return position + 8, f"the batch claims {size:,} bytes and overlaps the batch at byte {resumed}"
     explained = _changed_byte(view, position, size)
     if explained is not None:
         return explained
-    many = position + _COVERED_AT, "the checksum is wrong, by more than one byte from here on"
+    many = position + _COVERED_AT, "the checksum is wrong; more than one byte from here on was changed"
     return _impossible(view, position, covered=True) or many
 
 
 def _impossible(view: memoryview, position: int, *, covered: bool) -> tuple[int, str] | None:
-    """The first field of a header that cannot be: of those under the CRC (`covered`), or of those in front of it."""
+    """Return the first invalid header field: of those that the CRC covers (`covered`), or of those before them."""
     base, length, _, magic, _, attributes, delta = struct.unpack_from(">qiibIhi", view, position)
     count: int = struct.unpack_from(">i", view, position + 57)[0]
     too_many = not 0 <= count <= delta + 1 or (not attributes & 7 and count > (length - 49) // 7)
     checks = (
-        (0, base < 0 or bool(base >> 62), f"base offset {base} cannot be"),
+        (0, base < 0 or bool(base >> 62), f"base offset {base} is invalid"),
         (8, length < HEADER_BYTES - 12, f"a batch length of {length} is shorter than a header"),
         (16, magic != 2, f"the magic byte is {magic}, not 2"),
         (21, attributes & 7 > 4, f"compression {attributes & 7} does not exist"),
-        (23, delta < 0, f"last offset delta {delta} cannot be"),
-        (57, too_many, f"{count} records cannot be in it"),
+        (23, delta < 0, f"last offset delta {delta} is invalid"),
+        (57, too_many, f"{count} records do not fit into the batch"),
     )
     for at, wrong, reason in checks:
         if wrong and (at >= _COVERED_AT) == covered:
@@ -176,12 +176,12 @@ def _stored_crc(view: memoryview, position: int) -> int:
 
 
 def _crc_with_end(view: memoryview, position: int, end: int) -> bool:
-    """Whether the checksum is right if the batch ends there, whatever its length says."""
+    """Return whether the checksum is right if the batch ends there, regardless of its length field."""
     return end - position >= HEADER_BYTES and crc32c(view[position + _COVERED_AT : end]) == _stored_crc(view, position)
 
 
 def _changed_byte(view: memoryview, position: int, size: int) -> tuple[int, str] | None:
-    """The one byte that explains a wrong checksum, if there is one."""
+    """Return the one byte that explains a wrong checksum, if there is one."""
     stored, computed = _stored_crc(view, position), crc32c(view[position + _COVERED_AT : position + size])
     change = find_change(stored, computed, size - _COVERED_AT)
     if change is None:
@@ -189,4 +189,4 @@ def _changed_byte(view: memoryview, position: int, size: int) -> tuple[int, str]
     bad = position + _COVERED_AT + change.index
     bits = "one flipped bit" if change.mask.bit_count() == 1 else "one changed byte"
     right = f"{view[bad]:02x} should be {view[bad] ^ change.mask:02x}"
-    return bad, f"the checksum is {computed:08x}, not {stored:08x} as stored; {bits} explains it: {right}"
+    return bad, f"the checksum is {computed:08x}, but {stored:08x} is stored; {bits} explains it: {right}"

@@ -1,7 +1,7 @@
-"""`sawlog doctor`: whether this machine and this directory are a good place for a log, and what to do if not.
+"""`sawlog doctor`: checks whether this machine and this directory are suitable for a log, and what to change if not.
 
-Each check is a function that gives a `Finding`: ok, a warning, or bad, with advice where there is something to do. One
-thing is written: a file that fsync is measured with, removed at once, and only where the directory may be written to.
+Each check is a function that returns a `Finding`: ok, warning or bad, with advice if there is something to do. It
+writes one file, to measure fsync, and removes it at once; it does so only if the directory is writable.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from .units import shown_duration, shown_size
 
 OK, WARNING, BAD = "ok", "warning", "bad"
 
-#: What is known to lose data, or not to lock, or not to be durable.
+#: File systems that are known to lose data, not to lock, or not to be durable.
 _ODD_FILE_SYSTEMS = {
-    "tmpfs": "is memory: everything is gone with a restart",
-    "ramfs": "is memory: everything is gone with a restart",
-    "nfs": "locks and mappings between machines are not dependable there",
-    "nfs4": "locks and mappings between machines are not dependable there",
-    "cifs": "locks and mappings between machines are not dependable there",
-    "smb3": "locks and mappings between machines are not dependable there",
-    "9p": "mappings of files that another system changes are not dependable there",
-    "vboxsf": "mappings of files that another system changes are not dependable there",
+    "tmpfs": "is memory: all data is lost at a restart",
+    "ramfs": "is memory: all data is lost at a restart",
+    "nfs": "does not keep locks and mappings reliable between machines",
+    "nfs4": "does not keep locks and mappings reliable between machines",
+    "cifs": "does not keep locks and mappings reliable between machines",
+    "smb3": "does not keep locks and mappings reliable between machines",
+    "9p": "does not keep mappings reliable for files that another system changes",
+    "vboxsf": "does not keep mappings reliable for files that another system changes",
 }
 _SYNCS, _SYNC_MOST_S, _SYNC_BYTES = 64, 1.0, 4096
-#: Quicker than any disk: somebody has switched fsync off.
+#: Faster than any disk: fsync is switched off.
 _TOO_QUICK_MS = 0.01
 _SLOW_MS = 50
 _FILES_WANTED = 1024
@@ -57,7 +57,7 @@ _FUTURE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     state: str
@@ -69,13 +69,13 @@ def doctor(
     data: MaybeData = None,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", metavar="DIR", help="A directory without a store, to see whether one would do."),
+        typer.Option("--dir", metavar="DIR", help="Check a directory that holds no store yet."),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Look at this machine and the store's directory: file system, fsync, free space, limits, kernel, clock.
+    """Check this machine and the store's directory: file system, fsync, free space, limits, kernel, clock.
 
-    Exits with 1 if something is bad; warnings are only said.
+    Exits with 1 if a check is bad; warnings do not change the exit code.
 
     \b
     Examples:
@@ -84,7 +84,7 @@ def doctor(
     """
     place = directory or data or Path()
     if not place.is_dir():
-        raise FileNotFoundError(f"{place} is not a directory; make it first, or name one that is there")
+        raise FileNotFoundError(f"{place} is not a directory; create it first, or give an existing one")
     found = list(examine(place, data if directory is None else None))
     columns = [Column("state"), Column("check"), Column("detail", cut=False), Column("advice")]
     printer = Printer(output)
@@ -101,7 +101,7 @@ def doctor(
 
 
 def examine(place: Path, data: Path | None) -> Iterator[Finding]:
-    """All checks, one after the other."""
+    """Run all checks."""
     checks: list[Callable[[], Finding]] = [
         _versions,
         _kernel,
@@ -130,7 +130,10 @@ def _kernel() -> Finding:
     if kernel_info().compiled:
         return Finding("kernel", OK, "compiled")
     return Finding(
-        "kernel", WARNING, "interpreted: 20 to 200 times slower", "install a C compiler and reinstall sawlog"
+        "kernel",
+        WARNING,
+        "interpreted: 20 to 200 times slower",
+        "install a C compiler, then run `make kernel` or `pip install .` in the clone",
     )
 
 
@@ -140,19 +143,22 @@ def _kernel() -> Finding:
 def _file_system(place: Path) -> Finding:
     kind = file_system_of(place.resolve())
     if kind is None:
-        return Finding("file system", OK, "unknown: this system does not say")
+        return Finding("file system", OK, "unknown: this system does not report it")
     name = kind.removeprefix("fuse.")
     if kind in _ODD_FILE_SYSTEMS:
-        return Finding("file system", WARNING, f"{kind} {_ODD_FILE_SYSTEMS[kind]}", "use a local disk, as ext4 or xfs")
+        return Finding("file system", WARNING, f"{kind} {_ODD_FILE_SYSTEMS[kind]}", "use a local disk with ext4 or xfs")
     if kind.startswith("fuse"):
         return Finding(
-            "file system", WARNING, f"{name} through FUSE", "make sure that it syncs, locks and maps; or use ext4"
+            "file system",
+            WARNING,
+            f"{name} through FUSE",
+            "make sure that fsync, flock and mmap work on it, or use ext4",
         )
     return Finding("file system", OK, kind)
 
 
 def file_system_of(path: Path) -> str | None:
-    """The type of the file system that a path is on, where the system has a list of them."""
+    """Return the type of the file system that holds a path, if the system lists its mounts."""
     try:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -170,12 +176,17 @@ def _free_space(place: Path) -> Finding:
     usage = shutil.disk_usage(place)
     detail = f"{shown_size(usage.free)} of {shown_size(usage.total)} free"
     if usage.free < _FREE_LEAST_BYTES or usage.free < usage.total * _FREE_LEAST_SHARE:
-        return Finding("free space", WARNING, detail, "free some, or set retention.bytes: a full disk ends writing")
+        return Finding(
+            "free space",
+            WARNING,
+            detail,
+            "free some space, or set retention.bytes: writing stops when the disk is full",
+        )
     return Finding("free space", OK, detail)
 
 
 def _lock(place: Path) -> Finding:
-    """Whether flock does what it should; on an open directory, so that nothing has to be written."""
+    """Check that flock works, on an open directory, so that nothing has to be written."""
     with contextlib.ExitStack() as last:
         first, second = os.open(place, os.O_RDONLY), os.open(place, os.O_RDONLY)
         last.callback(os.close, first)
@@ -183,28 +194,30 @@ def _lock(place: Path) -> Finding:
         try:
             fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            return Finding("locks", WARNING, f"could not be tried: {error.strerror}")
+            return Finding("locks", WARNING, f"not tested: {error.strerror}")
         try:
             fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return Finding("locks", OK, "flock keeps others out")
+            return Finding("locks", OK, "flock excludes other processes")
     return Finding(
-        "locks", BAD, "flock lets two in at once", "two writers would not be kept apart here: use a local disk"
+        "locks", BAD, "flock grants the same lock twice", "two writers could write at once here: use a local disk"
     )
 
 
 def _sync(place: Path) -> Finding:
-    """How long fdatasync takes here, which is what durability costs."""
+    """Measure fdatasync, which is what durability costs."""
     file = place / f".sawlog-doctor-{os.getpid()}"
     try:
         times_ms = measure_sync(file)
     except OSError as error:
-        return Finding("fsync", WARNING, f"not measured: {error.strerror}", "run it as a user who may write there")
+        return Finding(
+            "fsync", WARNING, f"not measured: {error.strerror}", "run it as a user with write permission there"
+        )
     median, worst = times_ms[len(times_ms) // 2], times_ms[min(len(times_ms) * 99 // 100, len(times_ms) - 1)]
     detail = f"{shown_duration(median)} (median), {shown_duration(worst)} (p99) of {len(times_ms)}"
     if median < _TOO_QUICK_MS:
         return Finding(
-            "fsync", WARNING, detail, "too quick for any disk: what is acknowledged may not survive a power cut"
+            "fsync", WARNING, detail, "too fast for any disk: acknowledged records may not survive a power cut"
         )
     if median > _SLOW_MS:
         return Finding(
@@ -214,7 +227,7 @@ def _sync(place: Path) -> Finding:
 
 
 def measure_sync(file: Path) -> list[float]:
-    """Sorted times in ms of appending 4 KiB and making it durable, in a file that is removed again."""
+    """Return the sorted times, in ms, of appending 4 KiB and making it durable in a temporary file."""
     times_ms: list[float] = []
     fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -235,10 +248,10 @@ def measure_sync(file: Path) -> list[float]:
 
 def _open_files() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    detail = f"{_limit(soft)} open files at most ({_limit(hard)} if asked for)"
+    detail = f"at most {_limit(soft)} open files (hard limit: {_limit(hard)})"
     if 0 <= soft < _FILES_WANTED:
         return Finding(
-            "open files", WARNING, detail, f"`ulimit -n {_FILES_WANTED}` or more: a mapped segment needs one"
+            "open files", WARNING, detail, f"`ulimit -n {_FILES_WANTED}` or more: each mapped segment needs one"
         )
     return Finding("open files", OK, detail)
 
@@ -246,9 +259,9 @@ def _open_files() -> Finding:
 def _file_size() -> Finding:
     soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if soft == resource.RLIM_INFINITY or soft >= 2**31:
-        return Finding("file size", OK, f"{_limit(soft)} bytes at most")
+        return Finding("file size", OK, f"at most {_limit(soft)} bytes")
     return Finding(
-        "file size", WARNING, f"{soft:,} bytes at most", "`ulimit -f unlimited`, or segment.bytes below that"
+        "file size", WARNING, f"at most {soft:,} bytes", "`ulimit -f unlimited`, or set segment.bytes below that"
     )
 
 
@@ -258,8 +271,8 @@ def _maps() -> Finding:
     except (OSError, ValueError):
         return Finding("mappings", OK, "no limit known")
     if most < 4096:
-        return Finding("mappings", WARNING, f"{most:,} at most", "`sysctl vm.max_map_count=65530`")
-    return Finding("mappings", OK, f"{most:,} at most")
+        return Finding("mappings", WARNING, f"at most {most:,} mappings", "`sysctl vm.max_map_count=65530`")
+    return Finding("mappings", OK, f"at most {most:,} mappings")
 
 
 def _limit(number: int) -> str:
@@ -270,26 +283,26 @@ def _limit(number: int) -> str:
 
 
 def _store(data: Path) -> Iterator[Finding]:
-    """Whether the store can be opened, and whether its clock and ours agree."""
+    """Check whether the store can be opened, and whether its timestamps agree with this clock."""
     try:
         with open_store(data) as store:
             names = store.topics()
             partitions = sum(store.topic(name).partitions for name in names)
             newest = max((_newest(store.topic(name).partition(0)) for name in names), default=-1)
     except SawlogError as error:
-        yield Finding("store", BAD, str(error), "`sawlog verify` and `sawlog repair` look closer")
+        yield Finding("store", BAD, str(error), "run `sawlog verify`, then `sawlog repair`")
         return
     yield Finding("store", OK, f"{len(names)} topics, {partitions} partitions")
     ahead = newest - now_ms()
     if ahead > _FUTURE_MS:
-        detail = f"the newest record is {shown_duration(ahead)} ahead of this machine"
+        detail = f"the newest record is {shown_duration(ahead)} ahead of this clock"
         yield Finding("clock", WARNING, detail, "set the clock: retention by age and reading by time depend on it")
     else:
-        yield Finding("clock", OK, "no record is from the future")
+        yield Finding("clock", OK, "no record has a timestamp in the future")
 
 
 def _newest(log: Log) -> int:
-    """The last record's time; -1 if there is none, or compaction took it."""
+    """Return the last record's timestamp; -1 if there is none, or compaction has removed it."""
     try:
         return log[-1].timestamp if len(log) else -1
     except OffsetOutOfRange:

@@ -1,4 +1,4 @@
-"""Charts as files, for every command that draws: SVG always, PNG where matplotlib is."""
+"""Writes charts to files: SVG always, PNG if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .plot import Chart, svg, write_png
 
 
 def draw(charts: Sequence[Chart], plot: Path) -> None:
-    """Write the picture in the format that the file's name asks for, and say so."""
+    """Write the charts in the format of the file's suffix, and report it."""
     if plot.suffix == ".svg":
         plot.write_text(svg(charts), encoding="utf-8")
     else:
         try:
             write_png(charts, plot)
         except ImportError as error:
-            note(f"sawlog: PNG needs matplotlib ({error}); ask for {plot.with_suffix('.svg')} instead")
+            note(f"sawlog: PNG needs matplotlib ({error}); use {plot.with_suffix('.svg')} instead")
             raise typer.Exit(FAILED) from None
     note(f"{plot}: {len(charts)} charts")

@@ -1,18 +1,18 @@
-"""Format strings for `read -f`, in the manner of kcat and rpk: what is printed of each record, byte for byte.
+"""Format strings for `read -f`, similar to those of kcat and rpk.
 
 ```
 %t  topic          %p  partition      %o  offset
-%k  key            %v  value          %s  value, too, as in kcat
+%k  key            %v  value          %s  also the value, as in kcat
 %h  headers as key=value,key=value
 %T  timestamp in ms since 1970        %d{%Y-%m-%d %H:%M:%S}  timestamp by strftime, local time; %d alone is ISO
 %K  length of the key, -1 if null     %S  length of the value (also %V), -1 if null     %H  number of headers
 %%  a percent sign                    \\n \\t \\r \\0 \\\\ \\xNN  as in C
 ```
 
-`%k`, `%v`, `%s` and `%h` take a way to show bytes: `%v{hex}`, `%v{base64}`, `%v{json}` (a JSON string; null for null).
-Without one they are the bytes themselves; a null is empty.
+`%k`, `%v`, `%s` and `%h` take an encoding: `%v{hex}`, `%v{base64}`, `%v{json}` (a JSON string; null for null).
+Without one they print the bytes unchanged; null prints nothing.
 
-A format is compiled once to a list of functions. It raises `ValueError` with the place of the first mistake.
+A format is compiled once to a list of functions. `ValueError` reports the first error in it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from datetime import UTC, datetime, timedelta
 from ..batch.kernel import Record
 from .output import plain
 
-#: (topic, partition, record) -> what is printed of it.
+#: (topic, partition, record) -> the bytes to print.
 Printer = Callable[[str, int, Record], bytes]
 
 _TOKEN = re.compile(
@@ -67,7 +67,7 @@ _SIMPLE: dict[str, Printer] = {
 
 
 def compile_format(text: str) -> Printer:
-    """What prints a record by this format."""
+    """Compile a format to a function that prints a record."""
     parts: list[Printer] = []
     position = 0
     while position < len(text):
@@ -87,7 +87,7 @@ def _part(found: re.Match[str], text: str) -> Printer:
         if escape[0] == "x" and len(escape) == 3:
             return _constant(bytes.fromhex(escape[1:]))
         if escape not in _ESCAPES:
-            raise ValueError(f"{text!r}: \\{escape} is not an escape; there are \\n \\t \\r \\0 \\\\ and \\xNN")
+            raise ValueError(f"{text!r}: \\{escape} is not an escape; use \\n \\t \\r \\0 \\\\ and \\xNN")
         return _constant(_ESCAPES[escape])
     letter = found["letter"]
     if letter == "d":
@@ -95,7 +95,7 @@ def _part(found: re.Match[str], text: str) -> Printer:
     if letter in "kvsh":
         return _bytes_part(letter, found["way"] or "", text)
     if letter not in _SIMPLE:
-        raise ValueError(f"{text!r}: %{letter} is not known; there are %t %p %o %k %v %s %h %T %d %K %S %V %H and %%")
+        raise ValueError(f"{text!r}: %{letter} is not known; use %t %p %o %k %v %s %h %T %d %K %S %V %H and %%")
     return _SIMPLE[letter]
 
 
@@ -106,7 +106,7 @@ def _constant(data: bytes) -> Printer:
 def _bytes_part(letter: str, way: str, text: str) -> Printer:
     show = _WAYS.get(way)
     if show is None:
-        raise ValueError(f"{text!r}: %{letter}{{{way}}} is not known; bytes are shown as hex, base64 or json")
+        raise ValueError(f"{text!r}: %{letter}{{{way}}} is not known; use hex, base64 or json")
     if letter == "k":
         return lambda topic, partition, record: show(record.key)
     if letter == "h":
@@ -125,7 +125,7 @@ def _time_part(pattern: str | None) -> Printer:
         try:
             when = (_EPOCH + timedelta(milliseconds=record.timestamp)).astimezone()
         except (OverflowError, ValueError):
-            return b"%d" % record.timestamp  # beyond the calendar
+            return b"%d" % record.timestamp  # outside the range of datetime
         return (when.isoformat(timespec="milliseconds") if pattern is None else when.strftime(pattern)).encode()
 
     return show

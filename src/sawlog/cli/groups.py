@@ -1,4 +1,4 @@
-"""`sawlog groups`: consumer groups, how far behind they are, and moving them."""
+"""`sawlog groups`: lists consumer groups, shows their lag and moves their offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .places import chosen, open_store
 from .units import shown_count
 
 groups = typer.Typer(
-    help="Show consumer groups, how far behind they are, and move them.", cls=CommandGroup, rich_markup_mode=None
+    help="Show consumer groups and their lag, and move their offsets.", cls=CommandGroup, rich_markup_mode=None
 )
 
 _ROW_COLUMNS = [
@@ -53,14 +53,14 @@ def list_groups(data: Data, output: Output = Format.TABLE) -> None:
                 }
             )
     columns = [Column("group"), Column("members"), Column("partitions"), Column("lag", shown=shown_count)]
-    Printer(output).rows(rows, columns, empty="no groups yet; the first commit of a consumer makes one")
+    Printer(output).rows(rows, columns, empty="no groups yet; a consumer's first commit creates one")
 
 
 @groups.command(cls=Command)
 def describe(group: Group, data: Data, output: Output = Format.TABLE) -> None:
-    """Show how far a group is in each partition, and who reads it.
+    """Show a group's position and lag in each partition, and which member reads it.
 
-    As csv it is one line a partition; as json it is one object.
+    csv prints one line per partition, json one object.
 
     \b
     Examples:
@@ -74,10 +74,10 @@ def describe(group: Group, data: Data, output: Output = Format.TABLE) -> None:
     if output in (Format.JSON, Format.NDJSON):
         printer.item({"group": group, "members": list(found.members), "rows": rows})
         return
-    printer.rows(rows, _ROW_COLUMNS, empty=f"{group} has no position yet")
+    printer.rows(rows, _ROW_COLUMNS, empty=f"{group} has no committed offsets yet")
     if printer.for_people:
         lag = sum(row["lag"] or 0 for row in rows)
-        note(f"{group}: {len(found.members)} members, {lag:,} records behind")
+        note(f"{group}: {len(found.members)} members, {lag:,} records not yet consumed")
 
 
 @groups.command(cls=Command)
@@ -86,24 +86,30 @@ def seek(
     data: Data,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="OFFSET", help="Where to: start, end, 500, -100, +10, @2026-11-01, @-1h."),
+        typer.Option(
+            "--to", metavar="OFFSET", help="The new position: start, end, 500, -100, +10, @2026-11-01 or @-1h."
+        ),
     ] = None,
     by: Annotated[
-        int | None, typer.Option("--by", metavar="N", help="Relative to what is committed: -100 reads a hundred again.")
+        int | None,
+        typer.Option(
+            "--by", metavar="N", help="Move by N records from the committed offset; -100 reads the last 100 again."
+        ),
     ] = None,
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", "-t", metavar="TOPIC", autocompletion=complete_topic, help="Only this one; may be given again."
+            "--topic", "-t", metavar="TOPIC", autocompletion=complete_topic, help="Only this topic; can be repeated."
         ),
     ] = None,
     partition: Partitions = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say where it would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets without changing anything.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Move a group: to an offset, to a time, or by a number of records. Its members must not be running.
+    """Move a group to an offset, to a time, or by a number of records. Its members must be stopped first.
 
-    Without --topic all topics that the group has read are moved. A topic that it has not read yet can be named.
+    Without --topic, all topics that the group has read are moved. --topic also accepts topics that it has not read
+    yet.
 
     \b
     Examples:
@@ -112,33 +118,36 @@ def seek(
       sawlog groups seek billing -d data --by -100
     """
     if (to is None) == (by is None):
-        raise typer.BadParameter("say where: --to OFFSET, or --by N", param_hint="--to")
+        raise typer.BadParameter("give either --to OFFSET or --by N", param_hint="--to")
     bound = parsed("--to", to, parse_bound)
     with open_store(data, "r" if dry_run else "w") as store:
         rows = _moves(store, group, bound, by or 0, topic, partition)
         for row in rows:
             _tell_outside(row)
         if not rows:
-            raise typer.BadParameter(f"{group} has read no topic yet; name one with --topic", param_hint="--topic")
+            raise typer.BadParameter(f"{group} has not read any topic yet; give one with --topic", param_hint="--topic")
         if not dry_run:
-            move = store.groups.seek if group in store.groups.list() else store.groups.commit  # a new one is made
+            move = (
+                store.groups.seek if group in store.groups.list() else store.groups.commit
+            )  # commit creates a new group
             move(group, {(row["topic"], row["partition"]): row["to"] for row in rows})
     columns = [Column("topic"), Column("partition"), Column("committed", "from"), Column("to"), Column("lag")]
     if output is not Format.TABLE:
-        columns.append(Column("remark"))  # people have read it on stderr
+        columns.append(Column("remark"))  # a person has seen it on stderr
     Printer(output).rows(rows, columns)
     if dry_run and output is Format.TABLE:
-        note("nothing was moved: --dry-run")
+        note("dry run: nothing was changed")
 
 
 @groups.command(cls=Command)
 def delete(
     group: Group,
     data: Data,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Forget a group: the next consumer of that name starts as a new one. Asks first, unless --yes is given.
+    """Delete a group and its offsets. A later consumer with that name starts as a new group. Asks first, unless --yes
+    is given.
 
     \b
     Examples:
@@ -146,11 +155,11 @@ def delete(
     """
     with open_store(data) as store:
         found = store.groups.describe(group)
-    confirm(f"delete the group {group} with its positions in {len(found.rows)} partitions", yes)
+    confirm(f"delete the group {group} with its offsets in {len(found.rows)} partitions", yes)
     with open_store(data, "w") as store:
         store.groups.delete(group)
     if output is Format.TABLE:
-        note(f"{group} is deleted")
+        note(f"{group}: deleted")
     else:
         Printer(output).item({"group": group, "partitions": len(found.rows), "deleted": True})
 
@@ -158,7 +167,7 @@ def delete(
 def _moves(
     store: Store, group: str, bound: Bound | None, by: int, topics: list[str] | None, partitions: list[int] | None
 ) -> list[dict[str, Any]]:
-    """Where each partition of the group goes."""
+    """Return the new offset of each partition."""
     committed = {(row.topic, row.partition): row.committed for row in _rows_of(store, group, bool(topics))}
     names = topics or sorted({topic for topic, _ in committed})
     moves = []
@@ -169,7 +178,7 @@ def _moves(
                 target, remark = offset_of(bound, log), outside(bound, log)
             else:
                 if before is None:
-                    continue  # by a number of records from nowhere: there is nothing to move
+                    continue  # no committed offset to move from
                 target = min(max(before + by, log.lowest_offset), log.visible_offset)
                 remark = outside_text(before + by, log.lowest_offset, log.visible_offset)
             lag = log.visible_offset - target
@@ -179,13 +188,13 @@ def _moves(
 
 
 def _tell_outside(row: dict[str, Any]) -> None:
-    """Say on stderr, whatever the form of the output, that a partition goes elsewhere than it was sent."""
+    """Report on stderr, in every output format, that the requested offset was adjusted."""
     if row["remark"]:
         note(f"{row['topic']}/{row['partition']}: {row['remark']}")
 
 
 def _rows_of(store: Store, group: str, may_be_new: bool) -> list[Any]:
-    """What is known of a group; nothing of a new one, if it may be one."""
+    """Return the rows of a group; none for a new group, if that is allowed."""
     if may_be_new and group not in store.groups.list():
         return []
     return list(store.groups.describe(group).rows)

@@ -1,8 +1,7 @@
-"""How help looks: the same with every version of the library that parses the command line.
+"""Formats the help text, independently of the installed version of typer.
 
-The reference in the documentation is this text, and a test compares the two; so nothing of it is left to whatever
-version happens to be installed. Usage, what the command does, arguments, options, commands, each taken from the
-command itself.
+The reference in docs/cli.md is this text, and a test compares the two, so it must not depend on the installed version.
+It consists of usage, description, arguments, options and commands, all taken from the command itself.
 """
 
 from __future__ import annotations
@@ -13,35 +12,32 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-#: Options that the library adds, in our words.
+#: Our help for the options that typer adds.
 _THEIRS = {
     "install_completion": "Install completion for this shell: commands, options, topics and groups.",
-    "show_completion": "Show what would be installed.",
+    "show_completion": "Print the completion script instead of installing it.",
 }
 
 
 class Command(TyperCommand):
-    """A command whose help is written here."""
+    """A command with our help format."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write it."""
         write_help(self, ctx, formatter)
 
 
 class CommandGroup(TyperGroup):
-    """Commands below one name, in the order in which they were added, with help that is written here."""
+    """A group of commands, in the order in which they were added, with our help format."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write it."""
         write_help(self, ctx, formatter)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Their names."""
         return list(self.commands)
 
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:
-    """The help of a command or group."""
+    """Write the help of a command or group."""
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
     is_group = hasattr(command, "list_commands")
@@ -65,7 +61,7 @@ def write_help(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def _option(option: Any) -> tuple[str, str]:
-    """How an option is spelled, and what it is for."""
+    """Return an option's names and its help."""
     names = ", ".join(sorted(option.opts, key=lambda name: name.startswith("--")))
     if option.secondary_opts:
         names += f" / {', '.join(option.secondary_opts)}"

@@ -1,11 +1,10 @@
-"""What `produce` reads: lines, NDJSON, CSV, Parquet, and what `read --output ndjson` wrote, all as records.
+"""The inputs of `produce`: lines, NDJSON, CSV, Parquet, and the output of `read --output ndjson`.
 
-Each reader yields an `Entry` a record, or a `BadInput` where the input is wrong; it says which line or row, and the
-reader goes on behind it, so that the caller decides whether to stop. Nothing is read ahead further than it has to be:
-whoever types at a terminal sees each line stored.
+Each reader yields one `Entry` per record, or a `BadInput` with the line or row number for invalid input. It continues
+after invalid input, so the caller decides whether to stop. Readers do not read ahead more than necessary: lines typed
+at a terminal are stored one by one.
 
-Fields of an object may be named by a path: `customer.id`. Text becomes UTF-8, null stays null, everything else is
-written as JSON.
+A field can be named by a path: `customer.id`. Text becomes UTF-8, null stays null, everything else becomes JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .units import time_ms
 
 
 class Kind(StrEnum):
-    """What the input is made of."""
+    """The format of the input."""
 
     LINES = "lines"
     NDJSON = "ndjson"
@@ -40,13 +39,13 @@ _BY_SUFFIX = {".ndjson": Kind.NDJSON, ".jsonl": Kind.NDJSON, ".csv": Kind.CSV, "
 
 
 def kind_of(path: Path | None) -> Kind:
-    """What a file is made of by its name; lines, if that does not say."""
+    """Return a file's format by its suffix; lines if the suffix is unknown."""
     return _BY_SUFFIX.get(path.suffix.lower(), Kind.LINES) if path is not None else Kind.LINES
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Which parts of the input become what. `key` is a field's name, or for lines the key itself."""
+    """Which fields become key, value and timestamp. `key` is a field name, or for lines the key itself."""
 
     key: str | None = None
     value: str | None = None
@@ -56,7 +55,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record that was read, and where: the number of the line or row."""
+    """A record, and the number of its line or row."""
 
     where: int
     value: bytes | None
@@ -66,7 +65,7 @@ class Entry:
 
 
 class BadInput(SawlogError):
-    """A line or row of the input that is no record."""
+    """A line or row of the input that is not a valid record."""
 
     def __init__(self, where: int, reason: str, unit: str = "line") -> None:
         self.where, self.reason, self.unit = where, reason, unit
@@ -77,7 +76,7 @@ Parts = Iterator[Entry | BadInput]
 
 
 def read_input(kind: Kind, stream: BinaryIO, fields: Fields) -> Parts:
-    """The records of an input of any kind but `file`, which is one record and never in memory."""
+    """Yield the records of an input of any kind except `file`, which is one record and is streamed."""
     readers: dict[Kind, Callable[[BinaryIO, Fields], Parts]] = {
         Kind.LINES: _lines,
         Kind.NDJSON: _ndjson,
@@ -103,7 +102,7 @@ def _lines(stream: BinaryIO, fields: Fields) -> Parts:
         if found:
             yield Entry(number, after, before)
         else:
-            yield BadInput(number, f"there is no {fields.key_delimiter!r} that ends the key")
+            yield BadInput(number, f"no {fields.key_delimiter!r} after the key")
 
 
 # --- objects
@@ -140,7 +139,7 @@ def _csv(stream: BinaryIO, fields: Fields) -> Parts:
 
 def _csv_entry(number: int, names: list[str], row: list[str], fields: Fields) -> Entry:
     if len(row) != len(names):
-        raise ValueError(f"{len(row)} fields, but the head names {len(names)}")
+        raise ValueError(f"{len(row)} fields, but the header has {len(names)}")
     return _entry(number, dict(zip(names, row, strict=True)), fields)
 
 
@@ -154,7 +153,7 @@ def _parquet(stream: BinaryIO, fields: Fields) -> Parts:
 
 
 def parquet_batches(stream: BinaryIO) -> Iterator[Any]:
-    """The Arrow batches of a Parquet file; a pipe is read to its end first, because Parquet begins there."""
+    """Yield the Arrow batches of a Parquet file; a pipe is read to its end first, because the metadata is there."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -162,7 +161,7 @@ def parquet_batches(stream: BinaryIO) -> Iterator[Any]:
         source = stream if stream.seekable() else pa.BufferReader(stream.read())
         yield from pq.ParquetFile(source).iter_batches()
     except pa.ArrowException as error:
-        raise BadInput(0, f"this is no Parquet file: {error}", "file") from error
+        raise BadInput(0, f"not a Parquet file: {error}", "file") from error
 
 
 def _parquet_entry(number: int, row: dict[str, Any], fields: Fields) -> Entry:
@@ -188,11 +187,11 @@ def _try(number: int, make: Callable[..., Entry], *arguments: Any) -> Entry | Ba
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(text)  # also what JSON does not allow and others write: NaN
+        found = json.loads(text)  # also accepts NaN, which JSON does not allow but others write
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"a JSON object is wanted, not {type(found).__name__}")
+        raise ValueError(f"expected a JSON object, not {type(found).__name__}")
     return found
 
 
@@ -207,12 +206,12 @@ def _entry(number: int, found: dict[str, Any], fields: Fields, whole: bytes | No
 
 
 def _field(found: Any, path: str) -> Any:
-    """A field by its name; or, if there is none of that name, by a path with dots."""
+    """Return a field by its name or, if there is none with that name, by a dotted path."""
     if isinstance(found, dict) and path in found:
         return found[path]
     for name in path.split("."):
         if not isinstance(found, dict) or name not in found:
-            raise ValueError(f"there is no field {path!r} in it")
+            raise ValueError(f"no field {path!r} in the record")
         found = found[name]
     return found
 
@@ -230,11 +229,11 @@ def _as_time(value: Any) -> int | None:
         return int(value) if value.isdigit() and len(value) != 10 else time_ms(value)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise ValueError(f"{value!r} is not a time; milliseconds since 1970 or an ISO time is")
+    raise ValueError(f"{value!r} is not a time; give milliseconds since 1970 or an ISO time")
 
 
 def _stored(number: int, text: bytes) -> Entry:
-    """A record as `read --output ndjson` writes it."""
+    """Parse a record as `read --output ndjson` writes it."""
     found = _object(text)
     pairs: Iterable[Any] = found.get("headers") or ()
     headers = tuple((each["key"], _unmarked(each.get("value"))) for each in pairs)
@@ -242,18 +241,18 @@ def _stored(number: int, text: bytes) -> Entry:
     if stamp is not None and (not isinstance(stamp, int) or isinstance(stamp, bool)):
         raise ValueError(f"timestamp {stamp!r} is not milliseconds since 1970")
     if "value" not in found:
-        raise ValueError("there is no field 'value' in it; is it what `read --output ndjson` writes?")
+        raise ValueError("no field 'value' in the record; expected the output of `read --output ndjson`")
     when = None if stamp is None or stamp < 0 else stamp
     return Entry(number, _unmarked(found["value"]), _unmarked(found.get("key")), headers, when)
 
 
 def _unmarked(value: Any) -> bytes | None:
-    """The bytes that `plain` was given."""
+    """Return the bytes that `plain` encoded."""
     if isinstance(value, dict) and value.keys() == {"base64"}:
         return base64.b64decode(value["base64"], validate=True)
     return _as_bytes(value)
 
 
 def plain_rows(batch: Any) -> list[bytes]:
-    """The rows of an Arrow batch as JSON objects."""
+    """Return the rows of an Arrow batch as JSON objects."""
     return [json.dumps(plain(row), ensure_ascii=False).encode() for row in batch.to_pylist()]

@@ -1,9 +1,9 @@
-"""`sawlog inspect FILE`: what is in a file of a log, byte by byte where it matters.
+"""`sawlog inspect FILE`: shows the content of one file of a log.
 
-A segment is shown batch by batch. At damage there is a hex dump around the first bad byte, with a marker below it,
-and it goes on behind. Index files are shown entry by entry and held against the segment beside them; a checkpoint, a
-document of the store (sawlog.json, topic.json) and a lock are shown as what they say. The file is only read; it may
-belong to a log that is being written.
+A segment is shown batch by batch. A damaged range is shown as a hex dump around the first bad byte, with a marker
+below it, and reading continues after it. Index files are shown entry by entry and compared with the segment next to
+them. For a checkpoint, a document of the store (sawlog.json, topic.json) or a lock, the fields are shown. The file is
+only read; its log may be in use by a writer.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def inspect(
             "producers or LOCK.",
         ),
     ],
-    records: Annotated[bool, typer.Option("--records", help="Show the records of each batch as well.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Also show the records of each batch.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show what is in a file of a log: batch by batch, with the first bad byte marked.
+    """Show the content of one file of a log, batch by batch, with the first bad byte marked.
 
-    Every batch gets a line: position, size, offsets, records, leader epoch, codec, times, producer, and whether its
-    checksum is right. At damage a hex dump shows the first bad byte, and reading goes on behind it. Exits with 4 if
-    there was damage.
+    Each batch is one line: position, size, offsets, records, leader epoch, codec, timestamps, producer, and whether the
+    checksum is right. A hex dump shows the first bad byte of a damaged range, and reading continues after it. Exits
+    with 4 if there is damage.
 
     \b
     Examples:
@@ -86,7 +86,7 @@ def inspect(
     """
     printer = Printer(output)
     if file.is_dir():
-        raise typer.BadParameter(f"{file} is a directory; name a file in it, such as {_example(file)}")
+        raise typer.BadParameter(f"{file} is a directory; give a file in it, such as {_example(file)}")
     if file.name == CHECKPOINT:
         good = _inspect_checkpoint(file, printer)
     elif file.name == PRODUCERS:
@@ -112,8 +112,8 @@ def _example(directory: Path) -> str:
 
 
 def _contents(file: Path) -> memoryview:
-    """The bytes of a file. Mapped only if it is sealed, which its index says: a writer may cut the end off an active
-    one, and mapped bytes that are gone would end this process."""
+    """Return the bytes of a file. It is mapped only if it is sealed, that is, if its index exists: a writer may
+    truncate the active segment, and reading a mapping past the end would kill this process."""
     if not file.stat().st_size or not file.with_suffix(INDEX).exists():
         return memoryview(file.read_bytes())
     with file.open("rb") as opened:
@@ -137,13 +137,13 @@ def _inspect_log(file: Path, printer: Printer, records: bool) -> bool:
 
 
 class _Tally:
-    """Counts what passes."""
+    """Counts batches, records, bytes and damaged ranges."""
 
     def __init__(self) -> None:
         self.batches = self.records = self.size_bytes = self.problems = 0
 
     def watch(self, parts: Iterator[Batch | Damage]) -> Iterator[Batch | Damage]:
-        """The same parts, counted."""
+        """Yield the same parts and count them."""
         for part in parts:
             if isinstance(part, Damage):
                 self.problems += 1
@@ -156,12 +156,14 @@ class _Tally:
             yield part
 
     def __str__(self) -> str:
-        verdict = "no damage" if not self.problems else f"{self.problems} damaged places"
+        verdict = (
+            "no damage" if not self.problems else f"{self.problems} damaged range{'' if self.problems == 1 else 's'}"
+        )
         return f"{self.records:,} records in {self.batches:,} batches, {shown_size(self.size_bytes)}, {verdict}"
 
 
 def _print_for_people(view: memoryview, printer: Printer, tally: _Tally, records: bool) -> None:
-    """Runs of batches as tables, with what interrupts them between."""
+    """Print consecutive batches as tables, with damaged ranges and remarks between them."""
     parts = tally.watch(dissect(view))
     run: list[Batch] = []
     for part in parts:
@@ -240,24 +242,24 @@ def _machine_row(view: memoryview, part: Batch | Damage, records: bool) -> Row:
 
 
 def _window(view: memoryview, position: int) -> tuple[int, int]:
-    """The rows of a hex dump around a byte."""
+    """Return the rows of a hex dump around a byte."""
     start = max(position // _ROW_BYTES - _ROWS_AROUND, 0) * _ROW_BYTES
     return start, min((position // _ROW_BYTES + _ROWS_AROUND + 1) * _ROW_BYTES, len(view))
 
 
 def _print_damage(view: memoryview, damage: Damage, printer: Printer) -> None:
     end = damage.position + damage.size_bytes
-    behind = f"good batches go on at byte {end}" if end < len(view) else "nothing good follows"
+    after = f"good batches continue at byte {end}" if end < len(view) else "no good batch follows"
     printer.line()
-    printer.line(f"!! damage from byte {damage.position} on, {damage.size_bytes:,} bytes: {damage.reason}")
-    printer.line(f"   the first bad byte is {damage.bad_position} ({damage.bad_position:#x}); {behind}")
+    printer.line(f"!! damage at byte {damage.position}, {damage.size_bytes:,} bytes: {damage.reason}")
+    printer.line(f"   the first bad byte is {damage.bad_position} ({damage.bad_position:#x}); {after}")
     for line in hex_dump(view, damage.bad_position):
         printer.line(f"   {line}")
     printer.line()
 
 
 def hex_dump(view: memoryview, bad: int) -> Iterator[str]:
-    """The bytes around the bad one, sixteen a line, with a marker below it; behind the end there is only the marker."""
+    """Yield the bytes around the bad one, sixteen per line, with a marker below it; past the end only the marker."""
     start, end = _window(view, bad)
     row_of_bad = bad // _ROW_BYTES * _ROW_BYTES
     for row in range(start, max(end, row_of_bad + 1), _ROW_BYTES):
@@ -284,7 +286,7 @@ def _inspect_index(file: Path, printer: Printer) -> bool:
         nonlocal problems
         before: tuple[int, ...] = ()
         for number, fields in enumerate(entry.iter_unpack(data[: len(data) // entry.size * entry.size])):
-            remark = "" if not before or fields[0] > before[0] else "does not go up"
+            remark = "" if not before or fields[0] > before[0] else "not larger than the entry before it"
             offset = base + fields[1 if timed else 0]
             if not timed and not remark and log is not None:
                 remark = _entry_remark(log, fields[1], offset)
@@ -297,19 +299,21 @@ def _inspect_index(file: Path, printer: Printer) -> bool:
 
     place = Column("timestamp", "newest so far", shown_time) if timed else Column("position")
     middle = [place, Column("offset")] if timed else [Column("offset", "last offset"), place]
-    printer.rows(rows(), [Column("entry"), *middle, Column("remark")], empty=f"{file}: no entries; a short segment")
+    printer.rows(
+        rows(), [Column("entry"), *middle, Column("remark")], empty=f"{file}: no entries, because the segment is short"
+    )
     if len(data) % entry.size:
         problems += 1
-        note(f"{file}: {len(data) % entry.size} bytes at the end are no whole entry")
+        note(f"{file}: {len(data) % entry.size} bytes at the end are an incomplete entry")
     if problems:
-        note(f"{file}: an index is a cache; opening the log for writing makes it anew")
+        note(f"{file}: an index is a cache; opening the log for writing rebuilds it")
     return not problems
 
 
 def _entry_remark(log: memoryview, position: int, last_offset: int) -> str:
-    """What is wrong with an index entry, by the batch that it points at."""
+    """Return what is wrong with an index entry, compared with the batch that it points to."""
     if position + HEADER_BYTES > len(log):
-        return "points behind the end of the segment"
+        return "points past the end of the segment"
     base: int = struct.unpack_from(">q", log, position)[0]
     delta: int = struct.unpack_from(">i", log, position + 23)[0]
     if log[position + 16] != 2 or base + delta != last_offset:
@@ -321,7 +325,7 @@ def _inspect_checkpoint(file: Path, printer: Printer) -> bool:
     try:
         found = Checkpoint.decode(file.read_bytes())
     except CorruptFile as error:
-        note(f"{file}: {error}; opening the log for writing makes it anew from the batches")
+        note(f"{file}: {error}; opening the log for writing rebuilds it from the batches")
         return False
     printer.item(
         {
@@ -355,14 +359,14 @@ def _inspect_visible(file: Path, printer: Printer) -> bool:
     finally:
         directory.close()
     if numbers is None:
-        note(f"{file}: written before this machine was started, or elsewhere; readers believe every whole batch")
+        note(f"{file}: written before the last boot, or on another machine; readers accept every complete batch")
         return True
     printer.item({"visible_offset": numbers[0], "leader_epoch": numbers[1]})
     return True
 
 
 def _inspect_document(file: Path, printer: Printer) -> bool:
-    """A small file of a store, with a checksum of its own."""
+    """Show a small file of a store that has its own checksum."""
     try:
         found = documents.decode(file.read_bytes(), str(file))
     except CorruptFile as error:
@@ -377,7 +381,7 @@ def _shown_field(name: str) -> Callable[[Any], str] | None:
 
 
 def _inspect_lock(file: Path, printer: Printer) -> bool:
-    """A lock says who took it last, and how it was left; whether it is held now only the system knows."""
+    """Show who took the lock last, and how it was released. Only the system knows whether it is held now."""
     printer.item({"lock": file.read_bytes().decode("utf-8", "replace").strip()})
     return True
 
@@ -386,7 +390,7 @@ def _inspect_producers(file: Path, printer: Printer) -> bool:
     try:
         state, _, _ = ProducerState.decode(file.read_bytes(), 0)
     except CorruptFile as error:
-        note(f"{file}: {error}; opening the log for writing makes it anew from the batches")
+        note(f"{file}: {error}; opening the log for writing rebuilds it from the batches")
         return False
     names = [field.name for field in dataclasses.fields(ProducerBatch)]
     rows = [dataclasses.asdict(batch) for batch in state]

@@ -1,4 +1,4 @@
-"""`sawlog import` and `sawlog export`: other systems' logs into topics, and a topic as another system would have it."""
+"""`sawlog import` and `sawlog export`: copy other systems' logs into topics, and topics into their formats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class System(StrEnum):
-    """Whose logs can be read and written."""
+    """The supported systems."""
 
     KAFKA = "kafka"
     LAMINARMQ = "laminarmq"
@@ -39,13 +39,13 @@ class System(StrEnum):
 
 
 class OnDamage(StrEnum):
-    """What to do where records cannot be read."""
+    """What to do about records that cannot be read."""
 
     STOP = "stop"
     SKIP = "skip"
 
 
-#: A value of an option that is a number; longer ones are ids.
+#: An option value that is a number; longer ones are ids.
 _SMALL_NUMBER = re.compile(r"[0-9]{1,10}")
 _OFFSETS = [Column("partition"), Column("start_offset", "from"), Column("next_offset", "to")]
 _RECORDS, _SIZE = Column("records", shown=shown_count), Column("size_bytes", "size", shown_size)
@@ -63,7 +63,7 @@ _EXPORTED = [
     Column("files", shown=lambda files: str(len(files))),
     Column("path", cut=False),
 ]
-#: What only programs are told in the rows; people are told line by line.
+#: Columns for programs only; a person sees these as separate lines.
 _REMARKS = [Column("dropped"), Column("notes")]
 
 
@@ -72,48 +72,50 @@ _REMARKS = [Column("dropped"), Column("notes")]
 
 def import_(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="The other system's directory: one log, a topic, or all it has.")
+        Path, typer.Argument(metavar="SOURCE", help="The other system's directory: one log, one topic, or all topics.")
     ],
     data: Data,
     topic: Annotated[
         str | None,
         typer.Argument(
             metavar="[TOPIC]",
-            help="Only this topic, if the source has several; if it has one or none, what it is to be called here.",
+            help="Only this topic, if the source has several; otherwise the name that it gets here.",
         ),
     ] = None,
     system: Annotated[
         System | None,
-        typer.Option("--format", "-f", metavar="SYSTEM", help="Whose log it is.  [default: what it looks like]"),
+        typer.Option("--format", "-f", metavar="SYSTEM", help="The system that wrote the log.  [default: detected]"),
     ] = None,
     settings: Settings = None,
     on_damage: Annotated[
         OnDamage,
-        typer.Option("--on-damage", metavar="stop|skip", help="What to do where records cannot be read."),
+        typer.Option("--on-damage", metavar="stop|skip", help="What to do about records that cannot be read."),
     ] = OnDamage.STOP,
     timestamp: Annotated[
         str | None,
-        typer.Option("--timestamp", metavar="TIME", help="For records of systems that keep no time.  [default: now]"),
+        typer.Option(
+            "--timestamp", metavar="TIME", help="For records of systems that store no timestamps.  [default: now]"
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Say what is there and what would happen; write nothing.")
+        bool, typer.Option("--dry-run", "-n", help="Show what would be imported; write nothing.")
     ] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Copy another system's logs into topics, offsets and all. Run again, it goes on where it was.
+    """Copy another system's logs into topics and keep their offsets. Run it again to continue where it stopped.
 
     \b
     Systems (--format):
-      kafka       a stopped broker's log directory, or one partition of it (orders-0); batches as they are
+      kafka       the log directory of a stopped broker, or one partition of it (orders-0); batches stay unchanged
       laminarmq   .store and .index, dense index, CRC-32
       rustlog     topics/<name>/partition-<n>, .log and .index
       gumlog      .store and .index, protobuf records
-      plain       a segmented log without index, addressed by bytes
+      plain       a segmented log without an index, addressed by byte position
 
-    The topic is made if it is missing, with --set. What is there already is continued if it is the beginning of the
-    same log. Everything is checked on the way, and what is found wrong is listed. Where a crash has torn the end of a
-    log it is cut. Anywhere else damage stops the import, with what precedes it stored; with --on-damage skip it is left
-    out, and the command exits with 4. The source is never written to.
+    A missing topic is created, with the settings of --set. An existing topic is continued if it holds the beginning of
+    the same log. All data is checked, and problems are listed. A torn end, which a crash leaves, is cut off. Other
+    damage stops the import, and everything before it is stored. With --on-damage skip the import leaves damaged
+    records out, continues, and exits with 4. The source is never modified.
 
     \b
     Examples:
@@ -160,7 +162,7 @@ def import_(
         for each in report.logs
     ]
     printer = Printer(output)
-    printer.rows(rows, _IMPORTED, empty="there is nothing to import")
+    printer.rows(rows, _IMPORTED, empty="nothing to import")
     for each in report.logs:
         for finding in each.report:
             note(f"!! {each.place.path}/{finding} ({finding.outcome})")
@@ -176,22 +178,22 @@ def _detected(source: Path, system: System | None) -> Detection:
     from .. import interop
 
     if not source.is_dir():
-        raise FileNotFoundError(errno.ENOENT, f"there is no directory {source}")
+        raise FileNotFoundError(errno.ENOENT, f"no such directory: {source}")
     found = interop.detect(source, format=None if system is None else system.value)
     if found is None:
         tried = system.value if system is not None else ", ".join(each.value for each in System)
-        raise UnknownFormat(f"{source} holds no log of a system that we know (looked for: {tried})")
+        raise UnknownFormat(f"{source} holds no log of a supported system (looked for: {tried})")
     return found
 
 
 def _tell_ignored(found: Detection, only: str | None) -> None:
     for each in found.ignored:
         if only is None or each.startswith(f"{only}-"):
-            note(f"left alone: {each}")
+            note(f"not imported: {each}")
 
 
 def _names(found: Detection, topic: str | None) -> tuple[str | None, str | None]:
-    """(what the topic is to be called, which one is wanted)."""
+    """Return (the name of the topic in the store, the topic wanted from the source)."""
     known = dict.fromkeys(place.topic for place in found.places)
     if topic is None or topic in known:
         return None, topic
@@ -199,22 +201,22 @@ def _names(found: Detection, topic: str | None) -> tuple[str | None, str | None]
         return topic, None
     there = ", ".join(name for name in known if name is not None)
     why = next((f" ({each})" for each in found.ignored if each.startswith(f"{topic}-")), "")
-    raise FileNotFoundError(errno.ENOENT, f"there is no topic {topic!r} in {found.path}{why}; there are {there}")
+    raise FileNotFoundError(errno.ENOENT, f"no topic {topic!r} in {found.path}{why}; its topics are {there}")
 
 
 def _show_plan(
     found: Detection, data: Path, rename: str | None, only: str | None, on_damage: OnDamage, output: Format
 ) -> None:
-    """What is there, log by log, and what would become of it. Nothing is written, not even a store is made."""
+    """Show each log and what would happen to it. Nothing is written, not even a new store."""
     printer = Printer(output)
     if printer.for_people:
         note(f"{found.path}: {found.format}, {found.kind} ({found.why})")
     places = [place for place in found.places if only is None or place.topic == only]
     with _existing(data) as ends:
         rows = list(_planned(found.format, places, rename, on_damage, ends))
-    printer.rows(rows, _TO_IMPORT, empty="there is nothing to import")
+    printer.rows(rows, _TO_IMPORT, empty="nothing to import")
     if printer.for_people:
-        note("this is the plan; nothing was written")
+        note("dry run: nothing was written")
 
 
 def _planned(
@@ -239,15 +241,15 @@ def _planned(
 
 def _action(log: ForeignLog, end: int | None) -> str:
     if end is None:
-        return "make the topic and copy all"
+        return "create the topic and copy all"
     if end in (0, log.lowest_offset):
         return "copy all"
-    return "nothing is new" if end >= log.next_offset else f"go on at {end}"
+    return "nothing new" if end >= log.next_offset else f"continue at {end}"
 
 
 @contextmanager
 def _existing(data: Path) -> Iterator[dict[tuple[str, int], int]]:
-    """Where the partitions of the store end now; nothing if there is no store yet."""
+    """Return the end of each partition in the store; empty if there is no store yet."""
     if not (data / "sawlog.json").exists():
         yield {}
         return
@@ -257,7 +259,7 @@ def _existing(data: Path) -> Iterator[dict[tuple[str, int], int]]:
 
 @contextmanager
 def _bar(title: str) -> Iterator[Told]:
-    """A progress bar that learns how much there is when it is first told."""
+    """A progress bar whose total is known only at the first update."""
     bar: list[Progress] = []
 
     def told(done: int, total: int) -> None:
@@ -277,7 +279,7 @@ def _bar(title: str) -> Iterator[Told]:
 
 def export(
     topic: Topic,
-    target: Annotated[Path, typer.Argument(metavar="DIR", help="Where to: a data directory of the other system.")],
+    target: Annotated[Path, typer.Argument(metavar="DIR", help="The other system's data directory to write to.")],
     data: Data,
     system: Annotated[
         System, typer.Option("--format", "-f", metavar="SYSTEM", help="kafka, laminarmq, rustlog, gumlog or plain.")
@@ -288,25 +290,28 @@ def export(
             "--option",
             "-O",
             metavar="NAME=VALUE",
-            help="An option of the format, as in segment_bytes=64MiB; may be given again.",
+            help="A format option, such as segment_bytes=64MiB; can be repeated.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be written; write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Show what would be written; write nothing.")
+    ] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Write a topic as another system would have it on its disk: all partitions, each where that system keeps them.
+    """Write all partitions of a topic in another system's format and directory layout.
 
-    A partition's directory appears when it is whole; one that holds records is never touched. What the other system has
-    no place for (keys, headers, times) is counted and said.
+    A partition's directory appears only when it is complete; a directory that holds records is never changed. Fields
+    that the other system cannot store (keys, headers, timestamps) are counted and reported.
 
-    With kafka the batches go out as they are, and Kafka's DumpLogSegments reads them. To have a broker serve them: make
-    the topic there with as many partitions, stop the broker, export into its log directory, start it.
+    With kafka the batches stay unchanged, and Kafka's DumpLogSegments reads them. To let a broker serve them: create
+    the topic there with the same number of partitions, stop the broker, export into its log directory, and start the
+    broker.
 
     \b
     Options (--option):
-      segment_bytes=SIZE             a file is closed before it passes this
-      topic_id=ID                    kafka: the topic's id, if the cluster is not asked
-      cluster_id=ID, node_id=N       kafka: write a meta.properties as well
+      segment_bytes=SIZE             the maximum size of a file
+      topic_id=ID                    kafka: the topic's id, if the directory does not have it
+      cluster_id=ID, node_id=N       kafka: also write meta.properties
 
     \b
     Examples:
@@ -324,7 +329,7 @@ def export(
             rows = [_would_be(interop.formats(), system, found, number, target) for number in range(found.partitions)]
             printer.rows(rows, _TO_EXPORT)
             if printer.for_people:
-                note("this is the plan; nothing was written")
+                note("dry run: nothing was written")
             return
         began = monotonic()
         with _bar("exporting") as told:
@@ -346,7 +351,7 @@ def export(
     printer.rows(rows, _EXPORTED if printer.for_people else [*_EXPORTED, *_REMARKS])
     for number, each in enumerate(reports):
         for what, count in each.dropped.items():
-            note(f"!! partition {number}: {system.value} has no place for {what}: {count:,} records had some")
+            note(f"!! partition {number}: {system.value} cannot store {what}: dropped from {count:,} records")
         for remark in each.notes:
             note(f"partition {number}: {remark}")
     if printer.for_people:
@@ -356,12 +361,12 @@ def export(
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:
-    """`name=value` pairs: sizes with units and small whole numbers as numbers, anything else as it is."""
+    """Parse `name=value` pairs: sizes with units and small integers become numbers, anything else stays text."""
     made: dict[str, Any] = {}
     for pair in given or ():
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE, as in segment_bytes=64MiB", param_hint="--option")
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE, such as segment_bytes=64MiB", param_hint="--option")
         name = name.replace(".", "_")
         if name.endswith("_bytes"):
             made[name] = read_as(size_bytes, value, "--option")

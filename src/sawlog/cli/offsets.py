@@ -1,8 +1,8 @@
-"""The offset language: which part of a partition is meant. One small grammar, the same wherever offsets are given.
+"""The grammar for offsets and ranges, the same in every command.
 
 ```
-start          from the first record that is there
-end            from the end: only what comes from now on
+start          from the first record
+end            from the end: new records only
 N              from offset N                     500
 +N             from the N-th after the start     +10
 -N             the last N                        -100
@@ -10,15 +10,15 @@ N              from offset N                     500
 A:B            from A up to, not including, B    100:200   -200:-100   @-2h:@-1h
 A:             from A on                         @-1h:
 :B             from the start up to B            :500
-@T1:T2         between two times; behind an @ the second time needs none of its own
-@T:+1h         an hour from T on
+@T1:T2         between two times; the second one needs no @
+@T:+1h         one hour from T on
 ```
 
 T is an ISO date or time (local time unless it names a zone: `Z`, `+02:00`), seconds (10 digits) or milliseconds (13)
-since 1970, or a duration before now: `-1h`, `-90s`, `-7d`, `-1h30m`. A colon inside a time is told from the one that
-separates by trying: exactly one reading has a time on each side.
+since 1970, or a duration before now: `-1h`, `-90s`, `-7d`, `-1h30m`. Each colon is tried
+as the separator: exactly one reading has a valid time on each side.
 
-`parse` gives a `Span`, which knows nothing of any log; `resolve` turns it into two offsets of a log that is there.
+`parse` returns a `Span`, which is independent of any log; `resolve` turns it into two offsets of a given log.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GRAMMAR = "write start, end, 500, -100 (the last 100), 100:200, @2026-11-01T08:3
 
 
 class Anchor(Enum):
-    """What a bound's number counts from."""
+    """What a bound's number is relative to."""
 
     OFFSET = "offset"
     START = "start"
@@ -47,7 +47,7 @@ class Anchor(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of a span: a number counted from an anchor (an offset, a distance, or milliseconds since 1970)."""
+    """One end of a span: a number relative to an anchor (an offset, a distance, or milliseconds since 1970)."""
 
     anchor: Anchor
     number: int = 0
@@ -55,7 +55,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From `start` up to, not including, `end`; an `end` of None is the end of the log, wherever that is."""
+    """From `start` up to, not including, `end`; an `end` of None is the end of the log."""
 
     start: Bound
     end: Bound | None = None
@@ -66,25 +66,25 @@ EVERYTHING = Span(START)
 
 
 class Offsets(Protocol):
-    """What a log has to tell for a span to be resolved."""
+    """What `resolve` needs from a log."""
 
     @property
     def lowest_offset(self) -> int:
-        """The first offset that is there."""
+        """The first offset of the log."""
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last."""
+        """The offset after the last visible record."""
 
     def offset_at(self, timestamp: int) -> int:
-        """The first offset that is not older."""
+        """Return the first offset at or after a time."""
 
 
 # --- reading the language
 
 
 def parse(text: str, at_ms: int | None = None) -> Span:
-    """The span that `text` means; `ValueError` if it means none."""
+    """Parse a span; `ValueError` if it is invalid."""
     now = now_ms() if at_ms is None else at_ms
     text = text.strip()
     alone = _bound(text, now)
@@ -92,21 +92,21 @@ def parse(text: str, at_ms: int | None = None) -> Span:
         return Span(alone)
     readings = [span for at, each in enumerate(text) if each == ":" and (span := _split(text, at, now)) is not None]
     if not readings:
-        raise ValueError(f"{text!r} is not a place in a log; {GRAMMAR}")
+        raise ValueError(f"{text!r} is not an offset or a range; {GRAMMAR}")
     return readings[0]
 
 
 def parse_bound(text: str, at_ms: int | None = None) -> Bound:
-    """One place instead of a span, as `groups seek --to` takes it."""
+    """Parse a single position instead of a span, for `groups seek --to`."""
     now = now_ms() if at_ms is None else at_ms
     found = _bound(text.strip(), now)
     if found is None:
-        raise ValueError(f"{text!r} is not one place in a log; write start, end, 500, -100, +10, @2026-11-01 or @-1h")
+        raise ValueError(f"{text!r} is not a single offset; write start, end, 500, -100, +10, @2026-11-01 or @-1h")
     return found
 
 
 def _split(text: str, at: int, now: int) -> Span | None:
-    """The reading of `text` that takes the colon at `at` for the separator, if there is one."""
+    """Parse `text` with the colon at `at` as the separator, if that is valid."""
     left, right = text[:at], text[at + 1 :]
     start = START if not left else _bound(left, now)
     if start is None:
@@ -141,7 +141,7 @@ def _time(text: str, now: int) -> Bound | None:
 
 
 def _time_after(start: Bound, text: str, now: int) -> Bound | None:
-    """The end of a span that begins at a time: another time, or a duration from there on."""
+    """Parse the end of a span that begins at a time: another time, or a duration after it."""
     if not text.startswith("+"):
         return _time(text, now)
     try:
@@ -154,12 +154,12 @@ def _time_after(start: Bound, text: str, now: int) -> Bound | None:
 
 
 def offset_of(bound: Bound, log: Offsets) -> int:
-    """The offset that a bound means in this log, kept inside what the log has."""
+    """Return the offset of a bound in this log, limited to the log's range."""
     return min(max(_asked_offset(bound, log), log.lowest_offset), log.next_offset)
 
 
 def _asked_offset(bound: Bound, log: Offsets) -> int:
-    """The offset that a bound means, also where the log has none."""
+    """Return the offset of a bound, even if it is outside the log's range."""
     if bound.anchor is Anchor.TIME:
         return log.offset_at(max(bound.number, 0))
     since = {Anchor.OFFSET: 0, Anchor.START: log.lowest_offset, Anchor.END: log.next_offset}[bound.anchor]
@@ -167,9 +167,9 @@ def _asked_offset(bound: Bound, log: Offsets) -> int:
 
 
 def outside(bound: Bound, log: Offsets) -> str:
-    """What to say where a bound names an offset that the log does not have; empty where it has it.
+    """Return a message if a bound names an offset outside the log; otherwise an empty string.
 
-    Times, and the last N of fewer records, are no offsets that somebody has named: what there is is what was meant.
+    Times, and "the last N" of fewer than N records, are not offsets that the user named, so they get no message.
     """
     if bound.anchor not in (Anchor.OFFSET, Anchor.START):
         return ""
@@ -177,7 +177,7 @@ def outside(bound: Bound, log: Offsets) -> str:
 
 
 def outside_text(asked: int, lowest: int, following: int) -> str:
-    """The same for an offset and the bounds of a log."""
+    """Do the same for an offset and the bounds of a log."""
     if asked > following:
         return f"offset {asked} is beyond the end; using the end, {following}"
     if asked < lowest:
@@ -186,7 +186,7 @@ def outside_text(asked: int, lowest: int, following: int) -> str:
 
 
 def resolve(span: Span, log: Offsets) -> tuple[int, int]:
-    """(from, to) of a span in this log as it is now; `to` is never below `from`."""
+    """Return (from, to) of a span in the current log; `to` is never below `from`."""
     start = offset_of(span.start, log)
     end = log.next_offset if span.end is None else offset_of(span.end, log)
     return start, max(start, end)

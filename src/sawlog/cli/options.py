@@ -1,4 +1,4 @@
-"""The options that many commands share, so that they are spelled and explained the same everywhere."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ T = TypeVar("T")
 Data = Annotated[
     Path,
     typer.Option(
-        "--data", "-d", envvar="SAWLOG_DATA", show_envvar=True, metavar="DIR", help="The store: a data directory."
+        "--data", "-d", envvar="SAWLOG_DATA", show_envvar=True, metavar="DIR", help="The data directory of the store."
     ),
 ]
 MaybeData = Annotated[
     Path | None,
     typer.Option(
-        "--data", "-d", envvar="SAWLOG_DATA", show_envvar=True, metavar="DIR", help="The store: a data directory."
+        "--data", "-d", envvar="SAWLOG_DATA", show_envvar=True, metavar="DIR", help="The data directory of the store."
     ),
 ]
 LogDir = Annotated[
     Path | None,
-    typer.Option("--log", metavar="DIR", help="One partition's directory instead of a store."),
+    typer.Option("--log", metavar="DIR", help="The directory of one partition, instead of a store."),
 ]
 Output = Annotated[
     Format,
     typer.Option(
         "--output",
         metavar="table|json|ndjson|csv",
-        help="Rows for people (table) or for programs.",
+        help="The output format; table is for people, the others are for programs.",
         case_sensitive=False,
     ),
 ]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)]
 MaybeTopic = Annotated[
     str | None,
-    typer.Argument(metavar="[TOPIC]", help="The topic; all of them if left out.", autocompletion=complete_topic),
+    typer.Argument(metavar="[TOPIC]", help="The topic.  [default: all topics]", autocompletion=complete_topic),
 ]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.", autocompletion=complete_group)]
 Partitions = Annotated[
     list[int] | None,
-    typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; may be given again."),
+    typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; can be repeated."),
 ]
 
 
 def read_as(reader: Callable[[str], T], text: str, option: str) -> T:
-    """What `reader` makes of an option's text; its complaint becomes a usage error that names the option."""
+    """Parse an option's text with `reader`; a `ValueError` becomes a usage error that names the option."""
     try:
         return reader(text)
     except ValueError as error:
@@ -59,5 +59,5 @@ def read_as(reader: Callable[[str], T], text: str, option: str) -> T:
 
 
 def parsed(option: str, text: str | None, reader: Callable[[str], T]) -> T | None:
-    """The same for an option that may be left out."""
+    """Do the same for an optional option."""
     return None if text is None else read_as(reader, text, option)

@@ -1,14 +1,14 @@
-"""What a command prints: rows, as a table for people or as JSON, NDJSON or CSV for programs.
+"""Prints rows: as a table for people, or as JSON, NDJSON or CSV for programs.
 
-Data goes to stdout, notes to stderr, so that a pipe gets data and nothing else. The same rows come out in each form:
+Data goes to stdout, notes to stderr, so that a pipe contains data only. Every format prints the same rows:
 
-    table    aligned, sizes and times made readable, long cells cut, control characters made visible
+    table    aligned; sizes and times are readable, long cells shortened, control characters escaped
     json     one array (or object), numbers as numbers
-    ndjson   one object a line, as they come
-    csv      a line of names, then one line a row
+    ndjson   one object per line, as they arrive
+    csv      a header, then one line per row
 
-Bytes are text where they are UTF-8. Where they are not, JSON has `{"base64": "..."}` in their place and a cell has
-`base64:...`; a text that happens to begin so is encoded as well, so that the mark is never ambiguous.
+Bytes that are valid UTF-8 are printed as text. Other bytes become `{"base64": "..."}` in JSON and `base64:...` in a
+cell. Text that starts with that prefix is encoded too, so the prefix is never ambiguous.
 
 Everything goes through one buffered stream; `live` rows are flushed one by one.
 """
@@ -29,21 +29,21 @@ from itertools import chain, islice
 from typing import Any, BinaryIO
 
 _BASE64 = "base64:"
-#: Cells of a table are cut here: a table is for eyes, the other forms have everything.
+#: The maximum width of a table cell; the other formats print everything.
 _CELL_MOST = 72
-#: So many rows decide how wide the columns are; the ones behind them are printed as they come.
+#: The number of rows that determine the column widths; later rows are printed as they arrive.
 _SAMPLE_ROWS = 500
 
-#: What JSON knows already; most values are of these.
+#: Types that JSON has; most values are of these types.
 _JSON = frozenset({str, int, float, bool})
-#: Made once: `json.dumps` makes a new one for every call.
+#: Created once: `json.dumps` creates a new one for every call.
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 Row = Mapping[str, Any]
 
 
 class Format(StrEnum):
-    """The forms that rows can have."""
+    """The output formats."""
 
     TABLE = "table"
     JSON = "json"
@@ -53,12 +53,12 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name in every form but the table, the table's title, and how a table shows a value."""
+    """One column: its name (used in every format except table), its title in a table, and how a table shows a value."""
 
     name: str
     title: str = ""
     shown: Callable[[Any], str] | None = None
-    #: Whether a long cell of a table is cut; not where it is what the table is read for.
+    #: Whether a table shortens a long cell.
     cut: bool = True
 
     @property
@@ -68,12 +68,12 @@ class Column:
 
 
 def note(text: str) -> None:
-    """A line for the person at the terminal: not data, so on stderr."""
+    """Print a line for the user on stderr, because it is not data."""
     print(text, file=sys.stderr, flush=True)
 
 
 def colour_wanted(stream: Any) -> bool:
-    """Whether escape sequences may go there: a terminal, and nobody said no."""
+    """Return whether to use escape sequences: on a terminal, unless NO_COLOR is set."""
     return bool(stream.isatty()) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
@@ -81,7 +81,7 @@ def colour_wanted(stream: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON knows it."""
+    """Convert a value to one that JSON can represent."""
     if value is None or type(value) in _JSON:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
@@ -102,7 +102,7 @@ def plain(value: Any) -> Any:
 
 
 def cell(value: Any) -> str:
-    """A value as the text of a CSV field; see `plain` for what bytes become."""
+    """Convert a value to the text of a CSV field; see `plain` for bytes."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -119,12 +119,12 @@ def cell(value: Any) -> str:
 
 
 def uncell(text: str) -> bytes:
-    """The bytes that `cell` was given."""
+    """Return the bytes that `cell` encoded."""
     return base64.b64decode(text[len(_BASE64) :], validate=True) if text.startswith(_BASE64) else text.encode()
 
 
 def visible(text: str) -> str:
-    """A text without control characters: a record must not be able to steer somebody's terminal."""
+    """Escape control characters, so that a record cannot control the terminal."""
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode() for each in text
     )
@@ -134,7 +134,7 @@ def visible(text: str) -> str:
 
 
 class Output:
-    """Prints rows in the form that was asked for."""
+    """Prints rows in the requested format."""
 
     def __init__(self, form: Format = Format.TABLE, stream: BinaryIO | None = None) -> None:
         self.form = form
@@ -143,23 +143,22 @@ class Output:
 
     @property
     def for_people(self) -> bool:
-        """Whether a person reads it: prose may stand between the rows."""
+        """Whether the output is for a person, so that text may appear between the rows."""
         return self.form is Format.TABLE
 
     def write(self, data: bytes) -> None:
-        """Bytes as they are."""
+        """Write bytes unchanged."""
         self._stream.write(data)
 
     def line(self, text: str = "") -> None:
-        """A line as it is."""
+        """Write one line."""
         self._stream.write(text.encode("utf-8", "surrogateescape") + b"\n")
 
     def flush(self) -> None:
-        """Out with it."""
         self._stream.flush()
 
     def rows(self, rows: Iterable[Row], columns: Sequence[Column], *, live: bool = False, empty: str = "") -> int:
-        """Print rows; how many. `live`: each as soon as it comes. `empty` is said to a person if there are none."""
+        """Print rows and return their number. `live` flushes each row. `empty` is the note if there are none."""
         printers = {
             Format.TABLE: self._table,
             Format.JSON: self._json,
@@ -178,7 +177,7 @@ class Output:
         return count
 
     def item(self, fields: Row, columns: Sequence[Column] = ()) -> None:
-        """Print one thing with many fields: a list of them for people, an object for programs."""
+        """Print one object: a list of fields for people, a JSON object or a row for programs."""
         if self.form is Format.TABLE:
             known = {column.name: column for column in columns}
             shown = [(known.get(name, Column(name)), value) for name, value in fields.items()]
@@ -242,7 +241,7 @@ class Output:
 
 
 class _Counted:
-    """Rows that are counted as they pass; one iterator, however often it is asked for."""
+    """Counts rows; always the same iterator."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows = iter(rows)
@@ -285,7 +284,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool])
 
 
 def width_of(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the width of a text in terminal columns."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

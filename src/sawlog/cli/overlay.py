@@ -1,8 +1,8 @@
-"""A directory that is read from disk and written to memory: what opening a log would do, without doing it.
+"""A directory that reads from disk and writes to memory.
 
-`repair --plan` opens a log for writing on top of this. Recovery runs as it would, on the real bytes, and its report
-is the plan; whatever it writes, cuts, renames or deletes happens in memory and is forgotten. No lock is taken and no
-file is touched. It is a `Directory` as `sawlog.storage` promises one, except that nothing in it is durable.
+`repair --plan` opens a log for writing on top of it. Recovery runs on the real bytes, and its report is the plan;
+everything it writes, truncates, renames or deletes happens in memory and is discarded. No lock is taken and no file is
+changed. It implements `Directory` of `sawlog.storage`, except that nothing in it is durable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..storage.memory import PublishedMemory
 
 
 class Overlay:
-    """The files of a directory, with changes that only we see."""
+    """The files of a directory, with changes in memory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -27,66 +27,66 @@ class Overlay:
         self._numbers: PublishedMemory | None = None
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Return all names, sorted."""
         return sorted((set(self._below.names()) - self._gone) | self._files.keys())
 
     def children(self) -> list[str]:
-        """A log has no directories below it."""
+        """Return nothing: a log has no subdirectories."""
         return []
 
     def child(self, name: str, *, create: bool = False) -> Directory:
-        """There is none."""
-        raise StorageError(errno.ENOENT, f"{self.path}/{name} is not looked at here")
+        """Raise: there are no subdirectories."""
+        raise StorageError(errno.ENOENT, f"{self.path}/{name} is not part of the overlay")
 
     def remove_child(self, name: str) -> None:
-        """There is none."""
+        """Do nothing: there are no subdirectories."""
 
     def move(self, name: str, target: Directory, new: str) -> None:
-        """Nothing leaves this directory."""
-        raise StorageError(errno.EXDEV, f"{self.path}/{name} is only planned with, not moved")
+        """Raise: files cannot leave an overlay."""
+        raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot be moved out of an overlay")
 
     def stamp(self) -> object:
-        """Nobody counts the changes."""
+        """Return None: changes are not counted."""
         return None
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a name."""
+        """Return whether the name exists."""
         return name in self._files or (name not in self._gone and self._below.exists(name))
 
     def size(self, name: str) -> int:
-        """Bytes under that name."""
+        """Return the size of a file in bytes."""
         return self._file(name).size
 
     def identity(self, name: str) -> object:
-        """Another one for each file that had this name."""
+        """Return a different identity for each file that had this name."""
         return id(self._file(name)) if self.exists(name) else None
 
     def create(self, name: str) -> Storage:
-        """A new, empty storage in memory."""
+        """Create an empty file in memory."""
         if self.exists(name):
-            raise StorageError(errno.EEXIST, f"{self.path}/{name} exists")
+            raise StorageError(errno.EEXIST, f"{self.path}/{name} already exists")
         return self._put(name, ScratchStorage(name, None, lambda: self.remove(name)))
 
     def open(self, name: str) -> Storage:
-        """What is under that name; changes stay in memory."""
+        """Open a file; changes stay in memory."""
         return self._file(name)
 
     open_shared = open
     open_sealed = open
 
     def read(self, name: str) -> bytes:
-        """All bytes of a file."""
+        """Return all bytes of a file."""
         found = self._file(name)
         return found.read(0, found.size)
 
     def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
-        """New content, in memory."""
+        """Replace a file's content in memory."""
         made = ScratchStorage(name, None, lambda: self.remove(name))
         made.append(data)
         self._put(name, made)
 
     def published(self, name: str, *, create: bool = False) -> Published | None:
-        """As it was published below; what is published here, nobody sees."""
+        """Return what was published on disk; new values stay in memory."""
         if self._numbers is None:
             found = open_published(self._below, name)
             self._numbers = PublishedMemory()
@@ -95,28 +95,28 @@ class Overlay:
         return self._numbers
 
     def rename(self, old: str, new: str) -> None:
-        """The file gets the other name, in memory."""
+        """Rename a file in memory."""
         moved = self._file(old)
         self.remove(old)
         self._put(new, moved)
 
     def remove(self, name: str) -> None:
-        """The name is gone, for us."""
+        """Remove a file in memory."""
         self._files.pop(name, None)
         self._gone.add(name)
 
     def sync(self) -> None:
-        """Nothing is durable here."""
+        """Do nothing: nothing here is durable."""
 
     def lock(self, name: str, *, alone: bool = False) -> Lock:
-        """Nobody else sees this, so nobody has to be kept out."""
+        """Return a lock that excludes nobody: no other process sees the overlay."""
         return _NoLock()
 
     def dispose(self) -> None:
-        """There is nothing to delete."""
+        """Do nothing: there is nothing to delete."""
 
     def close(self) -> None:
-        """Give up the handle."""
+        """Close the directory."""
         self._below.close()
 
     def _put(self, name: str, made: ScratchStorage) -> ScratchStorage:
@@ -128,14 +128,14 @@ class Overlay:
         found = self._files.get(name)
         if found is None:
             if name in self._gone:
-                raise StorageError(errno.ENOENT, f"{self.path}/{name} is not there")
+                raise StorageError(errno.ENOENT, f"{self.path}/{name} does not exist")
             below = self._below.open_shared(name)
             found = self._files[name] = ScratchStorage(name, below, lambda: self.remove(name))
         return found
 
 
 class ScratchStorage:
-    """Bytes of a file as far as they are wanted, then bytes in memory."""
+    """The first bytes of a file on disk, followed by bytes in memory."""
 
     def __init__(self, name: str, below: Storage | None, remove: Callable[[], None]) -> None:
         self.name = name
@@ -146,39 +146,39 @@ class ScratchStorage:
 
     @property
     def size(self) -> int:
-        """Bytes, kept and added."""
+        """The size in bytes, on disk and in memory."""
         return self._kept + len(self._added)
 
     def append(self, data: Buffer) -> int:
-        """Add bytes in memory."""
+        """Append bytes in memory and return their position."""
         position = self.size
-        self._added = self._added + bytes(data)  # anew, because views of the old ones may be held
+        self._added = self._added + bytes(data)  # a new object, because views of the old one may exist
         return position
 
     def reserve(self, size_bytes: int) -> None:
-        """Memory needs no hint."""
+        """Do nothing: memory needs no hint."""
 
     def claim(self, size_bytes: int) -> None:
-        """Memory needs no hint."""
+        """Do nothing: memory needs no hint."""
 
     def release(self) -> None:
-        """Memory needs no hint."""
+        """Do nothing: memory needs no hint."""
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Overwrite, in memory: everything from there on is taken into memory first."""
+        """Overwrite in memory, after copying everything from `position` on into memory."""
         rest = bytearray(self.read(position, self.size - position))
         rest[: len(data)] = data
         self.truncate(position)
         self.append(rest)
 
     def read(self, position: int, size: int) -> bytes:
-        """A copy of exactly these bytes."""
+        """Return a copy of exactly these bytes."""
         return bytes(self.view(position, size))
 
     def view(self, position: int, size: int) -> memoryview:
-        """Exactly these bytes."""
+        """Return a view of exactly these bytes."""
         if position < 0 or size < 0 or position + size > self.size:
-            raise ReadBeyondEnd(f"{self.name} has {self.size} bytes; {size} at {position} are not all there")
+            raise ReadBeyondEnd(f"{self.name} has {self.size} bytes; cannot read {size} bytes at {position}")
         if self._below is not None and position + size <= self._kept:
             return self._below.view(position, size)
         if position >= self._kept:
@@ -188,33 +188,33 @@ class ScratchStorage:
         return memoryview(head + bytes(self._added[: size - len(head)]))
 
     def truncate(self, size: int) -> None:
-        """Forget everything from `size` on."""
+        """Drop everything from `size` on."""
         self._added = self._added[: max(size - self._kept, 0)]
         self._kept = min(self._kept, size)
 
     def sync(self) -> None:
-        """Nothing is durable here."""
+        """Do nothing: nothing here is durable."""
 
     def forget(self, position: int, size: int) -> None:
-        """Memory needs no hint."""
+        """Do nothing: memory needs no hint."""
 
     def close(self) -> None:
-        """It stays: it may be opened again by its name."""
+        """Do nothing: the file can be opened again by its name."""
 
     def remove(self) -> None:
-        """Gone, for us."""
+        """Remove the file in memory."""
         self._remove()
 
 
 class _NoLock:
-    """A lock that keeps nobody out."""
+    """A lock that excludes nobody."""
 
     held = True
     current = True
     found = b""
 
     def leave(self, note: bytes) -> None:
-        """Nobody reads it."""
+        """Do nothing: no other process reads the note."""
 
     def release(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: nothing is locked."""

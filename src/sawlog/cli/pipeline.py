@@ -1,7 +1,7 @@
 """`sawlog pipeline`: jobs that run on Spark, with progress on stderr and a summary on stdout.
 
-Each command takes what the job's parameters are (`sawlog.pipelines`), runs it in a local session, or in the one that is
-active, and shows its report. Spark itself is only looked for when a job starts.
+Each command takes the parameters of a job (`sawlog.pipelines`), runs it in the active session or in a new local one,
+and shows its report. Spark is imported only when a job starts.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ if TYPE_CHECKING:
     from ..pipelines.stats import StatsReport
 
 pipelines = typer.Typer(
-    help="Jobs on Spark: ingest, export, verify, compact, repartition, stats.", cls=CommandGroup, rich_markup_mode=None
+    help="Run jobs on Spark: ingest, export, verify, compact, repartition, stats.",
+    cls=CommandGroup,
+    rich_markup_mode=None,
 )
 
 
 class _FileFormat(StrEnum):
-    """What `ingest` reads."""
+    """The formats that `ingest` reads."""
 
     AUTO = "auto"
     TEXT = "text"
@@ -52,7 +54,7 @@ class _FileFormat(StrEnum):
 
 
 class _TableFormat(StrEnum):
-    """What `export` writes."""
+    """The formats that `export` writes."""
 
     PARQUET = "parquet"
     DELTA = "delta"
@@ -60,7 +62,9 @@ class _TableFormat(StrEnum):
 
 _Every = Annotated[
     str | None,
-    typer.Option("--every", metavar="TIME", help="Go on, with a look every 30s or 5m, until Ctrl-C; else once."),
+    typer.Option(
+        "--every", metavar="TIME", help="Repeat at this interval, such as 30s or 5m, until Ctrl-C.  [default: run once]"
+    ),
 ]
 _COUNTS = [Column("records", shown=shown_count), Column("records_before", "records before", shown_count)]
 _SIZES = [Column("size_bytes", "size", shown_size), Column("size_bytes_before", "size before", shown_size)]
@@ -79,7 +83,7 @@ _STATS_COLUMNS = [
     Column("records", shown=shown_count),
     Column("bytes", "keys and values", shown_size),
     Column("size_bytes", "on disk", shown_size),
-    Column("keys", "keys, about", shown_count),
+    Column("keys", "keys (approx.)", shown_count),
     Column("without_key", shown=shown_count),
     Column("oldest", shown=shown_time),
     Column("newest", shown=shown_time),
@@ -88,8 +92,8 @@ _STATS_COLUMNS = [
 
 @contextmanager
 def _running(title: str, total: int | None, unit: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
-    """A session, and a bar that shows how far the job is. A job's own `check` comes before: starting Spark takes
-    long."""
+    """Yield a Spark session and a progress callback. Call the job's own `check_params` before this, because starting
+    Spark takes long."""
     from ..pipelines import running
 
     running.check_packages()
@@ -114,46 +118,59 @@ def _show(report: Any, output: Format, columns: list[Column] | None = None) -> N
 @pipelines.command(cls=Command)
 def ingest(
     topic: Topic,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A directory, a pattern ('in/*.csv') or a file.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A directory, a file, or a pattern such as 'in/*.csv'.")
+    ],
     data: Data,
     form: Annotated[
         _FileFormat,
-        typer.Option("--format", metavar="auto|text|json|csv|parquet", help="What the files hold; auto: by ending."),
+        typer.Option(
+            "--format", metavar="auto|text|json|csv|parquet", help="The files' format; auto decides by suffix."
+        ),
     ] = _FileFormat.AUTO,
     key: Annotated[
-        str | None, typer.Option("--key", "-k", metavar="COLUMN", help="The column or field that is the key.")
+        str | None, typer.Option("--key", "-k", metavar="COLUMN", help="The column or field with the key.")
     ] = None,
     timestamp: Annotated[
-        str | None, typer.Option("--timestamp", metavar="COLUMN", help="The column or field that is the time.")
+        str | None, typer.Option("--timestamp", metavar="COLUMN", help="The column or field with the timestamp.")
     ] = None,
     value: Annotated[
         str | None,
-        typer.Option("--value", metavar="COLUMN", help="CSV, Parquet: the column to store, not the row as JSON."),
+        typer.Option(
+            "--value", metavar="COLUMN", help="CSV, Parquet: store this column instead of the whole row as JSON."
+        ),
     ] = None,
     schema: Annotated[
         str | None,
-        typer.Option("--schema", metavar="DDL", help="CSV, Parquet: 'id int, name string'; else inferred once."),
+        typer.Option(
+            "--schema", metavar="DDL", help="CSV, Parquet: such as 'id int, name string'.  [default: inferred once]"
+        ),
     ] = None,
-    no_header: Annotated[bool, typer.Option("--no-header", help="CSV: the first line is a row already.")] = False,
+    no_header: Annotated[bool, typer.Option("--no-header", help="CSV: the first line is a row, not a header.")] = False,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-P", min=1, metavar="N", help="For a topic that is made.")
+        int,
+        typer.Option(
+            "--partitions", "-P", min=1, metavar="N", help="The number of partitions, if the topic is created."
+        ),
     ] = 1,
     compression: Annotated[
         str | None,
-        typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd; else the topic's."),
+        typer.Option(
+            "--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.  [default: the topic's setting]"
+        ),
     ] = None,
     files: Annotated[
-        int, typer.Option("--files", min=1, metavar="N", help="Store at most so many in one transaction.")
+        int, typer.Option("--files", min=1, metavar="N", help="Store at most N files per transaction.")
     ] = 1000,
     every: _Every = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Take files into a topic, each once: text, JSON lines, CSV or Parquet.
+    """Copy files into a topic, each file exactly once: text, JSON lines, CSV or Parquet.
 
-    Lines of text and JSON are stored as they are, rows of CSV and Parquet as JSON. New files are taken in order of
-    name, so what a key got later stays later. A key is the text of its cell: 01234 stays 01234. Run it again and it
-    takes what is new, also after it was killed. Files must be complete when they appear: write them elsewhere and move
-    them in.
+    Lines of text and JSON are stored unchanged, rows of CSV and Parquet as JSON. New files are read in order of their
+    names, so the records of a key keep that order. A key is the text of its cell: 01234 stays 01234. Run it again to
+    store new files, also after it was killed. Files must be complete when they appear: write them in another directory
+    and move them here.
 
     \b
     Examples:
@@ -190,29 +207,34 @@ def export(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The directory to write to.")],
     data: Data,
     form: Annotated[
-        _TableFormat, typer.Option("--format", metavar="parquet|delta", help="Files, or a Delta table.")
+        _TableFormat, typer.Option("--format", metavar="parquet|delta", help="Parquet files or a Delta table.")
     ] = _TableFormat.PARQUET,
     by: Annotated[
-        str, typer.Option("--by", metavar="NAMES", help="What becomes directories: topic, partition, date, hour.")
+        str, typer.Option("--by", metavar="NAMES", help="Directory levels: topic, partition, date, hour.")
     ] = "date",
-    json: Annotated[bool, typer.Option("--json", help="Take values apart as JSON, into columns of value.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Parse values as JSON into the fields of the column value.")
+    ] = False,
     schema: Annotated[
-        str | None, typer.Option("--schema", metavar="DDL", help="With --json: 'id int, name string'; else inferred.")
+        str | None,
+        typer.Option(
+            "--schema", metavar="DDL", help="With --json: such as 'id int, name string'.  [default: inferred]"
+        ),
     ] = None,
-    headers: Annotated[bool, typer.Option("--headers", help="Write the headers as well.")] = False,
+    headers: Annotated[bool, typer.Option("--headers", help="Also write the headers.")] = False,
     max_records: Annotated[
-        int, typer.Option("--max-records", min=1, metavar="N", help="At most so many in a micro-batch.")
+        int, typer.Option("--max-records", min=1, metavar="N", help="At most N records per micro-batch.")
     ] = 500_000,
-    no_compact: Annotated[bool, typer.Option("--no-compact", help="Leave small files as they are.")] = False,
+    no_compact: Annotated[bool, typer.Option("--no-compact", help="Do not merge small files.")] = False,
     file_size: Annotated[
-        str, typer.Option("--file-size", metavar="SIZE", help="Small files are put together up to this size.")
+        str, typer.Option("--file-size", metavar="SIZE", help="Merge small files up to this size.")
     ] = "128MiB",
     every: _Every = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Write a topic out as Parquet files or as a Delta table, each record once.
+    """Write a topic to Parquet files or to a Delta table, each record exactly once.
 
-    Run it again and it adds what is new, also after it was killed; how far it is lies in the target, in _sawlog.
+    Run it again to add new records, also after it was killed. Its progress is stored in the target, in _sawlog.
 
     \b
     Examples:
@@ -246,7 +268,7 @@ def export(
 def verify(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) -> None:
     """Check every batch of every segment, in parallel.
 
-    The same as `sawlog verify`, for stores that are too large for one process. Exits with 4 if anything is wrong.
+    Does the same as `sawlog verify`, for stores that are too large for one process. Exits with 4 if there is damage.
 
     \b
     Examples:
@@ -260,12 +282,12 @@ def verify(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) 
         total = sum(each.describe().size_bytes for each in topics)
     with _running("verifying", total, "bytes") as (spark, advance):
         report = job.run(spark, job.VerifyParams(str(data), topic), advance)
-    Printer(output).rows(map(dataclasses.asdict, report.segments), _SEGMENT_COLUMNS, empty="there is nothing to verify")
+    Printer(output).rows(map(dataclasses.asdict, report.segments), _SEGMENT_COLUMNS, empty="nothing to verify")
     for segment in report.segments:
         for problem in segment.problems:
             note(f"!! {problem}")
     if not report.ok:
-        note("`sawlog inspect FILE` shows the place, `sawlog repair --plan` what can be done")
+        note("`sawlog inspect FILE` shows the damaged bytes, `sawlog repair --plan` what can be repaired")
         raise typer.Exit(CORRUPT)
 
 
@@ -273,16 +295,18 @@ def verify(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) 
 def compact(
     topic: Topic,
     data: Data,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many records would be dropped.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show how many records would be dropped, without changing anything.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Rewrite a topic so that each key has its last record only.
+    """Rewrite a topic so that it keeps only the last record of each key.
 
     If the topic's cleanup.policy is not compact, it asks first, unless --yes is given.
 
-    The new topic takes the place of the old one at one moment. Its offsets count from 0, so consumer groups start as
-    new ones. Nobody may be writing to it.
+    The new topic replaces the old one atomically. Its offsets start at 0, so consumer groups start again. No process
+    may be writing to it.
 
     \b
     Examples:
@@ -304,18 +328,20 @@ def compact(
         return
     _show(report, output, [*_COUNTS, Column("dropped", shown=shown_count)])
     if output is Format.TABLE:
-        note("nothing was changed: --dry-run")
+        note("dry run: nothing was changed")
 
 
 def _confirm_compaction(data: Path, topic: str, yes: bool) -> None:
-    """Ask, where nobody has said that only the last record of a key counts."""
+    """Ask for confirmation, unless the topic's settings already say that it keeps only the last record of each key."""
     with open_store(data) as store:
         found = store.topic(topic).describe()
     if is_compacted(found.settings):
         return
     policy = found.settings.get("cleanup.policy", "delete")
     what = f"{found.records:,} records ({shown_size(found.size_bytes)})"
-    confirm(f"compact {topic}, whose cleanup.policy is {policy}: of its {what} only the last of each key stays", yes)
+    confirm(
+        f"compact {topic}, whose cleanup.policy is {policy}: of its {what} only the last one of each key is kept", yes
+    )
 
 
 @pipelines.command(cls=Command)
@@ -323,14 +349,14 @@ def repartition(
     topic: Topic,
     data: Data,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-P", min=1, metavar="N", help="How many it gets; more or fewer.")
+        int, typer.Option("--partitions", "-P", min=1, metavar="N", help="The new number of partitions; more or fewer.")
     ],
     output: Output = Format.TABLE,
 ) -> None:
-    """Rewrite a topic with another number of partitions; the order of each key's records stays.
+    """Rewrite a topic with a different number of partitions; the records of each key keep their order.
 
-    The new topic takes the place of the old one at one moment. Its offsets count from 0, so consumer groups begin anew.
-    Nobody may be writing to it.
+    The new topic replaces the old one atomically. Its offsets start at 0, so consumer groups start again. No process
+    may be writing to it.
 
     \b
     Examples:
@@ -354,7 +380,7 @@ def _rewriting(data: Path, topic: str) -> Iterator[tuple[SparkSession, Callable[
 
 
 def _show_rewrite(report: RewriteReport, output: Format) -> None:
-    _show(report, output, [*_COUNTS, *_SIZES, Column("followed", "came meanwhile", shown_count)])
+    _show(report, output, [*_COUNTS, *_SIZES, Column("followed", "added meanwhile", shown_count)])
 
 
 @pipelines.command(cls=Command)
@@ -363,18 +389,22 @@ def stats(
     topic: MaybeTopic = None,
     every: Annotated[
         str | None,
-        typer.Option("--every", metavar="TIME", help="The step of the rates, as 1m or 1h; else one that suits."),
+        typer.Option(
+            "--every",
+            metavar="TIME",
+            help="The step of the rates, such as 1m or 1h.  [default: chosen by the time span]",
+        ),
     ] = None,
     parquet: Annotated[
         Path | None, typer.Option("--parquet", metavar="DIR", help="Write partitions.parquet and rates.parquet there.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw into this .svg or .png file.")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the charts to this .svg or .png file.")
     ] = None,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Only the table, no picture in the terminal.")] = False,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Print only the table, without charts.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Count records, bytes and different keys, and the rates over time, record by record and in parallel.
+    """Count records, bytes and distinct keys, and compute rates over time, record by record and in parallel.
 
     \b
     Examples:
@@ -394,7 +424,7 @@ def stats(
         printer.item(dataclasses.asdict(report))
     else:
         rows = map(dataclasses.asdict, report.partitions)
-        printer.rows(rows, _STATS_COLUMNS, empty="there is nothing to count: no topics")
+        printer.rows(rows, _STATS_COLUMNS, empty="nothing to count: no topics")
     charts = _charts(report, topic)
     if plot is not None:
         draw(charts, plot)
@@ -408,7 +438,7 @@ def stats(
 
 
 def _charts(report: StatsReport, topic: str | None) -> list[Chart]:
-    """The rate of all records over time, and the records and keys of each partition."""
+    """Return charts of the rate over time, and of the records of each partition."""
     each = [row for row in report.partitions if row.partition is not None]
     if not each:
         return []
@@ -422,23 +452,28 @@ def _charts(report: StatsReport, topic: str | None) -> list[Chart]:
     for rate in report.rates:
         values[(rate.time - first) // step] += rate.records / step * 1000
     title = f"Records of {topic or 'all topics'} over time"
-    return [TimeChart(title, "records a second", first, step, values), bars]
+    return [TimeChart(title, "records/s", first, step, values), bars]
 
 
 @pipelines.command(cls=Command)
 def init(
     topic: Topic,
-    target: Annotated[str, typer.Argument(metavar="PROJECT", help="The project's directory; new or empty.")],
+    target: Annotated[str, typer.Argument(metavar="PROJECT", help="The project's directory; must be new or empty.")],
     data: Data,
-    to: Annotated[str | None, typer.Option("--to", metavar="TOPIC", help="A topic to write to as well.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TOPIC", help="Also write the results to this topic.")
+    ] = None,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-P", min=1, metavar="N", help="For a topic to write to that is made.")
+        int,
+        typer.Option(
+            "--partitions", "-P", min=1, metavar="N", help="The number of partitions, if the topic of --to is created."
+        ),
     ] = 1,
     output: Output = Format.TABLE,
 ) -> None:
-    """Lay out a project for Spark's own declarative pipelines around a topic.
+    """Create a project for Spark's declarative pipelines that reads a topic.
 
-    Tables over the topic, and a script that runs them; each run takes what is new.
+    It has tables over the topic and a script that runs them; each run processes the new records.
 
     \b
     Examples:
@@ -449,12 +484,12 @@ def init(
 
     report = job.run(job.ScaffoldParams(target, str(data), topic, to, partitions))
     Printer(output).item(dataclasses.asdict(report))
-    note(f"{Path(report.target) / 'run'} runs it")
+    note(f"run it with {Path(report.target) / 'run'}")
 
 
 @pipelines.command(cls=Command)
 def script(output: Output = Format.TABLE) -> None:
-    """Say where the script for spark-submit is; it takes the name of a job, and its options.
+    """Print the path of the script for spark-submit; it takes the name of a job and its options.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
-"""Which logs a command works on: the partitions of a topic, of all topics, or one directory that holds a log.
+"""Opens the logs that a command works on: the partitions of a topic, of all topics, or one log directory.
 
-`reading` opens them for reading, which takes no lock and writes nothing, so that every command that only looks may run
-beside a writer. Whatever is opened here is closed when the command ends, also if it fails.
+`reading` opens them for reading, which takes no lock and writes nothing, so commands that only read can run while a
+writer is running. Everything opened here is closed when the command ends, also if it fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One log and what it is called: the topic and the partition, or the directory's name and 0."""
+    """One log and its name: the topic and partition, or the directory's name and 0."""
 
     topic: str
     partition: int
@@ -32,13 +32,13 @@ class Place:
 
     @property
     def name(self) -> str:
-        """As it is written in messages."""
+        """The name in messages."""
         return f"{self.topic}/{self.partition}"
 
 
 @contextmanager
 def open_store(data: Path, mode: Literal["w", "r"] = "r", *, create: bool = False) -> Iterator[Store]:
-    """The store in that directory, for reading unless said otherwise. Upkeep is not the business of a short command."""
+    """Open the store in that directory, by default for reading. A short command runs no upkeep."""
     from ..topics.store import Store
 
     if mode == "w" and not create:
@@ -48,18 +48,18 @@ def open_store(data: Path, mode: Literal["w", "r"] = "r", *, create: bool = Fals
 
 
 def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
-    """Something is named to work on. A log that is named wins over a store, which may come from the environment."""
+    """Check that a store or a log is given. A log takes precedence over a store from the environment."""
     if data is None and log is None:
-        raise typer.BadParameter("give the store with -d DIR, or one partition's directory with --log DIR")
+        raise typer.BadParameter("give the store with -d DIR, or the directory of one partition with --log DIR")
     if log is not None and topic is not None:
-        raise typer.BadParameter("a topic is in a store: give -d DIR, or leave the topic out with --log")
+        raise typer.BadParameter("a topic needs a store: give -d DIR, or use --log without a topic")
 
 
 @contextmanager
 def reading(
     data: Path | None, log: Path | None, topic: str | None = None, partitions: Sequence[int] | None = None
 ) -> Iterator[list[Place]]:
-    """The logs that a command line names, open for reading."""
+    """Open the logs that the command line names for reading."""
     check_place(data, log, topic)
     if log is not None:
         with Log.open(log, mode="r") as found:
@@ -72,24 +72,24 @@ def reading(
 
 
 def places_of(topic: Topic, partitions: Sequence[int] | None = None) -> list[Place]:
-    """The partitions of a topic that are wanted."""
+    """Open the selected partitions of a topic."""
     return [Place(topic.name, number, _log_of(topic, number)) for number in chosen(topic, partitions)]
 
 
 def _log_of(topic: Topic, number: int) -> Log:
-    """The log of a partition. It was made with the topic, so one that is not there is a loss, not a mistake in
-    typing."""
+    """Return the log of a partition. It was created with the topic, so a missing one is data loss, not a typing
+    error."""
     try:
         return topic.partition(number)
     except LogNotFound as error:
         raise CorruptFile(
-            f"the files of partition {number} of {topic.name} are gone ({error.strerror}); restore them, or "
+            f"the files of partition {number} of {topic.name} are missing ({error.strerror}); restore them, or "
             f"`sawlog repair {topic.name} -p {number} --apply` makes it usable without its records"
         ) from error
 
 
 def chosen(topic: Topic, partitions: Sequence[int] | None) -> list[int]:
-    """The partitions that are wanted, all if none was named."""
+    """Return the selected partitions, or all if none was given."""
     for number in partitions or ():
         if number >= topic.partitions:
             raise typer.BadParameter(

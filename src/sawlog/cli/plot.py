@@ -1,8 +1,7 @@
-"""Charts: in the terminal with block characters, as SVG by our own few lines, as PNG through matplotlib if that is
-there.
+"""Charts: in the terminal with block characters, as SVG, or as PNG if matplotlib is installed.
 
-Two kinds are enough: something over time (`TimeChart`), and something for each of a few named things (`BarChart`). All
-three ways draw the same things: title, unit, axis with round numbers, a light grid, and the largest value written out.
+There are two kinds: values over time (`TimeChart`), and one value per name (`BarChart`). All three outputs have a
+title, a unit, an axis with round numbers, a light grid, and the largest value as text.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _STEPS_MS = [
 
 @dataclass(frozen=True, slots=True)
 class TimeChart:
-    """Values of equal steps of time."""
+    """Values for equal steps of time."""
 
     title: str
     unit: str
@@ -41,20 +40,20 @@ class TimeChart:
 
     @property
     def end_ms(self) -> int:
-        """Where the last step ends."""
+        """The end of the last step."""
         return self.start_ms + self.step_ms * len(self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """A value for each name."""
+    """One value per name."""
 
     title: str
     unit: str
     names: Sequence[str]
     values: Sequence[float]
     shown: Callable[[float], str] = shown_rate
-    #: Whether the axis is in KiB and MiB, so that round numbers are round there.
+    #: Whether the axis is in KiB and MiB, with round numbers in these units.
     binary: bool = False
 
 
@@ -65,7 +64,7 @@ Chart = TimeChart | BarChart
 
 
 def axis_of(chart: Chart, count: int = 4) -> list[float]:
-    """The lines of a chart's grid: round numbers from 0 to at least its largest value."""
+    """Return the grid lines of a chart: round numbers from 0 to at least its largest value."""
     most = max(chart.values, default=0)
     unit = 1
     while isinstance(chart, BarChart) and chart.binary and most >= unit * 1024:
@@ -74,8 +73,8 @@ def axis_of(chart: Chart, count: int = 4) -> list[float]:
 
 
 def round_steps(most: float, count: int = 4) -> list[float]:
-    """Round numbers from 0 to at least `most`, about `count` of them."""
-    if most < 1e-9:  # nothing, for any purpose of ours
+    """Return about `count` round numbers from 0 to at least `most`."""
+    if most < 1e-9:  # effectively zero
         return [0.0, 1.0]
     rough = most / count
     power = 10.0 ** len(str(int(rough))) / 10 if rough >= 1 else 10.0 ** _exponent(rough)
@@ -94,7 +93,7 @@ def _exponent(number: float) -> int:
 
 
 def time_steps(start_ms: int, end_ms: int, count: int = 8) -> list[tuple[int, str]]:
-    """Round times between two, at most about `count`, each with what is written below it (local time)."""
+    """Return at most about `count` round times between two times, each with its label (local time)."""
     span = max(end_ms - start_ms, 1)
     step = next((each for each in _STEPS_MS if span / each <= count), _STEPS_MS[-1])
     offset = (_when(start_ms).utcoffset() or timedelta()) // timedelta(milliseconds=1)
@@ -123,7 +122,7 @@ def _span_text(chart: TimeChart) -> str:
 
 
 def text_lines(chart: Chart, width: int) -> Iterator[str]:
-    """The chart as lines of at most `width` columns."""
+    """Yield the chart as lines of at most `width` columns."""
     yield f"{chart.title}, {chart.unit}"
     if not len(chart.values):
         yield "  nothing to show"
@@ -134,7 +133,7 @@ def text_lines(chart: Chart, width: int) -> Iterator[str]:
 
 
 def columns_wanted(width: int) -> int:
-    """How many steps of time a chart of that width can show."""
+    """Return how many time steps a chart of that width can show."""
     return max(width - _AXIS_COLUMNS - 2, 16)
 
 
@@ -152,7 +151,7 @@ def _time_lines(chart: TimeChart, columns: int) -> Iterator[str]:
 
 
 def _time_labels(chart: TimeChart, columns: int) -> str:
-    """Times below the axis, each where it belongs, none over another."""
+    """Return the time labels below the axis, without overlap."""
     line = ""
     span = chart.end_ms - chart.start_ms
     for at, label in time_steps(chart.start_ms, chart.end_ms, max(columns // 14, 1)):
@@ -185,7 +184,7 @@ _COLOURS = ("#2f6f9f", "#c2703d")
 
 
 def svg(charts: Sequence[Chart]) -> str:
-    """All charts, one below the other, as an SVG document."""
+    """Return all charts, one below the other, as an SVG document."""
     height = _PANEL * len(charts)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}" '
@@ -226,7 +225,7 @@ def _time_panel(chart: TimeChart, colour: str, wide: int, high: int, top: float)
         yield _text(x, floor + 20, label, fill=_FAINT, anchor="middle")
     step = wide / max(len(chart.values), 1)
     points = [f"M{_LEFT} {floor}"]
-    for number, value in enumerate(chart.values):  # a staircase: a value is true for its whole step
+    for number, value in enumerate(chart.values):  # a staircase: a value holds for its whole step
         y = floor - value / top * high
         points.append(f"L{_LEFT + number * step:.1f} {y:.1f} L{_LEFT + (number + 1) * step:.1f} {y:.1f}")
     points.append(f"L{_LEFT + wide} {floor} Z")
@@ -237,7 +236,7 @@ def _bar_panel(chart: BarChart, colour: str, wide: int, high: int, top: float) -
     floor = _TOP + high
     step = wide / max(len(chart.names), 1)
     bar = min(step * 0.7, 72)
-    every = max(-(-len(chart.names) * 60 // wide), 1)  # a label wants about 60 points
+    every = max(-(-len(chart.names) * 60 // wide), 1)  # a label needs about 60 points
     for number, (name, value) in enumerate(zip(chart.names, chart.values, strict=True)):
         x, y = _LEFT + (number + 0.5) * step, floor - value / top * high
         yield (
@@ -259,7 +258,7 @@ def _text(x: float, y: float, text: str, *, fill: str, anchor: str = "start", ex
 
 
 def write_png(charts: Sequence[Chart], path: Path) -> None:
-    """The same by matplotlib; `ImportError` if it is not installed."""
+    """Draw the same with matplotlib; `ImportError` if it is not installed."""
     import matplotlib as mpl  # type: ignore[import-not-found,unused-ignore]
 
     mpl.use("Agg")

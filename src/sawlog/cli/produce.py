@@ -1,4 +1,4 @@
-"""`sawlog produce`: records from stdin or files into a topic."""
+"""`sawlog produce`: writes records from stdin or files to a topic."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .sink import Sink, open_sink
 from .units import shown_size
 
 _CHUNK_BYTES = 1 << 20
-_NO_KEY = "the topic {} keeps the last record of each key, so a record needs a key: give --key or --key-delimiter"
+_NO_KEY = "the topic {} keeps the last record of each key, so every record needs a key: give --key or --key-delimiter"
 _ARROW_COLUMNS = ("value", "key", "timestamp", "headers")
 
 
 class OnError(StrEnum):
-    """What to do about input that is no record."""
+    """What to do about invalid input."""
 
     STOP = "stop"
     SKIP = "skip"
@@ -49,7 +49,7 @@ class Compression(StrEnum):
 
 
 class _Done:
-    """What was stored so far."""
+    """What has been stored so far."""
 
     def __init__(self) -> None:
         self.records = self.size_bytes = self.skipped = 0
@@ -60,7 +60,7 @@ def produce(
     topic: Topic,
     data: Data,
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Where from; stdin if left out, or for -.")
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="The files to read; - is stdin.  [default: stdin]")
     ] = None,
     kind: Annotated[
         Kind | None,
@@ -68,13 +68,13 @@ def produce(
             "--input",
             "-i",
             metavar="KIND",
-            help="What the input is made of.  [default: by the file's name, else lines]",
+            help="The format of the input, see above.  [default: by the file's suffix, else lines]",
         ),
     ] = None,
     key: Annotated[
         str | None,
         typer.Option(
-            "--key", "-k", metavar="FIELD", help="The field with the key; with lines and file, the key itself."
+            "--key", "-k", metavar="FIELD", help="The field with the key; for lines and file, the key itself."
         ),
     ] = None,
     key_delimiter: Annotated[
@@ -86,11 +86,13 @@ def produce(
     ] = None,
     timestamp: Annotated[
         str | None,
-        typer.Option("--timestamp", metavar="FIELD", help="The field with the time, in ms or ISO.  [default: now]"),
+        typer.Option(
+            "--timestamp", metavar="FIELD", help="The field with the timestamp, in ms or ISO.  [default: now]"
+        ),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="KEY=VALUE", help="A header for every record; may be given again."),
+        typer.Option("--header", "-H", metavar="KEY=VALUE", help="A header for every record; can be repeated."),
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="The partition.  [default: by the key]")
@@ -101,36 +103,40 @@ def produce(
             "--compression",
             "-z",
             metavar="CODEC",
-            help="none, gzip, snappy, lz4 or zstd.  [default: as the topic says]",
+            help="none, gzip, snappy, lz4 or zstd.  [default: the topic's setting]",
         ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.001, metavar="N", help="At most so many records a second.")
+        float | None, typer.Option("--rate", min=0.001, metavar="N", help="Write at most N records per second.")
     ] = None,
     empty_is_null: Annotated[
         bool,
-        typer.Option("--empty-is-null", "-Z", help="An empty value is null: in a compacted topic it deletes the key."),
+        typer.Option(
+            "--empty-is-null", "-Z", help="Store an empty value as null, which deletes the key in a compacted topic."
+        ),
     ] = False,
     on_error: Annotated[
-        OnError, typer.Option("--on-error", metavar="stop|skip", help="What to do about input that is no record.")
+        OnError, typer.Option("--on-error", metavar="stop|skip", help="What to do about invalid input.")
     ] = OnError.STOP,
     output: Output = Format.TABLE,
 ) -> None:
     """Write records to a topic, from stdin or from files.
 
     \b
-    What the input can be (--input):
-      lines     one record a line
-      ndjson    one JSON object a line; the record is the line, or the field that --value names
-      csv       a head, then one row a record; the record is a JSON object of the row, or the field of --value
-      parquet   one record a row; columns value, key, timestamp and headers are taken as such
-      records   what `sawlog read --output ndjson` writes: key, value, headers and time as they were
-      file      each file is one record, streamed, however large it is
+    Input formats (--input):
+      lines     one record per line
+      ndjson    one JSON object per line; the value is the line, or the field that --value names
+      csv       a header, then one record per row; the value is the row as a JSON object, or the field of --value
+      parquet   one record per row, with the columns value, key, timestamp and headers
+      records   the output of `sawlog read --output ndjson`; keeps key, value, headers and timestamp
+      file      each file is one record of any size; it is streamed
 
-    A line that is no record stops it, with its number; everything before it is stored. --on-error skip goes on.
+    The topic must exist. Invalid input stops the command with its line number; everything before it is stored.
+    --on-error skip continues instead.
 
     \b
     Examples:
+      sawlog topic create greetings -d data
       echo hello | sawlog produce greetings -d data
       sawlog produce orders -d data orders.ndjson --key customer.id --timestamp placed_at
       sawlog produce prices -d data prices.csv --key symbol --value price
@@ -141,7 +147,7 @@ def produce(
     if key is not None and key_delimiter is not None:
         raise typer.BadParameter("give --key or --key-delimiter, not both")
     if key_delimiter == "":
-        raise typer.BadParameter("the text between key and value cannot be empty", param_hint="--key-delimiter")
+        raise typer.BadParameter("the delimiter cannot be empty", param_hint="--key-delimiter")
     fields = Fields(key, value, timestamp, key_delimiter)
     codec = None if compression is None else compression.value
     wishes = Wishes(fields, _headers(header), partition, codec, rate, empty_is_null, on_error)
@@ -161,7 +167,7 @@ def produce(
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What was asked for, apart from where from and where to."""
+    """The options, except for source and target."""
 
     fields: Fields
     headers: tuple[tuple[str, bytes], ...]
@@ -173,7 +179,7 @@ class Wishes:
 
     @property
     def single(self) -> bool:
-        """Whether something is asked of the single record, so that tables cannot go in as they are."""
+        """Whether an option applies to single records, so that tables cannot be appended as a whole."""
         return self.fields != Fields() or bool(self.headers or self.compression or self.rate or self.empty_is_null)
 
 
@@ -188,26 +194,26 @@ def _headers(given: list[str] | None) -> tuple[tuple[str, bytes], ...]:
 
 
 def _check(kind: Kind, wishes: Wishes) -> None:
-    """An option that means nothing for this kind of input is a mistake, not a wish to be passed over."""
+    """Reject options that have no meaning for this kind of input, instead of ignoring them."""
     fields = wishes.fields
     for option, field in (("--value", fields.value), ("--timestamp", fields.timestamp)):
         if field is not None and kind in (Kind.LINES, Kind.FILE, Kind.RECORDS):
-            raise typer.BadParameter(f"{kind} have no fields: use it with ndjson, csv or parquet", param_hint=option)
+            raise typer.BadParameter(f"{kind} has no fields: use it with ndjson, csv or parquet", param_hint=option)
     if fields.key_delimiter is not None and kind is not Kind.LINES:
-        raise typer.BadParameter(f"this is for lines, not for {kind}", param_hint="--key-delimiter")
+        raise typer.BadParameter(f"only for --input lines, not {kind}", param_hint="--key-delimiter")
     if fields.key is not None and kind is Kind.RECORDS:
-        raise typer.BadParameter("records have their keys", param_hint="--key")
+        raise typer.BadParameter("--input records already contains the keys", param_hint="--key")
     if wishes.compression is not None and kind is Kind.FILE:
-        raise typer.BadParameter("a file is streamed as it is", param_hint="--compression")
+        raise typer.BadParameter("--input file is streamed without compression", param_hint="--compression")
 
 
 def _sources(files: list[Path] | None) -> list[Path | None]:
-    """The files; None stands for stdin."""
+    """Return the files; None means stdin."""
     return [None if str(path) == "-" else path for path in files] if files else [None]
 
 
 def _produce_from(path: Path | None, kind: Kind, topic: TopicOf, wishes: Wishes, done: _Done) -> None:
-    """Everything in one file, or in stdin."""
+    """Produce the content of one file, or of stdin."""
     with _opened(path) as (stream, size):
         if kind is Kind.FILE:
             _stream_one(topic, stream, size, wishes, done, quiet=_is_typed(path))
@@ -221,7 +227,7 @@ def _produce_from(path: Path | None, kind: Kind, topic: TopicOf, wishes: Wishes,
 
 @contextmanager
 def _opened(path: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
-    """A file, or stdin; and its size, if that is known."""
+    """Open a file or stdin; yield it with its size, if known."""
     if path is None:
         yield sys.stdin.buffer, None
         return
@@ -230,7 +236,7 @@ def _opened(path: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
 
 
 def _keyed(entries: Iterator[Entry | BadInput], topic: TopicOf) -> Iterator[Entry | BadInput]:
-    """The same; where the topic keeps the last record of a key, one without a key is bad input."""
+    """Yield the same entries; in a compacted topic, one without a key becomes bad input."""
     if not is_compacted(topic.settings):
         yield from entries
         return
@@ -240,7 +246,7 @@ def _keyed(entries: Iterator[Entry | BadInput], topic: TopicOf) -> Iterator[Entr
 
 
 def _is_typed(path: Path | None) -> bool:
-    """Whether a person types what is read."""
+    """Return whether the input is typed at a terminal."""
     return path is None and sys.stdin.isatty()
 
 
@@ -267,7 +273,7 @@ def _append_all(
 
 
 def _append_one(sink: Sink, entry: Entry, wishes: Wishes) -> BadInput | None:
-    """Store one record; why not, if it is refused."""
+    """Append one record; return the reason if it is refused."""
     value = None if wishes.empty_is_null and not entry.value else entry.value
     try:
         sink.append(value, entry.key, (*entry.headers, *wishes.headers), entry.timestamp)
@@ -277,19 +283,19 @@ def _append_one(sink: Sink, entry: Entry, wishes: Wishes) -> BadInput | None:
 
 
 def _wait(done: _Done, rate: float) -> None:
-    """Until it is time for the next record."""
+    """Wait until the rate allows the next record."""
     ahead = done.records / rate - (monotonic() - done.began)
     if ahead > 0:
         sleep(ahead)
 
 
 def _append_tables(topic: TopicOf, stream: BinaryIO, partition: int | None, done: _Done) -> None:
-    """A Parquet file as Arrow, column by column."""
+    """Append a Parquet file as Arrow batches."""
     for batch in parquet_batches(stream):
         names = [name for name in _ARROW_COLUMNS if name in batch.schema.names]
         if "value" in names:
             topic.append_arrow(batch.select(names), partition=partition)
-        else:  # any other table: a JSON object a row
+        else:  # any other table: one JSON object per row
             topic.append_many(plain_rows(batch), partition=partition)
         done.records += batch.num_rows
         done.size_bytes += batch.nbytes
@@ -298,13 +304,13 @@ def _append_tables(topic: TopicOf, stream: BinaryIO, partition: int | None, done
 def _stream_one(
     topic: TopicOf, stream: BinaryIO, size: int | None, wishes: Wishes, done: _Done, *, quiet: bool
 ) -> None:
-    """A whole file as one record, which is never in memory."""
+    """Append a whole file as one record, streamed."""
     key = None if wishes.fields.key is None else wishes.fields.key.encode("utf-8", "surrogateescape")
     if key is None and is_compacted(topic.settings):
         raise InvalidRecord(_NO_KEY.format(topic.name))
     number = 0 if key is None else partition_for(key, topic.partitions)
     with Progress("producing", size, "bytes", quiet=quiet) as progress:
-        # What `read` gives at the end of what is typed is not the end: it would take a second Ctrl-D.
+        # At a terminal, `read` would need a second Ctrl-D to end; `read1` does not.
         read = getattr(stream, "read1", stream.read)
 
         def chunks() -> Iterator[bytes]:

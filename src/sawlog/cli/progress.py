@@ -1,4 +1,4 @@
-"""A progress bar on stderr: only where a person looks, so that nothing of it ends up in a file or a pipe."""
+"""A progress bar on stderr, shown only on a terminal."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Shows how far something is; without a terminal it only counts. `total` None: nobody knows how much there is.
+    """Shows progress; without a terminal it only counts. A `total` of None means that the total is unknown.
 
-    With `quiet` it only counts as well: for where a person types into the terminal that it would draw on.
+    With `quiet` it also only counts: for input that is typed into the same terminal.
     """
 
     def __init__(self, title: str, total: int | None, unit: str, *, quiet: bool = False) -> None:
@@ -37,7 +37,7 @@ class Progress:
             self._bar.stop()
 
     def advance(self, count: int) -> None:
-        """So many more."""
+        """Count `count` more."""
         self.done += count
         if self._bar is not None:
             self._bar.advance(self._task, count)

@@ -1,4 +1,4 @@
-"""`sawlog read`: records of a topic, from anywhere in it, to stdout or a file; once, or for as long as they come."""
+"""`sawlog read`: prints a range of records to stdout or a file, and can follow new ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .output import Output as Printer
 from .places import Place, reading
 from .units import shown_time
 
-#: How long a follower waits before it looks again; doubled while nothing comes.
+#: How long a follower waits before it checks again; doubled while there are no new records.
 _POLL_S, _POLL_MOST_S = 0.005, 0.1
 
 Found = tuple[Place, Record]
@@ -49,58 +49,58 @@ def read(
     data: MaybeData = None,
     log: LogDir = None,
     offset: Annotated[
-        str, typer.Option("--offset", "-o", metavar="OFFSET", help="Which records, see above; of each partition.")
+        str, typer.Option("--offset", "-o", metavar="OFFSET", help="The range to read from each partition, see above.")
     ] = "start",
     partition: Partitions = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=0, max=2**62, metavar="N", help="Stop after N records.")
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", "-f", metavar="FORMAT", help="What to print of each record, see above.")
+        str | None, typer.Option("--format", "-f", metavar="FORMAT", help="The format of each record, see above.")
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="The values as they are, nothing between them.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the values only, with nothing between them.")] = False,
     grep: Annotated[
         str | None,
         typer.Option(
-            "--grep", metavar="REGEX", help="Only records with this in value, key or headers; (?i) ignores case."
+            "--grep", metavar="REGEX", help="Only records whose value, key or headers match; (?i) ignores case."
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-F", help="Wait for new records, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-F", help="Wait for new records until Ctrl-C.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write there; a .parquet file becomes Parquet.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Write to this file; .parquet writes Parquet.")
     ] = None,
     skip_damage: Annotated[
-        bool, typer.Option("--skip-damage", help="Go on behind damage; still exits with 4.")
+        bool, typer.Option("--skip-damage", help="Continue after damage; still exits with 4.")
     ] = False,
     output: Annotated[
         Format | None,
         typer.Option(
             "--output",
             metavar="table|json|ndjson|csv",
-            help="Whole records in this form.  [default: the values, one a line]",
+            help="Print whole records in this format.  [default: values only, one per line]",
             case_sensitive=False,
         ),
     ] = None,
 ) -> None:
-    """Print records of a topic: all of them, the last ones, a range, or what was written since a time.
+    """Print records of a topic: all, the last N, a range, or everything since a time.
 
     \b
     Which records (-o):
-      start, end        everything; only what comes from now on (with --follow)
-      500, +10, -100    from offset 500; from the tenth on; the last hundred
-      100:200, :500     from 100 up to, not including, 200; up to 500
-      @-1h, @-2h:-1h    of the last hour; of the hour before it
-      @2026-11-01T08:30 from a time on; local time unless it names a zone (Z, +02:00)
+      start, end        all records; new records only (with --follow)
+      500, +10, -100    from offset 500; from the 10th after the start; the last 100
+      100:200, :500     from 100 up to, not including, 200; from the start up to 500
+      @-1h, @-2h:-1h    the last hour; the hour before it
+      @2026-11-01T08:30 from a time on; local time unless it has a zone (Z, +02:00)
       @1793520000000:   the same in milliseconds since 1970
 
     \b
     What to print (-f):
-      %t topic  %p partition  %o offset  %k key  %v value (%s too)  %h headers
-      %T time in ms  %d{%H:%M:%S} time by strftime  %K %V lengths of key and value  %H number of headers
+      %t topic  %p partition  %o offset  %k key  %v value (or %s)  %h headers
+      %T timestamp in ms  %d{%H:%M:%S} timestamp by strftime  %K %V lengths of key and value  %H number of headers
       %v{hex} %v{base64} %v{json}, the same for %k;  \\n \\t \\xNN %%
 
-    Nothing is locked: it reads beside a running writer. Between partitions there is no order; they come one after the
-    other. A bad batch ends it, and the message says at which offset to go on.
+    It takes no lock and can run while a writer is running. Partitions are read one after the other; there is no order
+    between them. A damaged batch stops the command, and the message says at which offset to continue.
 
     \b
     Examples:
@@ -111,7 +111,7 @@ def read(
       sawlog read orders -d data -p 0 -n 1 --raw > first.bin
     """
     if topic is None and log is None:
-        raise typer.BadParameter("say which topic, or give one partition's directory with --log", param_hint="TOPIC")
+        raise typer.BadParameter("give a topic, or the directory of one partition with --log", param_hint="TOPIC")
     span = read_as(parse, offset, "--offset")
     pattern = parsed("--grep", grep, _pattern)
     printing = _format(form, raw, output, out)
@@ -119,7 +119,7 @@ def read(
     with reading(data, log, topic, partition) as places:
         if out is not None and out.suffix == ".parquet":
             if follow:
-                raise typer.BadParameter("a Parquet file has an end: leave out --follow", param_hint="--out")
+                raise typer.BadParameter("a Parquet file cannot be followed: leave out --follow", param_hint="--out")
             _write_parquet(out, places, span, pattern, count, damage if skip_damage else None)
         else:
             with _printer(output, out) as printer:
@@ -140,11 +140,11 @@ def _pattern(text: str) -> re.Pattern[bytes]:
 
 
 def _format(form: str | None, raw: bool, output: Format | None, out: Path | None) -> RecordPrinter | None:
-    """What prints a record; None where rows are wanted."""
+    """Return the function that prints a record; None if rows are wanted."""
     if sum((form is not None, raw, output is not None)) > 1:
         raise typer.BadParameter("--format, --raw and --output exclude each other")
     if out is not None and out.suffix == ".parquet" and (form is not None or raw or output is not None):
-        raise typer.BadParameter("a Parquet file has its own form: leave out --format, --raw and --output")
+        raise typer.BadParameter("a Parquet file has its own format: leave out --format, --raw and --output")
     if output is not None:
         return None
     return read_as(compile_format, "%v" if raw else "%v\\n" if form is None else form, "--format")
@@ -197,9 +197,9 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
 def _records(
     places: list[Place], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
 ) -> Iterator[Found]:
-    """The records of a span, place after place; then, if there is an `idle` to call before waiting, the ones that
-    come."""
-    positions: list[tuple[int, int]] = []  # how far each place was read, and in which leader epoch
+    """Yield the records of a span, place by place; then, if `idle` is given, new records as they arrive. `idle` is
+    called before each wait."""
+    positions: list[tuple[int, int]] = []  # the next offset of each place, and its leader epoch
     for place in places:
         epoch = place.log.leader_epoch
         start, end = resolve(span, place.log)
@@ -215,7 +215,7 @@ def _records(
             reached = positions[number][0]
             kept = place.log.epoch_end(positions[number][1])
             if kept < reached:
-                note(f"{place.name}: offsets from {kept} on were taken back; going on there")
+                note(f"{place.name}: offsets from {kept} on were truncated; continuing there")
                 reached = kept
             if now[0] > reached:
                 came = True
@@ -231,7 +231,7 @@ def _records(
 
 
 def _scan(place: Place, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
-    """The records of one log; behind damage, if that is to be passed over and something readable follows."""
+    """Yield the records of one log; continue after damage if that is wanted and something readable follows."""
     while start < end:
         try:
             for record in place.log.scan(start, end):
@@ -262,7 +262,7 @@ def _write_parquet(
     count: int | None,
     damage: list[str] | None,
 ) -> None:
-    """Written beside and renamed: what stands under the name is always a whole file."""
+    """Write to a temporary file and rename it, so that the target is always complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -295,8 +295,8 @@ def _batches(
     whole: Any,
     columns: tuple[str, ...],
 ) -> Iterator[Any]:
-    """Arrow batches with a column `partition` in front: as they are stored, or of the single records that are
-    wanted."""
+    """Yield Arrow batches with a column `partition` first: as they are stored, or built from the selected
+    records."""
     import pyarrow as pa
 
     if pattern is None and damage is None:

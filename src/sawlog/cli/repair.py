@@ -1,9 +1,8 @@
-"""`sawlog repair`: what opening a log for writing would change (`--plan`), and doing it (`--apply`), copies first.
+"""`sawlog repair`: shows what opening a log for writing would change (`--plan`), or does it (`--apply`).
 
-The plan is not a guess: the log is opened for writing on top of an overlay (overlay.py), so recovery itself decides,
-on the real bytes, and nothing is written. `--apply` takes the lock, copies the whole directory aside, then opens the
-log for writing and checks everything again. Data below damage is kept, damaged bytes stay where they are for a better
-tool to look at, and what cannot be read is said, offset by offset.
+For the plan, the log is opened for writing on top of an overlay (overlay.py): recovery itself runs on the real bytes,
+and nothing is written. `--apply` takes the lock, copies the whole directory, opens the log for writing and checks
+everything again. Data around damage is kept, damaged bytes stay in place, and unreadable offsets are reported.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ def repair(
     log: LogDir = None,
     partition: Partitions = None,
     apply: Annotated[
-        bool, typer.Option("--apply/--plan", help="Do it, after copying; or only say what would be done.")
+        bool, typer.Option("--apply/--plan", help="Repair, after making a copy; or only show what would be done.")
     ] = False,
     backup: Annotated[
         Path | None,
-        typer.Option("--backup", metavar="DIR", help="Where copies go with --apply.  [default: beside the store]"),
+        typer.Option("--backup", metavar="DIR", help="Where --apply puts the copies.  [default: next to the store]"),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Say what opening a log for writing would put right (--plan), or do it (--apply), copies first.
+    """Show what opening a log for writing would repair (--plan), or do it after making a copy (--apply).
 
-    A torn tail, which a crash leaves behind, is cut off after it was copied aside. Indexes and checkpoints are made
-    anew. Damaged data is never dropped: everything readable around it is served, new records go behind it, and its
-    bytes stay where they are. With --plan nothing is written; that is the default. Exits with 4 if damage is left.
+    A torn tail, which a crash can leave, is saved to a separate file and cut off. Indexes and checkpoints are rebuilt.
+    Damaged data is never dropped: everything readable around it stays readable, new records are appended after it, and
+    its bytes stay in place. --plan is the default and writes nothing. Exits with 4 if damage remains.
 
     \b
     Examples:
@@ -73,24 +72,24 @@ def repair(
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     for name, number, path, config in _wanted(data, log, topic, partition):
         found = _plan(path, config)
-        if apply and (found.changes or not list(path.glob(f"*{LOG}"))):  # where nothing can be done, nothing is touched
+        if apply and (found.changes or not list(path.glob(f"*{LOG}"))):  # nothing to repair: change nothing
             found = _apply(path, config, (backup or _beside(data, log, stamp)) / _relative(path, data, log))
         rows += _rows(name, number, found)
         left += len(found.recovery.corruption) + len(found.checked.problems)
-    verb = "was done" if apply else "would be done"
-    printer.rows(rows, _COLUMNS, empty=f"nothing {verb}: everything is as it should be")
+    verb = "repaired" if apply else "to repair"
+    printer.rows(rows, _COLUMNS, empty=f"nothing {verb}: no problems found")
     if left:
-        note("damaged data is left: reading it says so and where to go on; `sawlog inspect FILE` shows the bytes")
+        note("damaged data remains; reading it reports where to continue, and `sawlog inspect FILE` shows the bytes")
         raise typer.Exit(CORRUPT)
     if rows and not apply and printer.for_people:
-        note("this is the plan; `--apply` does it, after copying the directory aside. If a process is writing there")
-        note("right now, a torn end may be what it is just writing: look again")
+        note("this is the plan; --apply carries it out, after copying the directory. If a process is writing there")
+        note("now, a torn end may be its unfinished write: run the command again to check")
 
 
 def _wanted(
     data: Path | None, log: Path | None, topic: str | None, partitions: list[int] | None
 ) -> list[tuple[str, int, Path, LogConfig]]:
-    """(topic, partition, directory, settings) of each log that is meant. Nothing stays open."""
+    """Return (topic, partition, directory, settings) of each selected log. Nothing stays open."""
     check_place(data, log, topic)
     if log is not None:
         with Log.open(log, mode="r") as found:
@@ -101,19 +100,19 @@ def _wanted(
         for name in store.topics() if topic is None else [topic]:
             one = store.topic(name)
             for number in chosen(one, partitions):
-                path = data / TOPICS / name / partition_name(number)  # it may be too broken to be asked
+                path = data / TOPICS / name / partition_name(number)  # it may be too damaged to open
                 wanted.append((name, number, path.absolute(), log_config(one.settings)))
     return wanted
 
 
 def _beside(data: Path | None, log: Path | None, stamp: str) -> Path:
-    """Where copies go if nobody said: next to the store or log, under a name that says what it is."""
+    """Return the default place for copies: next to the store or log."""
     of = (log or data or Path()).resolve()
     return of.parent / f"{of.name}.before-repair-{stamp}"
 
 
 def _relative(path: Path, data: Path | None, log: Path | None) -> Path:
-    """Where a copy lies below that."""
+    """Return the path of a copy below that."""
     if log is not None or data is None:
         return Path(path.resolve().name)
     return path.resolve().relative_to(data.resolve())
@@ -121,14 +120,14 @@ def _relative(path: Path, data: Path | None, log: Path | None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What opening a log for writing did, or would do."""
+    """The result of opening a log for writing, real or planned."""
 
     recovery: RecoveryReport
     checked: VerifyReport
 
     @property
     def changes(self) -> bool:
-        """Whether anything is put right."""
+        """Whether recovery changes anything."""
         passive = (Action.IGNORE, Action.REPORT)
         return any(each.action not in passive for each in self.recovery.findings)
 
@@ -138,7 +137,7 @@ def _plan(path: Path, config: LogConfig) -> Repaired:
 
 
 def _apply(path: Path, config: LogConfig, target: Path) -> Repaired:
-    """Copy, then recover. The lock is held while copying: what is copied must not change."""
+    """Copy, then recover. The lock is held while copying, so that the files do not change."""
     directory = FileDirectory(str(path), create=False)
     held = directory.lock(LOCK)
     try:
@@ -159,7 +158,7 @@ def _rows(topic: str, partition: int, found: Repaired) -> Iterator[dict[str, Any
     place = {"topic": topic, "partition": partition}
     reported = "\n".join(each.detail for each in found.recovery.corruption)
     for finding in found.recovery.findings:
-        if finding.action is not Action.IGNORE:  # a file that is not ours
+        if finding.action is not Action.IGNORE:  # not a file of sawlog
             yield {**place, **_finding_row(finding)}
     for problem in found.checked.problems:
         if f"{problem.path} at byte {problem.position}" not in reported:
@@ -171,5 +170,5 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
 
 
 def _problem_row(problem: Problem) -> dict[str, Any]:
-    on = "nothing readable follows" if problem.next_offset is None else f"reading goes on at {problem.next_offset}"
-    return {"what": "damage that verify finds", "action": Action.REPORT.value, "detail": f"{problem}; {on}"}
+    on = "nothing readable follows" if problem.next_offset is None else f"reading continues at {problem.next_offset}"
+    return {"what": "damage found by verify", "action": Action.REPORT.value, "detail": f"{problem}; {on}"}

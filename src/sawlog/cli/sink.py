@@ -1,8 +1,7 @@
-"""Where `produce` puts records: the topic's own writer, or, with a compression of the caller's choice, batches built
-here.
+"""Where `produce` writes records: the topic's own writer or, with `--compression`, batches built here.
 
-A topic packs what is written through it as its settings say. Kafka's producers choose for themselves, and a log keeps
-finished batches as they come; so for `--compression` the batches are finished here and placed as they are.
+A topic's writer compresses as the topic's settings say. A log stores finished batches unchanged, as Kafka does for its
+producers; so for `--compression` the batches are built here and appended as they are.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from ..log.write.writer import BATCH_BYTES
 from ..topics.partitioner import Sticky, partition_for
 from ..topics.topic import Topic
 
-#: How long a record waits for company before it is stored.
+#: How long a record waits for a batch to fill before it is stored.
 LINGER_MS = 50
-#: What a record takes beside key and value, with some headers.
+#: The size of a record without key and value, with some headers.
 _ROOM_BYTES = 256
 
 
@@ -32,12 +31,12 @@ class Sink(Protocol):
     """Takes records one by one."""
 
     def append(self, value: bytes | None, key: bytes | None = None, headers: Any = (), timestamp: Any = None) -> None:
-        """Take one record."""
+        """Append one record."""
 
 
 @contextmanager
 def open_sink(topic: Topic, partition: int | None, compression: str | None) -> Iterator[Sink]:
-    """Leaving stores everything that was taken, also after an error."""
+    """Open a sink; leaving the block stores all appended records, also after an error."""
     if compression is not None:
         packed = _Packed(topic, partition, compression)
         try:
@@ -53,8 +52,8 @@ def open_sink(topic: Topic, partition: int | None, compression: str | None) -> I
 
 
 class _Packed:
-    """Builds batches with a given compression and places them. A record that cannot be stored is refused at once, and
-    leaves the others as they were."""
+    """Builds batches with a given compression and appends them. A record that cannot be stored is refused at once and
+    does not affect the others."""
 
     def __init__(self, topic: Topic, partition: int | None, compression: str) -> None:
         self._topic, self._partition = topic, partition
@@ -68,7 +67,7 @@ class _Packed:
         background.every(LINGER_MS / 1000, self._flush_in_time)
 
     def append(self, value: bytes | None, key: bytes | None = None, headers: Any = (), timestamp: Any = None) -> None:
-        """Take one record; place a batch that is full, and all of them when they have waited."""
+        """Append one record; write a batch when it is full, and all batches after the linger time."""
         payload_bytes = len(value or b"") + len(key or b"")
         with self._lock:
             number = self._choose(key, payload_bytes)
@@ -91,14 +90,14 @@ class _Packed:
         return self._sticky.take(size_bytes) if key is None else partition_for(key, self._topic.partitions)
 
     def _place(self, number: int) -> None:
-        """Place a partition's batch. If that fails, it stays for the next time."""
+        """Write a partition's batch. If that fails, it is kept for the next attempt."""
         builder = self._builders.get(number)
         if builder is not None and builder.count:
             self._topic.partition(number).append_batches(finish(builder, self._recipe).data)
             del self._builders[number]
 
     def _place_alone(self, number: int) -> None:
-        """The same; a single record that the log refuses is gone, and the caller is told."""
+        """Do the same, but drop a single record that the log refuses, and raise."""
         try:
             self._place(number)
         except InvalidRecord:
@@ -107,14 +106,14 @@ class _Packed:
             raise
 
     def flush(self) -> None:
-        """Place all."""
+        """Write all batches."""
         with self._lock:
             for number in list(self._builders):
                 self._place(number)
             self._since = 0.0
 
     def _flush_in_time(self) -> None:
-        """The background's turn: nobody waits for more than twice the linger, also if no further record comes."""
+        """Flush in the background: no record waits longer than twice the linger time, even without further records."""
         if self._since and time.monotonic() - self._since >= LINGER_MS / 1000:
             try:
                 self.flush()

@@ -1,7 +1,7 @@
-"""`sawlog stats`: how much is where and how fast it came, as rows and as a picture.
+"""`sawlog stats`: sizes, counts and rates of partitions, as rows and as charts.
 
-Everything comes from the batch headers: exact for sizes and counts. For the rate, the records of a batch are spread
-evenly from its first timestamp to its newest, so it is as fine as the batches are.
+It reads batch headers only. Sizes and counts are exact. For the rate, the records of a batch are spread evenly from its
+first timestamp to its newest, so the resolution is that of the batches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COLUMNS = [
     Column("batches", shown=shown_count),
     Column("size_bytes", "size", shown_size),
     Column("segments"),
-    Column("record_bytes", "bytes a record", lambda value: "" if value is None else f"{value:,.0f}"),
+    Column("record_bytes", "bytes/record", lambda value: "" if value is None else f"{value:,.0f}"),
     Column("codecs"),
     Column("oldest", shown=shown_time),
     Column("newest", shown=shown_time),
@@ -59,10 +59,10 @@ _COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What the batches of one place say."""
+    """The totals of one partition, from its batch headers."""
 
     place: Place
-    #: Of each batch: from when to when its records are, how many there are, and what they take.
+    #: For each batch: first and newest timestamp, number of records, size in bytes.
     begins: Any
     times: Any
     counts: Any
@@ -77,15 +77,15 @@ def stats(
     log: LogDir = None,
     partition: Partitions = None,
     offset: Annotated[
-        str, typer.Option("--offset", "-o", metavar="OFFSET", help="Only this part, as for `sawlog read`.")
+        str, typer.Option("--offset", "-o", metavar="OFFSET", help="Only this range, as for `sawlog read`.")
     ] = "start",
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw into this .svg or .png file.")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the charts to this .svg or .png file.")
     ] = None,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Only the table, no picture in the terminal.")] = False,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Print only the table, without charts.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show how much is in each partition and at what rate it came, with a plot in the terminal or in a file.
+    """Show the size of each partition and the rate over time, with charts in the terminal or in a file.
 
     SVG needs nothing else installed; PNG needs matplotlib.
 
@@ -107,7 +107,7 @@ def stats(
     if output in (Format.JSON, Format.NDJSON):
         printer.item({"partitions": rows, "rate": _rate_rows(rate)})
     else:
-        printer.rows(rows, _COLUMNS, empty="there is nothing to count: no topics")
+        printer.rows(rows, _COLUMNS, empty="nothing to count: no topics")
     charts: list[Chart] = [chart for chart in (rate, _sizes(tallies)) if chart is not None]
     if plot is not None:
         draw(charts, plot)
@@ -151,7 +151,7 @@ def _tally(place: Place, span: Span) -> Tally:
 
 
 def _begins(rows: Rows) -> Any:
-    """The first timestamp of each batch; its newest, where the log stamped the batch or the first is unknown."""
+    """Return the first timestamp of each batch; its newest if the log set the timestamp or the first is unknown."""
     first, newest = rows[:, BASE_TIME], rows[:, MAX_TIME]
     stamped = (rows[:, ATTRIBUTES] & TIMESTAMP_TYPE_BIT) != 0
     return np.where(stamped | (first < 0) | (first > newest), newest, first)
@@ -190,7 +190,7 @@ def _row(tally: Tally) -> dict[str, Any]:
 
 
 def _rate(tallies: list[Tally], steps: int, topic: str | None) -> TimeChart | None:
-    """Records a second over the whole time; None if there is no time in it."""
+    """Return the records per second over time; None if there are no timestamps."""
     begins, times, counts = (
         _joined([getattr(each, name) for each in tallies]) for name in ("begins", "times", "counts")
     )
@@ -202,12 +202,12 @@ def _rate(tallies: list[Tally], steps: int, topic: str | None) -> TimeChart | No
     step = max(-(-(last - first + 1) // steps), 1)
     sums = spread(begins - first, times - first, counts, step)
     name = topic or "all topics"
-    return TimeChart(f"Records of {name} over time", "records a second", first, step, (sums / step * 1000).tolist())
+    return TimeChart(f"Records of {name} over time", "records/s", first, step, (sums / step * 1000).tolist())
 
 
 def spread(begins: Any, ends: Any, counts: Any, step: int) -> Any:
-    """Records in each step of time, if those of a batch are spread evenly over the milliseconds from its begin to its
-    end, both included."""
+    """Return the records in each time step, with those of a batch spread evenly over the milliseconds from its begin to
+    its end, inclusive."""
     size = int(ends.max()) // step + 1
     low, high = begins // step, ends // step
     each_ms = counts / (ends - begins + 1)
@@ -218,7 +218,7 @@ def spread(begins: Any, ends: Any, counts: Any, step: int) -> Any:
     sums += np.bincount(low, weights=each_ms * ((low + 1) * step - begins[~inside]), minlength=size)
     sums += np.bincount(high, weights=each_ms * (ends[~inside] + 1 - high * step), minlength=size)
     going, gone = (np.bincount(at, weights=each_ms, minlength=size + 1) for at in (low + 1, high))
-    return np.maximum(sums + np.cumsum(going - gone)[:size] * step, 0)  # the steps that a batch covers wholly
+    return np.maximum(sums + np.cumsum(going - gone)[:size] * step, 0)  # the steps that a batch covers completely
 
 
 def _rate_rows(rate: TimeChart | None) -> list[dict[str, Any]]:
@@ -228,7 +228,7 @@ def _rate_rows(rate: TimeChart | None) -> list[dict[str, Any]]:
         {
             "time": rate.start_ms + number * rate.step_ms,
             "step_ms": rate.step_ms,
-            "records_per_second": float(f"{value:.6g}"),  # a record a minute is 0.0167, not 0.017
+            "records_per_second": float(f"{value:.6g}"),  # one record per minute is 0.0167, not 0.017
         }
         for number, value in enumerate(rate.values)
     ]

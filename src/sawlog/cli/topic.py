@@ -1,4 +1,4 @@
-"""`sawlog topic`: create, list, describe, alter, delete, trim, and which settings there are."""
+"""`sawlog topic`: creates, lists, describes, alters, deletes and trims topics, and lists the settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .output import Output as Printer
 from .places import chosen, open_store
 from .units import duration_ms, shown_count, shown_size, shown_time, size_bytes
 
-topics = typer.Typer(help="Make, show, change and delete topics.", cls=CommandGroup, rich_markup_mode=None)
+topics = typer.Typer(help="Create, list, change and delete topics.", cls=CommandGroup, rich_markup_mode=None)
 
 Settings = Annotated[
     list[str] | None,
@@ -27,7 +27,7 @@ Settings = Annotated[
         "--set",
         "-s",
         metavar="NAME=VALUE",
-        help="A setting, as in retention.ms=7d or segment.bytes=64MiB; may be given again. See `topic settings`.",
+        help="A setting, such as retention.ms=7d or segment.bytes=64MiB; can be repeated. See `topic settings`.",
     ),
 ]
 _TOPIC_COLUMNS = [
@@ -50,14 +50,18 @@ _PARTITION_COLUMNS = [
 
 @topics.command(cls=Command)
 def create(
-    name: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name: a-z A-Z 0-9 . _ -")],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The name; allowed characters: a-z A-Z 0-9 . _ -")],
     data: Data,
-    partitions: Annotated[int, typer.Option("--partitions", "-P", min=1, metavar="N", help="How many partitions.")] = 1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-P", min=1, metavar="N", help="The number of partitions.")
+    ] = 1,
     settings: Settings = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Be content if it is there already.")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Do nothing if the topic already exists.")
+    ] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Make a topic; and the store, if the directory is missing or empty.
+    """Create a topic; also the store, if the directory is missing or empty.
 
     \b
     Examples:
@@ -67,8 +71,9 @@ def create(
     """
     given = given_settings(settings)
     with open_store(data, "w", create=True) as store:
+        existed = name in store.topics()
         store.create_topic(name, partitions, exist_ok=if_not_exists, **given)
-        _report(store, name, output, "is there")
+        _report(store, name, output, "already exists" if existed else "created")
 
 
 @topics.command("list", cls=Command)
@@ -92,14 +97,14 @@ def list_topics(data: Data, output: Output = Format.TABLE) -> None:
         }
         for each in found
     ]
-    Printer(output).rows(rows, _TOPIC_COLUMNS, empty="no topics yet; `sawlog topic create NAME` makes one")
+    Printer(output).rows(rows, _TOPIC_COLUMNS, empty="no topics yet; `sawlog topic create NAME` creates one")
 
 
 @topics.command(cls=Command)
 def describe(name: Topic, data: Data, output: Output = Format.TABLE) -> None:
-    """Show one topic: its settings, and what each partition holds.
+    """Show one topic: its settings, and the offsets and size of each partition.
 
-    As csv it is one line a partition; as json it is one object.
+    csv prints one line per partition, json one object.
 
     \b
     Examples:
@@ -136,18 +141,22 @@ def alter(
     name: Topic,
     data: Data,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-P", min=1, metavar="N", help="How many from now on; never fewer.")
+        int | None,
+        typer.Option(
+            "--partitions", "-P", min=1, metavar="N", help="The new number of partitions; not fewer than now."
+        ),
     ] = None,
     settings: Settings = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; may be given again.")
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="Reset a setting to its default; can be repeated."),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Change settings, or add partitions.
 
-    A process that has the topic open goes on with the settings it was opened with. With more partitions, a key may go
-    to another one than before.
+    A process that has the topic open keeps the settings it was opened with. With more partitions, a key may be assigned
+    to a different one than before.
 
     \b
     Examples:
@@ -159,14 +168,14 @@ def alter(
         raise typer.BadParameter("nothing to change: give --set, --unset or --partitions")
     with open_store(data, "w") as store:
         store.alter_topic(name, partitions, **given)
-        _report(store, name, output, "was changed")
+        _report(store, name, output, "changed")
 
 
 @topics.command(cls=Command)
 def delete(
     name: Topic,
     data: Data,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """Delete a topic with all its records. Asks first, unless --yes is given.
@@ -183,7 +192,7 @@ def delete(
     with open_store(data, "w") as store:
         store.delete_topic(name)
     if output is Format.TABLE:
-        note(f"{name} is deleted")
+        note(f"{name}: deleted")
     else:
         Printer(output).item({"name": name, "id": found.id, "records": found.records, "deleted": True})
 
@@ -193,22 +202,25 @@ def trim(
     name: Topic,
     data: Data,
     to: Annotated[
-        str, typer.Option("--to", "-o", metavar="OFFSET", help="The first offset to keep: 500, -100, end, @-7d, ...")
+        str,
+        typer.Option("--to", "-o", metavar="OFFSET", help="The first offset to keep, such as 500, -100, end or @-7d."),
     ],
     partition: Partitions = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be dropped, without changing anything.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Drop the oldest records: up to an offset, to a time, or all but the last ones.
+    """Drop the oldest records: up to an offset, up to a time, or all but the last N.
 
-    Records below the offset are gone for readers at once; files go when a whole segment is below.
+    Readers no longer see records below the offset. A segment file is deleted when all its records are below it.
 
     \b
     Examples:
-      sawlog topic trim orders -d data --to @-7d --dry-run     what is older than a week
+      sawlog topic trim orders -d data --to @-7d --dry-run     # drop records older than a week
       sawlog topic trim orders -d data --to 5000 -p 0
-      sawlog topic trim orders -d data --to -1000 --yes        keep the last thousand of each partition
+      sawlog topic trim orders -d data --to -1000 --yes        # keep the last 1,000 of each partition
     """
     bound = read_as(parse_bound, to, "--to")
     with open_store(data) as store:
@@ -253,33 +265,33 @@ def _report(store: Store, name: str, output: Format, what: str) -> None:
     count = f"{topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
     given = "".join(f", {key}={value}" for key, value in topic.settings.items())
     if output is Format.TABLE:
-        note(f"{name} {what}: {count}{given}")
+        note(f"{name}: {what}, {count}{given}")
     else:
         about = {"name": name, "id": topic.id, "partitions": topic.partitions, "settings": topic.settings}
         Printer(output).item(about)
 
 
 def _known(name: str) -> str:
-    """The keyword for a setting's name."""
+    """Return the keyword argument for a setting's name."""
     found = SETTINGS.get(name) or SETTINGS.get(name.replace("_", "."))
     if found is None:
-        raise InvalidConfig(f"there is no setting {name!r}; `sawlog topic settings` lists them")
+        raise InvalidConfig(f"unknown setting {name!r}; `sawlog topic settings` lists them")
     return found.keyword
 
 
 def given_settings(given: list[str] | None) -> dict[str, Any]:
-    """`name=value` pairs as keywords, with units turned into numbers."""
+    """Parse `name=value` pairs to keyword arguments, with units converted to numbers."""
     made = {}
     for pair in given or ():
         name, equals, value = pair.partition("=")
         if not equals:
-            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE, as in retention.ms=7d", param_hint="--set")
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE, such as retention.ms=7d", param_hint="--set")
         made[_known(name)] = _number(name, value)
     return made
 
 
 def _number(name: str, value: str) -> str:
-    """`7d` for milliseconds and `64MiB` for bytes, as the number that the setting takes; anything else as it is."""
+    """Convert `7d` to milliseconds and `64MiB` to bytes; return anything else unchanged."""
     if re.fullmatch(r"-?\d+", value):
         return value
     if name.endswith((".ms", "_ms")):

@@ -1,8 +1,8 @@
-"""Sizes, durations and times, as people type them and as they like to read them.
+"""Parses and formats sizes, durations and times.
 
-Read: `64MiB`, `1.5GB`, `4096` (bytes); `7d`, `1h30m`, `250ms` (durations); ISO dates and times, seconds and
-milliseconds since 1970 (times). A time without a zone is local time, because that is what a person at a terminal means.
-Each reader raises `ValueError` with what would have been right; the options turn that into a usage error.
+Input: `64MiB`, `1.5GB`, `4096` (bytes); `7d`, `1h30m`, `250ms` (durations); ISO dates and times, seconds and
+milliseconds since 1970 (times). A time without a zone is local time, as users at a terminal expect.
+Each parser raises `ValueError` with valid examples; the options turn it into a usage error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def size_bytes(text: str) -> int:
-    """`64MiB`, `10MB`, `512k` (1024) or a plain number, as bytes."""
+    """Parse `64MiB`, `10MB`, `512k` (1024) or a plain number to bytes."""
     found = _SIZE.fullmatch(text.strip().lower())
     if not found or found[2] not in _SIZES:
         raise ValueError(f"{text!r} is not a size; write 4096, 64KiB, 10MB or 1GiB")
@@ -39,7 +39,7 @@ def size_bytes(text: str) -> int:
 
 
 def duration_ms(text: str) -> int:
-    """`7d`, `1h30m`, `250ms`, as milliseconds."""
+    """Parse `7d`, `1h30m`, `250ms` to milliseconds."""
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration; write 250ms, 10s, 5m, 1h30m, 7d or 2w")
     found = sum(float(number) * _DURATIONS_MS[unit] for number, unit in _DURATION_PART.findall(text))
@@ -48,12 +48,12 @@ def duration_ms(text: str) -> int:
 
 def _finite(number: float, text: str) -> float:
     if not math.isfinite(number):
-        raise ValueError(f"{text[:20]!r}… is too large a number")
+        raise ValueError(f"{text[:20]!r}… is too large")
     return number
 
 
 def time_ms(text: str) -> int:
-    """An ISO date or time (local unless it names a zone), or seconds or milliseconds since 1970, as milliseconds."""
+    """Parse an ISO date or time (local unless it has a zone), or seconds or ms since 1970, to milliseconds."""
     if text.isascii() and text.isdigit() and len(text) in (10, 13):
         return int(text) * (1000 if len(text) == 10 else 1)
     try:
@@ -68,15 +68,15 @@ def time_ms(text: str) -> int:
         )
     try:
         return (found.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
-    except OverflowError:  # in the first or the last year that there is, and in another zone not any more
-        raise ValueError(f"{text!r} is beyond what a time can be") from None
+    except OverflowError:  # in the first or last year of the calendar, and outside it in another zone
+        raise ValueError(f"{text!r} is outside the supported range of times") from None
 
 
 # --- show
 
 
 def shown_size(number: int | float | None) -> str:
-    """Bytes with a unit: 5 B, 1.2 KiB, 64 MiB."""
+    """Format bytes with a unit: 5 B, 1.2 KiB, 64 MiB."""
     if number is None:
         return ""
     value, unit = float(number), "B"
@@ -88,12 +88,12 @@ def shown_size(number: int | float | None) -> str:
 
 
 def shown_count(number: int | float | None) -> str:
-    """A count with separators: 1,204,331."""
+    """Format a count with separators: 1,204,331."""
     return "" if number is None else f"{number:,.0f}"
 
 
 def shown_rate(number: float) -> str:
-    """A rate, short enough for an axis: 950, 12.5k, 3.1M."""
+    """Format a rate, short enough for an axis: 950, 12.5k, 3.1M."""
     value, unit = float(number), ""
     for larger in ("k", "M", "G"):
         if abs(value) < 1000:
@@ -103,18 +103,18 @@ def shown_rate(number: float) -> str:
 
 
 def shown_time(ms: int | None) -> str:
-    """Milliseconds since 1970 as local time; empty where there is none."""
+    """Format milliseconds since 1970 as local time; empty if there is no time."""
     if ms is None or ms < 0:
         return ""
     try:
         when = (_EPOCH + timedelta(milliseconds=ms)).astimezone()
     except (OverflowError, ValueError):
-        return str(ms)  # beyond the calendar, but somebody stored it
+        return str(ms)  # outside the calendar, but stored
     return when.isoformat(sep=" ", timespec="milliseconds")
 
 
 def shown_duration(ms: float | None) -> str:
-    """Milliseconds as a short duration: 250 ms, 1.5 s, 3 h 20 m."""
+    """Format milliseconds as a short duration: 250 ms, 1.5 s, 3 h 20 m."""
     if ms is None:
         return ""
     if ms < 1:

@@ -1,4 +1,4 @@
-"""`sawlog upkeep`: do now what a running writer does from time to time: retention, compaction, merging, scrubbing."""
+"""`sawlog upkeep`: runs retention, compaction, merging, recompression and scrubbing now."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ACTIONS = ("retention", "compaction", "merge", "recompression", "scrub")
 
 
 def upkeep(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) -> None:
-    """Do now what the topics' settings ask for: retention, compaction, merging, recompression, scrubbing.
+    """Run retention, compaction, merging, recompression and scrubbing now, as the topics' settings say.
 
-    A writer does this by itself from time to time. A partition that another process is writing to is left to it. Exits
-    with 4 if scrubbing finds damage.
+    A running writer does this periodically. A partition that another process is writing to is skipped. Exits with 4 if
+    scrubbing finds damage.
 
     \b
     Examples:
@@ -34,13 +34,13 @@ def upkeep(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) 
             reports = one.upkeep()
             if len(reports) < one.partitions:
                 left = one.partitions - len(reports)
-                note(f"{one.name}: {left} of {one.partitions} partitions are left to the process that writes to them")
+                note(f"{one.name}: skipped {left} of {one.partitions} partitions: another process is writing to them")
             rows += [_row(one.name, report) for report in reports if report or output is not Format.TABLE]
             damage += [str(each) for report in reports if report.scrub for each in report.scrub.problems]
     columns = [Column("topic"), Column("path", cut=False), *map(Column, _ACTIONS), Column("duration_ms")]
     if output is Format.TABLE:
         columns = [Column("topic"), Column("done", cut=False)]
-    Printer(output).rows(rows, columns, empty="nothing was to be done")
+    Printer(output).rows(rows, columns, empty="nothing to do")
     for each in damage:
         note(f"!! {each}")
     if damage:

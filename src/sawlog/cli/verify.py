@@ -1,4 +1,4 @@
-"""`sawlog verify`: read everything and check it; damage is listed, and the exit code says whether there was any."""
+"""`sawlog verify`: reads and checks all data; it lists damage and exits with 4 if there is any."""
 
 from __future__ import annotations
 
@@ -38,10 +38,9 @@ def verify(
     partition: Partitions = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Read everything and check it: every batch, every record, every index entry; of a whole store the groups' offsets,
-    too.
+    """Read and check every batch, every record and every index entry; for a whole store also the groups' offsets.
 
-    Nothing is changed and no lock is taken, so it may run beside a writer. Exits with 4 if anything is wrong.
+    It changes nothing and takes no lock, so it can run while a writer is running. Exits with 4 if there is damage.
 
     \b
     Examples:
@@ -56,17 +55,17 @@ def verify(
         total = sum(place.log.size_bytes for place in places)
         with Progress("verifying", total, "bytes") as progress:
             rows = list(_checked(places, problems, progress))
-    printer.rows(rows, _COLUMNS, empty="there is nothing to verify: no topics")
+    printer.rows(rows, _COLUMNS, empty="nothing to verify: no topics")
     if problems:
         for problem in problems:
             note(f"!! {problem}{_then(problem)}")
-        note("`sawlog inspect FILE` shows the place, `sawlog repair --plan` what can be done")
+        note("`sawlog inspect FILE` shows the damaged bytes, `sawlog repair --plan` what can be repaired")
         raise typer.Exit(CORRUPT)
 
 
 @contextmanager
 def _offsets(data: Path | None, narrowed: object) -> Iterator[list[Place]]:
-    """The log of the groups' committed offsets, if a whole store is verified and there is one."""
+    """Return the log of the groups' committed offsets, if a whole store is verified and there is one."""
     path = data / GROUPS if data is not None and not narrowed else None
     if path is None or not any(path.glob("*.log")):
         yield []
@@ -92,4 +91,4 @@ def _checked(places: list[Place], problems: list[Problem], progress: Progress) -
 
 
 def _then(problem: Problem) -> str:
-    return "" if problem.next_offset is None else f"; reading goes on at offset {problem.next_offset}"
+    return "" if problem.next_offset is None else f"; reading continues at offset {problem.next_offset}"
