@@ -51,5 +51,5 @@ def test_a_file_without_a_header_and_an_empty_one(tmp_path: Path) -> None:
     assert CsvFile(str(path), header=False).names() == ["_c0", "_c1"]
     path.write_bytes(b"")
     assert CsvFile(str(path)).names() is None
-    with pytest.raises(BadRow, match="it cannot be read"):
+    with pytest.raises(BadRow, match="cannot be read"):
         CsvFile(str(tmp_path / "absent.csv")).names()

@@ -205,7 +205,7 @@ def test_a_topic_that_was_made_anew_is_noticed(write: Write, target: Path, fille
     with Store.open(data, upkeep_interval_s=None) as store:
         store.delete_topic("orders")
     filled(20)
-    with pytest.raises(InvalidConfig, match="made anew"):
+    with pytest.raises(InvalidConfig, match="recreated"):
         write()
     assert len(rows(target)) == 10
 
@@ -214,7 +214,7 @@ def test_a_topic_that_was_made_anew_is_noticed(write: Write, target: Path, fille
 def test_a_target_goes_on_as_it_was_begun(write: Write, filled: Fill, other: dict[str, Any]) -> None:
     filled(10)
     write()
-    with pytest.raises(InvalidConfig, match="was begun with"):
+    with pytest.raises(InvalidConfig, match="use that, or export to a new directory"):
         write(**other)
 
 

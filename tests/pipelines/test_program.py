@@ -135,7 +135,7 @@ def test_a_missing_spark_is_said_with_what_to_install(
 ) -> None:
     filled(5)
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    assert "pip install 'sawlog[spark]'" in unstarted("pipeline", "stats").failed(1)
+    assert "pip install '.[spark]'" in unstarted("pipeline", "stats").failed(1)
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def test_nothing_is_overwritten(filled: Fill, tmp_path: Path) -> None:
     (tmp_path / "project" / "mine.txt").write_text("precious")
     with pytest.raises(InvalidConfig, match="not empty"):
         scaffold.run(ScaffoldParams(str(tmp_path / "project"), str(data), "orders"))
-    with pytest.raises(InvalidConfig, match="never ends"):
+    with pytest.raises(InvalidConfig, match="would never end"):
         scaffold.run(ScaffoldParams(str(tmp_path / "other"), str(data), "orders", to="orders"))
     with pytest.raises(TopicNotFound):
         scaffold.run(ScaffoldParams(str(tmp_path / "other"), str(data), "nothing"))

@@ -34,7 +34,7 @@ def format_named(name: str) -> Format:
     for each in formats():
         if each.name == name:
             return each
-    raise InvalidConfig(f"no such format: {name!r}; there are {', '.join(each.name for each in formats())}")
+    raise InvalidConfig(f"unknown format {name!r}; use one of {', '.join(each.name for each in formats())}")
 
 
 def detect(path: str | PathLike[str] | Directory, *, format: str | None = None) -> Detection | None:
@@ -60,7 +60,7 @@ def _detect(directory: Directory, chosen: tuple[Format, ...]) -> Detection | Non
     candidates = certain or found
     if len(candidates) > 1:
         names = " or ".join(seen.format for seen in candidates)
-        raise UnknownFormat(f"{directory.path} may be of {names}: name the format")
+        raise UnknownFormat(f"{directory.path} may be of {names}: give the format")
     return candidates[0] if candidates else None
 
 
@@ -70,7 +70,7 @@ def required_detection(path: str | PathLike[str] | Directory, format: str | None
     if found is None:
         where = path if isinstance(path, (str, PathLike)) else path.path
         tried = format or ", ".join(each.name for each in formats())
-        raise UnknownFormat(f"{where} holds no log of a system that we know (looked for: {tried})")
+        raise UnknownFormat(f"{where} holds no log of a supported system (looked for: {tried})")
     return found
 
 
@@ -99,7 +99,7 @@ def _open(directory: Directory, format: str, damage: Damage, strict: bool, metad
     if metadata is None:
         return chosen.open(directory, damage=damage, strict=strict)
     if not isinstance(chosen, DecodingFormat):
-        raise InvalidConfig(f"records of {format} have no metadata to decode: leave `metadata` out")
+        raise InvalidConfig(f"records of {format} have no metadata to decode: omit `metadata`")
     return chosen.open_decoding(directory, metadata, damage=damage, strict=strict)
 
 

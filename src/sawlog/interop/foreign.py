@@ -171,7 +171,7 @@ class ForeignLog(ABC):
     def offset_of(self, byte_offset: int) -> int:
         """The offset of the record that its system knows by a byte; only where a system does so."""
         raise io.UnsupportedOperation(
-            f"{self.format} does not address records by bytes, so {byte_offset} means nothing"
+            f"{self.format} does not address records by byte offset, so {byte_offset} has no meaning"
         )
 
     def segments_below(self, end: int) -> Iterator[tuple[str, int, int]]:

@@ -67,7 +67,7 @@ def _check_same(source: KafkaLog, log: Log) -> None:
         if theirs[:12] == ours[:12] and theirs[16:] == ours[16:HEADER_BYTES]:
             return
     raise ImportMismatch(
-        f"{log.path} ends at offset {last} with another batch than {source.path} has there: it is no copy of it; "
+        f"{log.path} ends at offset {last} with a different batch than {source.path}: it is not a copy of it; "
         "import into a new topic"
     )
 

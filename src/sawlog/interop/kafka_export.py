@@ -262,14 +262,14 @@ def _notes(first: int, start: int, following: int, end: int, raised: int) -> tup
 
 def _check_options(options: Mapping[str, object], known: frozenset[str]) -> None:
     if unknown := sorted(set(options) - known):
-        raise InvalidConfig(f"Kafka's directories have no option {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        raise InvalidConfig(f"unknown option {unknown[0]!r} for Kafka; use one of {', '.join(sorted(known))}")
 
 
 def _segment_bytes(options: Mapping[str, object]) -> int:
     """Files are no larger than this, or than one batch; ours are cut where they are cut here."""
     wanted = options.get("segment_bytes", GIB)
     if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= MAX_SEGMENT_BYTES:
-        raise InvalidConfig(f"segment_bytes must be a whole number from 1 to {MAX_SEGMENT_BYTES}, not {wanted!r}")
+        raise InvalidConfig(f"segment_bytes must be an integer from 1 to {MAX_SEGMENT_BYTES}, not {wanted!r}")
     return wanted
 
 
@@ -301,7 +301,7 @@ def write_topic(
         if (hold := held(server)) is not None:
             undo.callback(hold.release)
         if meta is not None and server.exists(files.META):
-            raise ExportRefused(f"{path} has a {files.META} already: leave out cluster_id and node_id")
+            raise ExportRefused(f"{path} already has a {files.META}: omit cluster_id and node_id")
         topic_id = _id_for(topic, server, options)
         logs = [topic.partition(number) for number in range(topic.partitions)]
         _check_checkpoints(server)
@@ -351,13 +351,13 @@ def _id_for(topic: Topic, server: Directory, options: Mapping[str, object]) -> s
             continue
         if key[1] >= topic.partitions:
             raise ExportRefused(
-                f"{server.path}/{child} is a partition that the topic here does not have ({topic.partitions} of them)"
+                f"{server.path}/{child} is a partition that the topic does not have (it has {topic.partitions})"
             )
         directory = server.child(child)
         try:
             if any(directory.size(name) for name in directory.names() if name.endswith(LOG)):
                 raise ExportRefused(
-                    f"{directory.path} holds records: export goes to a topic that is empty, or is not there"
+                    f"{directory.path} holds records: export only to a topic that is empty or does not exist"
                 )
             found = files.topic_id_of(directory)
         finally:
@@ -374,10 +374,10 @@ def _meta(options: Mapping[str, object]) -> bytes | None:
         return None
     if not isinstance(cluster, str) or not files.is_id(cluster):
         raise InvalidConfig(
-            f"cluster_id is 22 characters, as Kafka writes an id, not {cluster!r}; node_id goes with it"
+            f"cluster_id must be 22 characters, as Kafka writes an id, not {cluster!r}; give it with node_id"
         )
     if isinstance(node, bool) or not isinstance(node, int) or node < 0:
-        raise InvalidConfig(f"node_id is a whole number from 0 on, not {node!r}; cluster_id goes with it")
+        raise InvalidConfig(f"node_id must be an integer, at least 0, not {node!r}; give it with cluster_id")
     directory = files.kafka_id(str(uuid.uuid4()))
     lines = ["version=1", f"cluster.id={cluster}", f"node.id={node}", f"directory.id={directory}"]
     return ("\n".join(lines) + "\n").encode()

@@ -117,7 +117,7 @@ def read_offsets(directory: Directory, name: str) -> dict[tuple[str, int], int]:
     try:
         return {(topic, int(number)): int(offset) for topic, number, offset in (line.split(" ") for line in lines)}
     except ValueError as error:
-        raise CorruptFile(f"{directory.path}/{name} is no checkpoint: {error}") from error
+        raise CorruptFile(f"{directory.path}/{name} is not a checkpoint: {error}") from error
 
 
 def read_epochs(directory: Directory) -> list[tuple[int, int]]:
@@ -126,7 +126,7 @@ def read_epochs(directory: Directory) -> list[tuple[int, int]]:
     try:
         return [(int(epoch), int(offset)) for epoch, offset in (line.split(" ") for line in lines)]
     except ValueError as error:
-        raise CorruptFile(f"{directory.path}/{LEADER_EPOCHS} is no checkpoint: {error}") from error
+        raise CorruptFile(f"{directory.path}/{LEADER_EPOCHS} is not a checkpoint: {error}") from error
 
 
 def _lines(directory: Directory, name: str) -> list[str]:
@@ -139,9 +139,9 @@ def _lines(directory: Directory, name: str) -> list[str]:
             return []
         version, count, entries = lines[0], int(lines[1]), lines[2:-1]
     except (ValueError, IndexError) as error:
-        raise CorruptFile(f"{path} is no checkpoint: {error}") from error
+        raise CorruptFile(f"{path} is not a checkpoint: {error}") from error
     if version != "0" or count != len(entries) or lines[-1]:
-        raise CorruptFile(f"{path} is no checkpoint of version 0 with {lines[1]} lines")
+        raise CorruptFile(f"{path} is not a checkpoint of version 0 with {lines[1]} lines")
     return entries
 
 

@@ -62,7 +62,7 @@ class KafkaLog(ForeignLog):
     def _find_segments(self) -> list[Segment]:
         found = files.segment_files(self._directory.names(), self._end_of)
         if not found:
-            raise UnknownFormat(f"{self.path} holds no segment of Kafka's: there is no file like {'0' * 20}.log")
+            raise UnknownFormat(f"{self.path} holds no Kafka segment: no file such as {'0' * 20}.log")
         found = self._without_far_ones(found)
         bases = [*found, list(found)[-1]]
         return [self._segment(name, base, bases[at + 1]) for at, (base, name) in enumerate(found.items())]
@@ -73,7 +73,7 @@ class KafkaLog(ForeignLog):
         for base, name in found.items():
             most = max(near) + MAX_JUMP if near else MAX_OFFSET - 1
             if base > min(most, MAX_OFFSET - 1):
-                what = f"the one before it at {max(near)}: no log has such a gap" if near else "no log goes so far"
+                what = f"the one before it at {max(near)}: the gap is too large for a log" if near else "this offset is too large for a log"
                 size = self._directory.size(name)
                 detail = f"a segment begins at offset {base}, {what}"
                 self._note(Finding(Kind.BAD_OFFSET, name, 0, detail, "lost", size), raising=self._strict or not near)

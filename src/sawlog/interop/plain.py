@@ -251,7 +251,7 @@ class _Writer(SegmentWriter):
         """Head, offset and value."""
         lengths = rows.lengths
         if self._frame is _LONG and not lengths.all():
-            raise ExportRefused('a record without a value would be taken for the end: export with head="u32"')
+            raise ExportRefused('a record without a value would look like the end of the log: export with head="u32"')
         return lengths + self._head.itemsize
 
     def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:

@@ -226,7 +226,9 @@ class _Writer(SegmentWriter):
         """Head and payload."""
         lengths = rows.lengths
         if len(lengths) and int(lengths.max()) > MAX_RECORD_BYTES:
-            raise ExportRefused(f"RustLog takes up to 10 MiB, and there is a record of {int(lengths.max()):,} bytes")
+            raise ExportRefused(
+                f"RustLog accepts records up to 10 MiB, but there is one of {int(lengths.max()):,} bytes"
+            )
         return lengths + HEAD_BYTES
 
     def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:

@@ -155,7 +155,7 @@ def _chosen(found: Detection, only: str | None) -> tuple[Place, ...]:
     chosen = tuple(place for place in found.places if place.topic == only)
     if not chosen:
         known = ", ".join(dict.fromkeys(str(place.topic) for place in found.places if place.topic is not None))
-        raise TopicNotFound(f"there is no topic {only!r} in {found.path}; there are {known or 'none with a name'}")
+        raise TopicNotFound(f"no topic {only!r} in {found.path}; its topics are {known or 'none with a name'}")
     return chosen
 
 
@@ -179,7 +179,7 @@ def _targets(
 ) -> Iterator[Log]:
     if isinstance(target, Log):
         if len(places) != 1:
-            raise InvalidConfig(f"there are {len(places)} logs in the source: name one of them, or import into a store")
+            raise InvalidConfig(f"there are {len(places)} logs in the source: give one of them, or import into a store")
         return iter([target])
     named = [_topic_of(place, places, topic) for place in places]
     topics: dict[str, Topic] = {}
@@ -221,16 +221,16 @@ def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
     if lowest == following:
         if following > first:
             raise ImportMismatch(
-                f"{log.path} is empty and goes on at offset {following}, but {source.path} begins at {first}: offsets "
+                f"{log.path} is empty and starts at offset {following}, but {source.path} begins at {first}: offsets "
                 "cannot be kept; import into a new log"
             )
         log.advance(first)
         return
     if not resume:
-        raise ImportMismatch(f"{log.path} holds records already, and this import was not to go on with another")
+        raise ImportMismatch(f"{log.path} already holds records, and this import may not continue an existing log")
     if following <= first or not _same_record(source, log, following - 1):
         raise ImportMismatch(
-            f"{log.path} holds offsets {lowest} to {following - 1}, which are not a beginning of {source.path}; "
+            f"{log.path} holds offsets {lowest} to {following - 1}, which are not the beginning of {source.path}; "
             "import into a new log"
         )
     _look_again(source, log)
@@ -316,7 +316,10 @@ def _advance(source: ForeignLog, log: Log, offset: int) -> None:
     begins where the source does, and what may still come has a place."""
     if offset - log.next_offset > MAX_JUMP:
         raise OffsetsOutOfOrder(
-            f"offsets jump from {log.next_offset - 1} to {offset}: no log has such a gap", source.path, 0, offset
+            f"offsets jump from {log.next_offset - 1} to {offset}: the gap is too large for a log",
+            source.path,
+            0,
+            offset,
         )
     if offset > log.next_offset and log.lowest_offset == log.next_offset:
         log.append_kept(_place_holder(log.next_offset))
@@ -447,7 +450,7 @@ def export_topic(
 def _parent_of(path: str, held: ExitStack) -> tuple[Directory, str]:
     parent, _, name = path.rstrip("/").rpartition("/")
     if name in ("", ".", ".."):
-        raise ExportRefused(f"{path!r} is not a directory that can be written anew: name one below it")
+        raise ExportRefused(f"{path!r} cannot be created as a new directory: give a directory below it")
     directory = FileDirectory(parent or ("/" if path.startswith("/") else "."))
     held.callback(directory.close)
     return directory, name

@@ -92,7 +92,7 @@ class WalkedLog(ForeignLog):
         self.segments: list[SegmentFile] = self._segments_of()
         if not self.segments:
             raise LogNotFound(
-                errno.ENOENT, f"there is no log of {self.format} in {directory.path}: it holds no segment"
+                errno.ENOENT, f"no log of {self.format} in {directory.path}: the directory holds no segment"
             )
         if self.segments[0].base >= MAX_OFFSET:
             first = self.segments[0]

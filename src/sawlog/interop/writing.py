@@ -37,7 +37,7 @@ def _segment_bytes(format: str, options: Mapping[str, object], own: tuple[str, .
     unknown = set(options) - {"segment_bytes", *own}
     if unknown:
         known = ", ".join(("segment_bytes", *own))
-        raise InvalidConfig(f"{format} has no option {', '.join(sorted(unknown))}; there are {known}")
+        raise InvalidConfig(f"{format} has no option {', '.join(sorted(unknown))}; use one of {known}")
     size = options.get("segment_bytes", DEFAULT_SEGMENT_BYTES)
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MOST_SEGMENT_BYTES:
         raise InvalidConfig(f"segment_bytes must be between 1 and {_MOST_SEGMENT_BYTES}, not {size!r}")

@@ -30,8 +30,8 @@ class CompactParams:
 
     data: str = option("the store's directory")
     topic: str = option("the topic")
-    dry_run: bool = option("only say how many records would be dropped", False)
-    yes: bool = option("also if the topic's cleanup.policy is not compact", False)
+    dry_run: bool = option("show how many records would be dropped, without changing anything", False)
+    yes: bool = option("compact even if the topic's cleanup.policy is not compact", False)
 
 
 def check_params(params: CompactParams) -> None:
@@ -41,7 +41,7 @@ def check_params(params: CompactParams) -> None:
     if "compact" not in policy and not (params.yes or params.dry_run):
         raise InvalidConfig(
             f"the topic {params.topic} has cleanup.policy={policy}: compacting drops all but the last record of each "
-            "key; give yes to do it all the same, or dry_run to see how many"
+            "key; give yes to do it anyway, or dry_run to see how many"
         )
 
 

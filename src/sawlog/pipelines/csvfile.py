@@ -107,7 +107,7 @@ class CsvFile:
             if self.header:
                 given = self._names(found)
                 if given is not None and [each.casefold() for each in given] != [each.casefold() for each in names]:
-                    raise self.bad(0, 1, f"the header is {','.join(given)}, but {','.join(names)} is expected")
+                    raise self.bad(0, 1, f"the header is {','.join(given)}, expected {','.join(names)}")
             for number, each in enumerate(found, 1):
                 if isinstance(each, Fault):
                     raise self.bad(number, each.line, each.reason)
@@ -143,7 +143,7 @@ class CsvFile:
             with system.open_input_stream(path, compression="detect") as stream:
                 yield io.BufferedReader(stream)
         except (OSError, pa.ArrowException) as error:
-            raise BadRow(f"{self.name}: it cannot be read: {' '.join(str(error).split())}") from error
+            raise BadRow(f"{self.name}: cannot be read: {' '.join(str(error).split())}") from error
 
 
 # --- types

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def check_package() -> None:
     """The package that writes Delta tables is installed."""
     if importlib.util.find_spec("deltalake") is None:
-        raise InvalidConfig("Delta tables need the package deltalake, which is not installed: pip install deltalake")
+        raise InvalidConfig(
+            "Delta tables need the package deltalake, which is not installed: run `pip install deltalake`"
+        )
 
 
 class DeltaTarget:

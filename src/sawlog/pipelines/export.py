@@ -53,13 +53,15 @@ class ExportParams:
     target: str = option("the directory to write to")
     format: Literal["parquet", "delta"] = option("parquet or delta", "parquet")
     by: tuple[str, ...] = option("the columns that become directories: topic, partition, date, hour", ("date",))
-    json: bool = option("take values apart as JSON", False)
-    schema: str | None = option("with json: the schema, as 'id int, name string'; else inferred once", None)
-    headers: bool = option("write the headers as well", False)
-    every_s: float | None = option("go on every so many seconds, until stopped; else once", None)
-    max_records: int = option("at most so many records in a micro-batch", 500_000)
-    compact: bool = option("put small files together", True)
-    file_bytes: int = option("files are put together up to this size", 128 << 20)
+    json: bool = option("parse values as JSON", False)
+    schema: str | None = option(
+        "with json: the schema, such as 'id int, name string'; inferred once if not given", None
+    )
+    headers: bool = option("also write the headers", False)
+    every_s: float | None = option("repeat at this interval in seconds until stopped; run once if not given", None)
+    max_records: int = option("maximum number of records per micro-batch", 500_000)
+    compact: bool = option("merge small files", True)
+    file_bytes: int = option("merge small files up to this size in bytes", 128 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +127,17 @@ def run(spark: SparkSession, params: ExportParams, progress: Progress | None = N
 
 def _check(params: ExportParams) -> None:
     if params.format not in FORMATS:
-        raise InvalidConfig(f"format is one of {', '.join(FORMATS)}, not {params.format!r}")
+        raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
     if params.schema is not None and not params.json:
-        raise InvalidConfig("a schema says how to take JSON apart: give json as well")
+        raise InvalidConfig("a schema is for parsing JSON: also give json")
     unknown = [name for name in params.by if name not in _BY]
     if unknown or len(set(params.by)) < len(params.by):
-        raise InvalidConfig(f"by is a choice of {', '.join(_BY)}, not {', '.join(params.by)}")
+        raise InvalidConfig(f"by must be a selection of {', '.join(_BY)}, not {', '.join(params.by)}")
     for name in ("max_records", "file_bytes"):
         if getattr(params, name) < 1:
-            raise InvalidConfig(f"{name} is at least 1, not {getattr(params, name)}")
+            raise InvalidConfig(f"{name} must be at least 1, not {getattr(params, name)}")
     if params.every_s is not None and params.every_s <= 0:
-        raise InvalidConfig(f"every_s is a number of seconds above 0, not {params.every_s}")
+        raise InvalidConfig(f"every_s must be a number of seconds above 0, not {params.every_s}")
 
 
 def _check_target(target: Path) -> None:
@@ -188,13 +190,13 @@ def _state(
 def _check_same(state: dict[str, Any], asked: dict[str, Any], target: str) -> None:
     if state["topic"] == asked["topic"] and state["topic_id"] != asked["topic_id"]:
         raise InvalidConfig(
-            f"{target} holds an earlier topic {asked['topic']!r}: it was made anew or rewritten since, and its offsets "
-            "are other ones. Export to a new directory"
+            f"{target} holds an earlier topic {asked['topic']!r}: it was recreated or rewritten since, and its offsets "
+            "have changed. Export to a new directory"
         )
     for name, value in asked.items():
         if state[name] != value:
             raise InvalidConfig(
-                f"{target} was begun with {name}={state[name]!r}, not {value!r}; go on so, or export to a new directory"
+                f"{target} has {name}={state[name]!r}, not {value!r}; use that, or export to a new directory"
             )
 
 
@@ -206,7 +208,9 @@ def _inferred(spark: SparkSession, params: ExportParams, root: str) -> str:
     )
     fields = [each for each in shape.schema.fields if each.name != _CORRUPT]
     if not fields:
-        raise InvalidConfig(f"no schema can be inferred from {params.topic!r}: no JSON object is in it; give a schema")
+        raise InvalidConfig(
+            f"no schema can be inferred from {params.topic!r}: it contains no JSON object; give a schema"
+        )
     from pyspark.sql.types import StructType
 
     return StructType(fields).json()

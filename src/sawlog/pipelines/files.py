@@ -65,7 +65,7 @@ class Wanted:
         """The columns that are asked for are there."""
         for name in filter(None, (self.key, self.timestamp, self.value)):
             if name not in names:
-                raise InvalidConfig(f"there is no column {name!r} in {self.source}; there are {', '.join(names)}")
+                raise InvalidConfig(f"no column {name!r} in {self.source}; its columns are {', '.join(names)}")
 
 
 def records(spark: SparkSession, wanted: Wanted, paths: Sequence[str], shape: Shape | None) -> DataFrame:
@@ -282,7 +282,7 @@ def _time(rows: DataFrame, name: str) -> Column:
         return F.timestamp_millis(_column(name).cast("bigint"))
     if kind == "string":
         return _time_of_text(_column(name))
-    raise InvalidConfig(f"the column {name!r} is {kind}, which is no time")
+    raise InvalidConfig(f"the column {name!r} is {kind}, which is not a time")
 
 
 def _time_of_text(text: Column) -> Column:

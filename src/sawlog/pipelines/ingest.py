@@ -65,20 +65,24 @@ class IngestParams:
     """What to take in, and where to."""
 
     data: str = option("the store's directory")
-    topic: str = option("the topic; made if it is missing")
+    topic: str = option("the topic; created if it is missing")
     source: str = option("a directory of files, a pattern (in/*.csv) or one file")
     format: Literal["auto", "text", "json", "csv", "parquet"] = option(
-        "text, json (lines), csv or parquet; auto: by the files' endings", "auto"
+        "text, json (lines), csv or parquet; auto decides by suffix", "auto"
     )
-    key: str | None = option("the column (JSON: the field, also a.b) that is the key", None)
-    timestamp: str | None = option("the column that is the time: a time, or milliseconds since 1970", None)
-    value: str | None = option("csv, parquet: the column to store; else the row as JSON", None)
-    schema: str | None = option("csv, parquet: the schema, as 'id int, name string'; else inferred once", None)
-    header: bool = option("csv: the first line has the names", True)
-    partitions: int = option("for a topic that is made: how many partitions", 1)
-    compression: str | None = option("none, gzip, snappy, lz4 or zstd; else what the topic says", None)
-    every_s: float | None = option("look for new files every so many seconds, until stopped; else once", None)
-    files: int = option("store at most so many files in one transaction", 1000)
+    key: str | None = option("the column with the key (JSON: the field, also a.b)", None)
+    timestamp: str | None = option("the column with the timestamp: a time, or milliseconds since 1970", None)
+    value: str | None = option("csv, parquet: the column to store; the row as JSON if not given", None)
+    schema: str | None = option(
+        "csv, parquet: the schema, such as 'id int, name string'; inferred once if not given", None
+    )
+    header: bool = option("csv: the first line is a header", True)
+    partitions: int = option("the number of partitions, if the topic is created", 1)
+    compression: str | None = option("none, gzip, snappy, lz4 or zstd; the topic's setting if not given", None)
+    every_s: float | None = option(
+        "look for new files at this interval in seconds until stopped; run once if not given", None
+    )
+    files: int = option("maximum number of files per transaction", 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ def check_params(params: IngestParams) -> None:
     check_topic_name(params.topic)
     source = _source(params.source)
     if "://" not in source and not Path(source).exists() and not glob.has_magic(source):
-        raise InvalidConfig(f"there is no file or directory {source}")
+        raise InvalidConfig(f"no such file or directory: {source}")
     _check_columns(params, _form(params, source))
 
 
@@ -133,20 +137,20 @@ def place(root: Path, topic: str, source: str) -> Path:
 
 def _check(params: IngestParams) -> None:
     if params.format not in FORMATS:
-        raise InvalidConfig(f"format is one of {', '.join(FORMATS)}, not {params.format!r}")
+        raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
     if params.every_s is not None and params.every_s <= 0:
-        raise InvalidConfig(f"every_s is a number of seconds above 0, not {params.every_s}")
+        raise InvalidConfig(f"every_s must be a number of seconds above 0, not {params.every_s}")
     if params.files < 1:
-        raise InvalidConfig(f"files is at least 1, not {params.files}")
+        raise InvalidConfig(f"files must be at least 1, not {params.files}")
     if params.compression is not None and params.compression not in CODECS:
-        raise InvalidConfig(f"compression is one of {', '.join(CODECS)}, not {params.compression!r}")
+        raise InvalidConfig(f"compression must be one of {', '.join(CODECS)}, not {params.compression!r}")
 
 
 def _check_columns(params: IngestParams, form: str) -> None:
     if form == "text" and (params.key or params.timestamp):
         raise InvalidConfig("lines of text have no columns: key and timestamp are for json, csv and parquet")
     if form in LINES and (params.value or params.schema):
-        raise InvalidConfig(f"{form} lines are stored as they are: value and schema are for csv and parquet")
+        raise InvalidConfig(f"{form} lines are stored unchanged: value and schema are for csv and parquet")
 
 
 def _form(params: IngestParams, source: str) -> str:
@@ -168,7 +172,9 @@ def guessed(source: str) -> str:
     found = Counter(form for form in map(_by_ending, shown) if form)
     if len(found) != 1:
         what = "nothing tells" if not found else f"there are {' and '.join(sorted(found))}"
-        raise InvalidConfig(f"which format has {source}? {what}: give format as one of {', '.join(FORMATS[1:])}")
+        raise InvalidConfig(
+            f"cannot detect the format of {source}: {what}; give format as one of {', '.join(FORMATS[1:])}"
+        )
     return next(iter(found))
 
 
@@ -305,9 +311,11 @@ def parsed_schema(text: str) -> StructType:
     try:
         found = StructType.fromDDL(text)
     except ParseException as error:
-        raise InvalidConfig(f"{text!r} is no schema such as 'id int, name string': {running.failure(error)}") from error
+        raise InvalidConfig(
+            f"{text!r} is not a schema such as 'id int, name string': {running.failure(error)}"
+        ) from error
     if not isinstance(found, StructType):
-        raise InvalidConfig(f"{text!r} is no schema such as 'id int, name string'")
+        raise InvalidConfig(f"{text!r} is not a schema such as 'id int, name string'")
     return found
 
 

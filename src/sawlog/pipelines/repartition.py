@@ -25,14 +25,14 @@ class RepartitionParams:
 
     data: str = option("the store's directory")
     topic: str = option("the topic")
-    partitions: int = option("how many partitions it gets")
+    partitions: int = option("the new number of partitions")
 
 
 def check_params(params: RepartitionParams) -> None:
     """What is wrong and can be known without Spark."""
     check_topic(params.data, params.topic)
     if params.partitions < 1:
-        raise InvalidConfig(f"partitions is at least 1, not {params.partitions}")
+        raise InvalidConfig(f"partitions must be at least 1, not {params.partitions}")
 
 
 def run(spark: SparkSession, params: RepartitionParams, progress: Progress | None = None) -> RewriteReport:

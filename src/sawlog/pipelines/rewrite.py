@@ -81,7 +81,7 @@ class RewritePlan:
 def check_topic(data: str, name: str) -> None:
     """What is wrong and can be known without Spark."""
     if _MARK in name:
-        raise InvalidConfig(f"{name!r} is what an unfinished rewrite has left; rewrite the topic itself")
+        raise InvalidConfig(f"{name!r} is left from an unfinished rewrite; rewrite the topic itself")
     running.check_topic(data, name)
 
 
@@ -112,7 +112,7 @@ def rewrite(
 ) -> RewriteReport:
     """Write the topic anew, with so many partitions, all records or the last of each key."""
     if partitions is not None and partitions < 1:
-        raise InvalidConfig(f"partitions is at least 1, not {partitions}")
+        raise InvalidConfig(f"partitions must be at least 1, not {partitions}")
     check_topic(data, name)  # also because a mistyped directory must not become a store
     with Store.open(data, upkeep_interval_s=None) as store:
         old = store.topic(name)
@@ -147,7 +147,7 @@ def _discard(store: Store, made: str) -> None:
         if made in store:
             store.delete_topic(made)
     except SawlogError as error:
-        _logger.warning("left to be removed by the next rewrite: %s", error)
+        _logger.warning("the next rewrite will remove it: %s", error)
 
 
 class _Rewrite:

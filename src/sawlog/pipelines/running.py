@@ -95,7 +95,9 @@ def _stderr_aside() -> Iterator[None]:
 def check_packages() -> None:
     """What Spark needs is installed: found out before a minute is spent on starting it."""
     if importlib.util.find_spec("pyspark") is None:
-        raise PipelineFailed("pipelines need Spark, and pyspark is not installed: pip install 'sawlog[spark]'")
+        raise PipelineFailed(
+            "pipelines need pyspark, which is not installed: run pip install '.[spark]' in a clone of sawlog"
+        )
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         find_java()
 

@@ -95,11 +95,12 @@ A pipeline over the topic `{topic}` of the sawlog store `{data}`.
 
     ./run
 
-Each run adds what is new in the topic to the table `{table}` and computes `{table}_by_key` anew. Edit
-`transformations/{table}.py`, or put more files beside it. It needs `pip install 'sawlog[spark]' 'pyspark[pipelines]'`.
+Each run adds the new records of the topic to the table `{table}` and recomputes `{table}_by_key`. Edit
+`transformations/{table}.py`, or add more files next to it. It needs
+`pip install '.[spark,pipelines]'`, run in a clone of sawlog.
 
-Tables and their catalogue lie here: `spark-warehouse/`, `metastore_db/`; checkpoints in `storage/`. Remove all three to
-begin anew.
+Tables and their catalog are in `spark-warehouse/` and `metastore_db/`, checkpoints in `storage/`. Remove all three to
+start again.
 """
 
 
@@ -110,8 +111,8 @@ class ScaffoldParams:
     target: str = option("the project's directory; new or empty")
     data: str = option("the store's directory")
     topic: str = option("the topic to read")
-    to: str | None = option("a topic to write to as well", None)
-    partitions: int = option("for a topic to write to that is made: how many partitions", 1)
+    to: str | None = option("also write the results to this topic", None)
+    partitions: int = option("the number of partitions, if that topic is created", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,9 @@ def run(params: ScaffoldParams) -> ScaffoldReport:
     with Store.open(params.data, "r") as store:
         topic, data = store.topic(params.topic).name, str(Path(store.path).absolute())
     if params.to == params.topic:
-        raise InvalidConfig("a pipeline that writes to the topic that it reads never ends: name another")
+        raise InvalidConfig(
+            "a pipeline cannot write to the topic that it reads: it would never end; give another topic"
+        )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InvalidConfig(f"{target} is not empty; choose a new directory")
     table = identifier(topic)

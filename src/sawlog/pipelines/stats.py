@@ -40,7 +40,7 @@ class StatsParams:
 
     data: str = option("the store's directory")
     topic: str | None = option("only this topic", None)
-    every_s: float | None = option("the step of the rates in seconds; else one that suits", None)
+    every_s: float | None = option("the step of the rates in seconds; chosen by the time span if not given", None)
     parquet: str | None = option("a directory for partitions.parquet and rates.parquet", None)
 
 
@@ -86,7 +86,7 @@ class StatsReport:
 def check_params(params: StatsParams) -> None:
     """What is wrong and can be known without Spark."""
     if params.every_s is not None and params.every_s < 0.001:
-        raise InvalidConfig(f"every_s is at least 0.001 (a millisecond), not {params.every_s}")
+        raise InvalidConfig(f"every_s must be at least 0.001 (one millisecond), not {params.every_s}")
     running.check_topic(params.data, params.topic)
 
 

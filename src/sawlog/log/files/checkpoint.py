@@ -56,7 +56,7 @@ class Checkpoint:
         """From the file's bytes; `CorruptFile` unless every byte of them is right."""
         body = without_line(data)
         if body is None or not body.startswith(f"{_TITLE}\n".encode()):
-            raise CorruptFile("a checkpoint whose checksum does not match")
+            raise CorruptFile("the checksum of the checkpoint does not match")
         try:
             found = parse_json(body[len(_TITLE) + 1 :])
             return cls(
@@ -69,7 +69,7 @@ class Checkpoint:
                 epochs_crc=_as_optional(found.get("epochs_crc")),
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFile(f"a checkpoint that does not parse: {error}") from error
+            raise CorruptFile(f"the checkpoint does not parse: {error}") from error
 
 
 def _as(kind: type[T], value: object) -> T:

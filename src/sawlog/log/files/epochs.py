@@ -100,14 +100,14 @@ class Epochs:
             entries = tuple((int(epoch), int(start)) for epoch, start in (line.split(" ") for line in lines[:-1]))
             in_order = all(a < c and b < d for (a, b), (c, d) in pairwise(entries))
             if version != "0" or not entries or int(count) != len(entries) or lines[-1] or not in_order:
-                raise ValueError("not a list of epochs that go up")
+                raise ValueError("the epochs are not in ascending order")
             if entries[0][0] < 0 or entries[0][1] < 0 or entries[-1][0] > MAX_EPOCH:
                 raise ValueError("a number out of range")
             made = cls(entries)
             if made.encode() != data:
                 raise ValueError("not written by this program")
         except (ValueError, IndexError) as error:
-            raise CorruptFile(f"{path} is no list of leader epochs: {error}") from error
+            raise CorruptFile(f"{path} is not a list of leader epochs: {error}") from error
         return made
 
 

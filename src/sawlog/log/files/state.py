@@ -76,7 +76,7 @@ class UpkeepState:
         """From the file's bytes; `CorruptFile` unless every byte of them is right."""
         body = without_line(data)
         if body is None or not body.startswith(_TITLE):
-            raise CorruptFile("an upkeep file whose checksum does not match")
+            raise CorruptFile("the checksum of the upkeep file does not match")
         try:
             found = parse_json(body[len(_TITLE) :])
             return cls(
@@ -87,7 +87,7 @@ class UpkeepState:
                 scrubbed={int(base): int(when) for base, when in found["scrubbed"].items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptFile(f"an upkeep file that does not parse: {error}") from error
+            raise CorruptFile(f"the upkeep file does not parse: {error}") from error
 
 
 def load_state(directory: Directory) -> UpkeepState:

@@ -36,7 +36,7 @@ def milliseconds(age: timedelta | float) -> float:
     """A duration as milliseconds: a timedelta, or a number of milliseconds."""
     ms = age / timedelta(milliseconds=1) if isinstance(age, timedelta) else age
     if isinstance(ms, bool) or not isinstance(ms, (int, float)) or not ms >= 0:
-        raise InvalidConfig(f"an age is a timedelta or a number of milliseconds from 0 on, not {age!r}")
+        raise InvalidConfig(f"an age must be a timedelta or milliseconds, at least 0, not {age!r}")
     return ms
 
 
