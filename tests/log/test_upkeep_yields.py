@@ -61,7 +61,7 @@ def test_a_writer_does_not_wait_until_upkeep_is_done(work: str) -> None:
     thread.join(20)
     writer.join(20)
     assert got == [400]
-    assert "wants to write" in str(ended[0])
+    assert "a writer is waiting" in str(ended[0])
     assert not inner.exists("wanted")
     with Log.open(inner, CONFIG) as log:
         assert log.verify()

@@ -205,11 +205,11 @@ class Log:
             try:
                 directory = _directory(path, undo, create=False)
             except OSError as error:
-                raise LogNotFound(errno.ENOENT, f"there is no log in {path}: {error}") from error
+                raise LogNotFound(errno.ENOENT, f"no log in {path}: {error}") from error
             _refuse_store(directory)
             segments = FollowedSet(directory, config)
             if not segments.all:
-                raise LogNotFound(errno.ENOENT, f"there is no log in {directory.path}: it holds no segment")
+                raise LogNotFound(errno.ENOENT, f"no log in {directory.path}: the directory holds no segment")
             undo.pop_all()
         return cls(directory, config, segments, None, RecoveryReport(), place)
 
@@ -272,7 +272,7 @@ class Log:
             if self._closed or self._appender is None:
                 return
             if not self._locks_late:
-                raise InvalidConfig('only a log that was opened with mode="a" can give up its lock and go on')
+                raise InvalidConfig('only a log that was opened with mode="a" can release its lock and stay open')
             appender = self._appender
             with appender.lock:
                 appender.refuse_in_stream()
@@ -513,7 +513,7 @@ class Log:
                 self._become_reader()
         if self._inherited:
             raise LogClosed(
-                f"the log {self.path} was opened by the process that this one was forked from; open it again here"
+                f"the log {self.path} was opened by the parent process, before the fork; open it again here"
             )
         if not self._locks_late:
             raise ReadOnlyLog(f'the log {self.path} was opened with mode="r"')
@@ -578,7 +578,7 @@ class Log:
     @staticmethod
     def _place_group(appender: Appender, group: bytearray, expect_offset: int | None) -> range:
         if not group:
-            raise InvalidRecord("there is no record to append")
+            raise InvalidRecord("no record to append")
         return appender.place_rows(memoryview(group), incoming.rows_of(memoryview(group)), expect_offset)
 
     def _place_groups(
@@ -631,7 +631,7 @@ class Log:
         """Let the next record have this offset, `next_offset` or a later one; how many offsets are passed over, which
         never get a record. An empty log begins there then. With `wait=False` it does not wait for the disk."""
         if whole_number(offset) > MAX_OFFSET:
-            raise InvalidConfig(f"a log goes on at offset {MAX_OFFSET} at the latest, not at {offset}")
+            raise InvalidConfig(f"the next offset of a log can be at most {MAX_OFFSET}, not {offset}")
         appender = self._writable()
         passed = keeping.advance(appender, offset, leader_epoch)
         if wait:
@@ -750,7 +750,7 @@ class Log:
         """`log[offset]`; `log[-1]` is the last record; `log[a:b]` a list of those with a <= offset < b."""
         if isinstance(which, slice):
             if which.step not in (None, 1):
-                raise InvalidRecordType("a slice of a log has no step")
+                raise InvalidRecordType("a slice of a log cannot have a step")
             return list(self._slice(which.start, which.stop))
         which = whole_number(which)
         return self.read(which if which >= 0 else self.visible_offset + which)

@@ -267,7 +267,9 @@ def _read_file(
             if wanted is None:
                 continue
             if int(wanted.rows[0, BASE]) > reached or _is_later(wanted, piece):
-                raise CorruptBatch(f"offset {reached} is not where it was", path=segment.path, position=chunk.origin)
+                raise CorruptBatch(
+                    f"offset {reached} is no longer at its planned position", path=segment.path, position=chunk.origin
+                )
             reached = int(wanted.rows[-1, LAST]) + 1
             if wanted.rows[:, COUNT].any():
                 bounds, most = (piece.start_offset, piece.end_offset), config.max_decompressed_bytes
@@ -277,7 +279,9 @@ def _read_file(
             storage.forget(passed, chunk.origin - passed)
             passed = chunk.origin
         if reached < piece.end_offset:
-            raise CorruptBatch(f"offset {reached} is not where it was", path=segment.path, position=piece.end_position)
+            raise CorruptBatch(
+                f"offset {reached} is no longer at its planned position", path=segment.path, position=piece.end_position
+            )
     finally:
         storage.close()
 

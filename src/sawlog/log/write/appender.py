@@ -87,7 +87,7 @@ def check_expected(expected: int | None, offset: int) -> None:
     if expected is None:
         return
     if isinstance(expected, bool) or not isinstance(expected, int):
-        raise InvalidRecordType(f"expect_offset is a number, not {expected!r}")
+        raise InvalidRecordType(f"expect_offset must be an integer, not {expected!r}")
     if expected != offset:
         raise OffsetMismatch(expected, offset)
 
@@ -181,7 +181,7 @@ class Appender:
             raise LogClosed(f"the log {self.directory.path} is closed")
         if not self.held.held:
             raise LogClosed(
-                f"the log {self.directory.path} was opened by the process that this one was forked from; open it anew"
+                f"the log {self.directory.path} was opened by the parent process, before the fork; open it again here"
             )
         if self.commit.failure is not None:
             self.commit.check()

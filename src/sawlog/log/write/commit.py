@@ -103,8 +103,8 @@ class GroupCommit:
         """Raise if an earlier sync or write ended writing."""
         if self.failure is not None:
             raise LogFailed(
-                f"writing ended after an earlier failure ({str(self.failure) or type(self.failure).__name__}); reading "
-                "goes on, reopen the log to recover"
+                f"writing stopped after an earlier failure ({str(self.failure) or type(self.failure).__name__}); "
+                "reading still works; reopen the log to recover"
             ) from self.failure
 
     def _lead(self, gate: threading.Lock) -> None:

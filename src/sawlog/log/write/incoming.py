@@ -36,7 +36,7 @@ def checked_rows(data: memoryview, *, max_unpacked_bytes: int | None = None) -> 
     records parse as well."""
     rows = rows_of(data)
     if not len(rows):
-        raise InvalidRecord("there is no batch to append")
+        raise InvalidRecord("no batch to append")
     bad = first_bad_crc(data, rows)
     if bad >= 0:
         raise CorruptBatch(f"the checksum of the batch at byte {rows[bad, POSITION]} does not match; not stored")
@@ -69,7 +69,7 @@ def rows_of(data: memoryview) -> Rows:
         n, position, why = kernel.scan_batches(data, position, len(data), len(data), -1, memoryview(rows))
         parts.append(rows[:n])
         if why not in (kernel.SCAN_MORE, kernel.SCAN_END):
-            raise CorruptBatch(f"no whole batch at byte {position}; not stored")
+            raise CorruptBatch(f"no complete batch at byte {position}; not stored")
     return np.concatenate(parts) if parts else new_rows(0)
 
 
@@ -87,7 +87,7 @@ def _without_duplicates(state: ProducerState, rows: Rows) -> tuple[Rows, range]:
             if ahead[producer_id] != (epoch, sequence):
                 raise OutOfOrderSequence(
                     f"producer {producer_id} is at epoch and sequence {ahead[producer_id]}; a batch with "
-                    f"{(epoch, sequence)} is refused, and all that were sent with it"
+                    f"{(epoch, sequence)} is refused, with all batches of the same call"
                 )
         else:
             found = state.duplicate(producer_id, epoch, sequence, last - base + 1)

@@ -148,7 +148,9 @@ def _fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
     """Batches without records for these offsets. Where it takes several, they have no time: an index could not say
     where it is."""
     if end - start > _MOST_GAP:
-        raise InvalidRecord(f"offsets {start} to {end - 1} are missing: no log has such a gap; nothing was stored")
+        raise InvalidRecord(
+            f"offsets {start} to {end - 1} are missing: the gap is too large for a log; nothing was stored"
+        )
     made = bytearray()
     timestamp = timestamp if end - start <= _MOST_MISSING else -1
     for first in range(start, end, _MOST_MISSING):

@@ -78,7 +78,7 @@ class ProducerState:
         last = batches[-1]
         if epoch < last.epoch:
             raise ProducerFenced(
-                f"producer {producer_id} wrote with epoch {last.epoch} already; a batch of epoch {epoch} is refused"
+                f"producer {producer_id} has written with epoch {last.epoch}; a batch of epoch {epoch} is refused"
             )
         end = (sequence + count - 1) % _WRAP
         if epoch > last.epoch:
@@ -141,7 +141,7 @@ class ProducerState:
         byte is right."""
         body = without_line(data)
         if body is None or not body.startswith(_TITLE.encode()):
-            raise CorruptFile("a producer file whose checksum does not match")
+            raise CorruptFile("the checksum of the producer file does not match")
         made = cls(expiry_ms)
         try:
             head, *lines = body.decode().splitlines()
@@ -152,7 +152,7 @@ class ProducerState:
                 batch = ProducerBatch(*map(int, line.split()))
                 made._producers.setdefault(batch.producer, deque(maxlen=REMEMBERED)).append(batch)
         except (ValueError, TypeError) as error:
-            raise CorruptFile(f"a producer file that does not parse: {error}") from error
+            raise CorruptFile(f"the producer file does not parse: {error}") from error
         return made, offset, epoch
 
 

@@ -114,21 +114,21 @@ def _check_chunk(chunk: object) -> bytes | bytearray | memoryview:
         return chunk
     if isinstance(chunk, memoryview) and chunk.contiguous:
         return chunk.cast("B")
-    raise InvalidRecordType(f"a stream yields bytes, not {type(chunk).__name__}; nothing of it was kept")
+    raise InvalidRecordType(f"a stream must yield bytes, not {type(chunk).__name__}; nothing was stored")
 
 
 def _check_max_bytes(max_bytes: int | None) -> None:
     if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
-        raise InvalidConfig(f"max_bytes is a number of bytes, not {max_bytes!r}")
+        raise InvalidConfig(f"max_bytes must be a number of bytes, not {max_bytes!r}")
 
 
 def _check_length(value_bytes: int, bound: int, max_bytes: int | None) -> None:
     """Raise if a value is longer than the caller allows, or than the segment still takes."""
     if max_bytes is not None and value_bytes > max_bytes:
-        raise StreamTooLong(f"the stream passed max_bytes={max_bytes:,}; nothing of it was kept")
+        raise StreamTooLong(f"the stream exceeds max_bytes={max_bytes:,}; nothing was stored")
     if value_bytes > bound:
         raise StreamTooLong(
-            f"the stream passed the {bound:,} bytes that the segment still takes; nothing of it was kept; raise "
+            f"the stream exceeds the {bound:,} bytes left in the segment; nothing was stored; raise "
             "segment_bytes or segment_overflow_bytes for longer records"
         )
 
@@ -236,7 +236,7 @@ class Blocks:
         except Exception as error:
             if ours:
                 raise
-            raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing of it was kept") from error
+            raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing was stored") from error
         return held if held or self._large is None else self.take()
 
 
@@ -356,9 +356,7 @@ async def append_stream_async(
             except StopAsyncIteration:
                 break
             except Exception as error:
-                raise StreamAborted(
-                    f"the stream raised {type(error).__name__}: {error}; nothing of it was kept"
-                ) from error
+                raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing was stored") from error
             await run(spool.write, chunk)
         offset: int = await run_to_end(spool.place)
         return offset

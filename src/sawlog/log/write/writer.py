@@ -38,11 +38,11 @@ class Writer:
 
     def __init__(self, appender: Appender, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
         if isinstance(batch_bytes, bool) or not isinstance(batch_bytes, int) or batch_bytes < 1:
-            raise InvalidConfig(f"batch_bytes is a number of bytes from 1 on, not {batch_bytes!r}")
+            raise InvalidConfig(f"batch_bytes must be a number of bytes, at least 1, not {batch_bytes!r}")
         if linger_ms is not None and (isinstance(linger_ms, bool) or not isinstance(linger_ms, (int, float))):
-            raise InvalidConfig(f"linger_ms is a number of milliseconds, not {linger_ms!r}")
+            raise InvalidConfig(f"linger_ms must be a number of milliseconds, not {linger_ms!r}")
         if linger_ms is not None and not linger_ms > 0:
-            raise InvalidConfig(f"linger_ms must be above 0, not {linger_ms}; leave it out to flush by size alone")
+            raise InvalidConfig(f"linger_ms must be above 0, not {linger_ms}; omit it to flush by size only")
         self._appender = appender
         recipe = appender.encoders.recipe
         limit = min(batch_bytes, recipe.max_batch_bytes)
