@@ -67,7 +67,10 @@ def test_a_log_that_begins_too_far_is_refused_saying_so(tmp_path: Path, format: 
 @formats
 def test_a_log_that_goes_on_beyond_is_read_up_to_there(tmp_path: Path, format: str) -> None:
     lay(tmp_path, segments(format, 2**62 - 1))
-    with interop.open(tmp_path, format=format) as log, pytest.raises(OffsetsOutOfOrder, match="sawlog ends there"):
+    with (
+        interop.open(tmp_path, format=format) as log,
+        pytest.raises(OffsetsOutOfOrder, match="sawlog does not support"),
+    ):
         list(log)
     with interop.open(tmp_path, format=format, damage="skip") as log:
         assert pairs(log) == [(2**62 - 1, b"a")]
@@ -93,7 +96,7 @@ def test_one_bit_of_a_base_offset_of_kafkas_is_damage(tmp_path: Path, bit: int, 
     path.write_bytes(data)
     lost = range(20)[which]
     with Log.open(tmp_path / "a", LogConfig(durability="os")) as mine:
-        with pytest.raises(OffsetsOutOfOrder, match="too far"):
+        with pytest.raises(OffsetsOutOfOrder, match="too large for a segment"):
             interop.import_log(tmp_path / "t-0", mine, format="kafka")
         assert [record.value for record in mine] == [b"value %d" % i for i in range(lost)]
     with Log.open(tmp_path / "b", LogConfig(durability="os")) as mine:

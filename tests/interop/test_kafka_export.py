@@ -120,7 +120,7 @@ def test_a_log_that_begins_in_the_middle_of_a_batch_says_so_in_the_checkpoint(tm
         [report] = interop.export_topic(topic, tmp_path / "out", format="kafka")
     assert (tmp_path / "out" / START).read_bytes() == b"0\n1\norders 0 2\n"
     assert (tmp_path / "out/orders-0" / named(1)).read_bytes() == batch(1, b"b", b"c") + batch(3, b"d")
-    assert report.notes == ("batches go out whole: the first begins at offset 1, below 2",)
+    assert report.notes == ("batches are exported whole: the first begins at offset 1, below 2",)
     with interop.open(tmp_path / "out/orders-0") as log:
         assert [record.value for record in log.scan()] == [b"c", b"d"]
 

@@ -73,7 +73,7 @@ def test_a_child_is_told_that_it_cannot_write(log: Log, what: str) -> None:
     }
     found = after(calls[what], lambda: None)
     assert found.startswith(LogClosed.__name__)
-    assert "forked" in found
+    assert "before the fork" in found
     assert log.append(b"the parent can") == 100
     log.close()
 

@@ -1,4 +1,4 @@
-"""Other people's logs: read, checked, imported and written.
+"""Read, check, import and write the logs of other systems.
 
 ```python
 from sawlog import interop
@@ -7,11 +7,11 @@ interop.detect("/srv/laminarmq/log")                       # Detection(format="l
 with interop.open("/srv/laminarmq/log") as log:            # read only; scan, read, scan_arrow as a Log has them
     for record in log.scan(): ...
     print(*log.report, sep="\\n")                           # what was wrong, and what was done about it
-interop.import_log("/srv/laminarmq/log", store, topic="orders")    # offsets kept; run again, it goes on
+interop.import_log("/srv/laminarmq/log", store, topic="orders")    # keeps offsets; run it again to continue
 interop.export_log(store["orders"].partition(0), "out", format="gumlog")
 ```
 
-One module a system: each draws the bytes in its docstring. `docs/interop.md` says what is recovered and what is not.
+One module per system; its docstring draws the bytes. `docs/interop.md` says what is recovered and what is not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Records that lie somewhere in a buffer, as Arrow.
+"""Records in a buffer, as Arrow.
 
-What another system keeps beside the value goes into headers, eight bytes big endian each, so that it is there after
-an import and can be written back by an export: `Extra`.
+What another system stores next to the value becomes headers of eight bytes each, big endian (`Extra`), so that an
+import keeps it and an export can write it back.
 """
 
 from __future__ import annotations
@@ -23,33 +23,31 @@ MAX_VALUE_BYTES = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extra:
-    """One header that some of the records get: its name, a number for each record, and which records have it."""
+    """A header that some of the records get: its name, a number per record, and which records have it."""
 
     name: str
     numbers: Numbers
     where: npt.NDArray[np.bool_]
 
     def slice(self, first: int, last: int) -> Extra:
-        """For some of the records."""
         return Extra(self.name, self.numbers[first:last], self.where[first:last])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One header that all of the records get, and where in the buffer its bytes lie."""
+    """A header that all records get, and where in the buffer its bytes are."""
 
     name: str
     starts: Numbers
     lengths: Numbers
 
     def slice(self, first: int, last: int) -> Part:
-        """For some of the records."""
         return Part(self.name, self.starts[first:last], self.lengths[first:last])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
-    """Records in a buffer: offset, and where the value lies."""
+    """Records in a buffer: their offsets, and where the values are."""
 
     data: memoryview
     offsets: Numbers
@@ -62,7 +60,6 @@ class Values:
         return len(self.offsets)
 
     def slice(self, first: int, last: int) -> Values:
-        """Some of them."""
         return Values(
             self.data,
             self.offsets[first:last],
@@ -73,13 +70,13 @@ class Values:
         )
 
     def between(self, start: int, end: int | None) -> Values:
-        """Those with start <= offset < end."""
+        """The records with start <= offset < end."""
         first = int(np.searchsorted(self.offsets, start))
         last = len(self) if end is None else int(np.searchsorted(self.offsets, end))
         return self if (first, last) == (0, len(self)) else self.slice(first, max(first, last))
 
     def to_arrow(self, columns: Sequence[str]) -> pa.RecordBatch:
-        """With the columns of a log; there is no key, and no time."""
+        """The records with the columns of a log; key and timestamp are empty."""
         shape = schema(columns)
         made = {
             "offset": self._offsets,
@@ -122,7 +119,6 @@ class Values:
         return pa.Array.from_buffers(HEADER_TYPE, len(self), [None, pa.py_buffer(ends)], 0, children=[pairs])
 
     def _pairs_of(self, number: int) -> Iterator[dict[str, object]]:
-        """The headers of one record."""
         for part in self.parts:
             start = int(part.starts[number])
             yield {"key": part.name, "value": bytes(self.data[start : start + int(part.lengths[number])])}
@@ -132,7 +128,7 @@ class Values:
 
 
 def _pairs(names: pa.Array | list[str], numbers: bytes) -> pa.Array:
-    """Header names and their numbers of eight bytes each."""
+    """Header names, each with its eight-byte numbers."""
     count = len(numbers) // 8
     ends = pa.py_buffer(np.arange(0, len(numbers) + 1, 8, dtype=np.int32))
     values = pa.Array.from_buffers(pa.binary(), count, [None, ends, pa.py_buffer(numbers)], 0)

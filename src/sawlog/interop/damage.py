@@ -1,14 +1,14 @@
 """What was found wrong in another system's log, and what was done about it.
 
-A `Finding` has a kind, a file, a position and a sentence. Four things can come of one:
+A `Finding` has a kind, a file, a position and a sentence. Its outcome is one of four:
 
-* *mended*: what is wrong can be had from elsewhere (an index, mostly); no record is missing;
-* *cut*: bytes behind the last whole record are left out, as after a crash in the middle of an append;
-* *missing*: offsets that no file holds; they are a gap in what is read, and in what is made of it;
-* *lost*: a record, or a stretch of bytes that held some, is there and cannot be read.
+* *mended*: the information is available elsewhere (usually an index is wrong); no record is missing;
+* *cut*: bytes after the last complete record are left out, as after a crash during an append;
+* *missing*: offsets that no file contains; they are a gap in what is read and in the copy;
+* *lost*: a record, or a range of bytes that held records, is there but cannot be read.
 
-Reading goes on over the first three and says so in the report. At the fourth it raises the error of that kind, unless
-the log was opened with `damage="skip"`; nothing is left out without a line in the report.
+Reading continues after the first three and reports them. The fourth raises the error of its kind, unless the log was
+opened with `damage="skip"`. Nothing is left out without a line in the report.
 """
 
 from __future__ import annotations
@@ -33,57 +33,57 @@ from ..errors import (
 
 Outcome = Literal["mended", "cut", "missing", "lost"]
 
-#: More findings than this are not kept: a log that is wrong everywhere must not fill the memory.
+#: At most this many findings are kept, so that a badly damaged log does not fill the memory.
 _MOST = 10_000
 
 
 class Kind(Enum):
-    """What can be wrong; the value is how it is called in reports, and `error` what it raises."""
+    """What can be wrong. The value is its name in reports, and `error` is what it raises."""
 
-    #: The index does not say where it begins; only the file's name does.
+    #: The index does not contain the first offset; only the file name does.
     NO_BASE = "no base"
-    #: A file's name says one first offset and its content another.
+    #: The file name and the content have different first offsets.
     BASE_MISMATCH = "base mismatch"
-    #: The mark of the first offset stands in an index more than once.
+    #: The marker of the first offset occurs more than once in an index.
     SECOND_MARKER = "second base marker"
-    #: There is no index beside a file that should have one, or no data beside an index.
+    #: An index is missing for a data file, or the data for an index.
     MISSING_FILE = "missing file"
-    #: The index ends in the middle of an entry.
+    #: The index ends within an entry.
     TORN_INDEX = "torn index"
-    #: The index ends in zeros: it was not closed in order.
+    #: The index ends in zeros: it was not closed cleanly.
     PADDED_INDEX = "padded index"
-    #: The index knows of records that are not in the data.
+    #: The index has entries for records that are not in the data.
     INDEX_AHEAD = "index ahead of data"
-    #: The data holds records that the index does not know.
+    #: The data holds records that have no entry in the index.
     INDEX_BEHIND = "index behind data"
-    #: Entries of the index point at something else than a record.
+    #: Entries of the index do not point at a record.
     BAD_INDEX = "bad index"
-    #: The data ends in the middle of a record.
+    #: The data ends within a record.
     TORN_TAIL = "torn tail"
     #: The data ends in zeros.
     ZERO_TAIL = "zeros at the end"
     #: Bytes that belong to no record.
     ORPHAN_BYTES = "orphan bytes"
-    #: Offsets go back to an earlier one; the records get new ones.
+    #: Offsets go back to an earlier one; the records get new offsets.
     RESTART = "offsets restart"
-    #: One record says another offset than its neighbours do.
+    #: The offset of one record contradicts its neighbours.
     BAD_OFFSET = "bad offset"
-    #: Offsets leave some out.
+    #: Some offsets are missing.
     GAP = "offset gap"
-    #: Records that were not in the files yet when the log was copied before.
+    #: Records that were not yet in the files when the log was copied earlier.
     LATE = "came later"
-    #: A record whose checksum or length is not what was written down.
+    #: The checksum or the length of a record is wrong.
     CHECKSUM = "checksum mismatch"
-    #: A record, or a frame around one, that cannot be.
+    #: A record, or the frame around it, that is invalid.
     UNREADABLE = "unreadable record"
     #: Records that may not be on the other servers of a cluster.
     UNREPLICATED = "not replicated"
-    #: Something that is not part of the log, and was left alone.
+    #: Something that is not part of the log; it was ignored.
     STRANGER = "not part of the log"
 
     @property
     def error(self) -> type[ForeignDamage]:
-        """What is raised for it."""
+        """The error that is raised for it."""
         return _ERRORS.get(self, ForeignDamage)
 
 
@@ -110,23 +110,23 @@ _ERRORS: dict[Kind, type[ForeignDamage]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was not as it should be."""
+    """One thing that is wrong."""
 
     kind: Kind
     #: The file, as a path below the log's directory or as it was given.
     file: str
     #: The byte where it begins.
     position: int
-    #: What it was, and what was done: one sentence without a full stop.
+    #: What is wrong and what was done, as one sentence without a full stop.
     detail: str
     outcome: Outcome = "mended"
-    #: How many bytes of the file are concerned, where that is known.
+    #: How many bytes of the file are affected, if known.
     size_bytes: int = 0
-    #: The offset of the (next) record concerned, where that is known.
+    #: The offset of the affected (or next) record, if known.
     offset: int | None = None
 
     def error(self, path: str) -> ForeignDamage:
-        """The same as an error, for a log in `path`."""
+        """The finding as an error, for a log in `path`."""
         return self.kind.error(f"{self.kind.value}: {self.detail}", f"{path}/{self.file}", self.position, self.offset)
 
     def __str__(self) -> str:
@@ -134,15 +134,14 @@ class Finding:
 
 
 class ForeignReport:
-    """All findings of one log, in the order in which they were made; each once, however often it is met."""
+    """All findings of one log, in the order of discovery, without duplicates."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Kind, str, int], Finding] = {}
-        #: Whether there was more to note than is kept.
+        #: Whether there were more findings than are kept.
         self.truncated = False
 
     def add(self, finding: Finding) -> None:
-        """Note one."""
         key = finding.kind, finding.file, finding.position
         if len(self._found) < _MOST:
             self._found.setdefault(key, finding)
@@ -151,17 +150,17 @@ class ForeignReport:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All of them."""
+        """All findings."""
         return tuple(self._found.values())
 
     @property
     def lost(self) -> tuple[Finding, ...]:
-        """Those that cost records."""
+        """The findings that cost records."""
         return tuple(finding for finding in self._found.values() if finding.outcome == "lost")
 
     @property
     def ok(self) -> bool:
-        """Whether there was nothing to find."""
+        """Whether nothing was found."""
         return not self._found
 
     def __iter__(self) -> Iterator[Finding]:
@@ -174,4 +173,4 @@ class ForeignReport:
         return True
 
     def __repr__(self) -> str:
-        return f"<ForeignReport {len(self)} findings, {len(self.lost)} of them lost records>"
+        return f"<ForeignReport {len(self)} findings, {len(self.lost)} with lost records>"

@@ -1,8 +1,8 @@
-"""Which system a directory is of.
+"""Detects which system a directory belongs to.
 
-Each format looks for what it would have written: file names first, then the first bytes of the files, which have to
-say what the names say. A format that finds something only it writes (a checksum that matches, a magic number) is
-certain; then the others do not count. If several are uncertain, nobody guesses: `UnknownFormat` names them.
+Each format looks for what it would have written: file names first, then the first bytes of the files, which must agree
+with the names. A format that finds something that only it writes (a matching checksum, a magic number) is certain;
+uncertain candidates are then ignored. If several candidates are left, `UnknownFormat` lists them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ..errors import InvalidConfig, UnknownFormat
 from ..storage import Directory, FileDirectory
 from .foreign import Damage, DecodingFormat, Detection, ForeignLog, Format, Place
 
-#: The offset in the metadata of a record, None if there is none there.
+#: Returns the offset in the metadata of a record, or None if it has none.
 Decoder = Callable[[bytes], int | None]
 
 #: The modules of this package that provide a format, each as its `FORMAT`.
 _MODULES = ("kafka", "laminarmq", "rustlog", "gumlog", "plain")
-#: What marks a directory that needs no import.
+#: Marks a directory that needs no import.
 _OURS = "sawlog.json"
 
 
@@ -30,7 +30,7 @@ def formats() -> tuple[Format, ...]:
 
 
 def format_named(name: str) -> Format:
-    """The format of that name; `InvalidConfig` if there is none."""
+    """The format of that name; `InvalidConfig` if it does not exist."""
     for each in formats():
         if each.name == name:
             return each
@@ -38,9 +38,9 @@ def format_named(name: str) -> Format:
 
 
 def detect(path: str | PathLike[str] | Directory, *, format: str | None = None) -> Detection | None:
-    """What a directory holds: one log, a topic or a server's data; None if it is of no system that we know.
+    """What a directory holds: one log, a topic or a server's data; None if no supported system wrote it.
 
-    With `format` only that one is asked. `UnknownFormat` if it may be of several.
+    With `format` only that format is tried. `UnknownFormat` if several formats are possible.
     """
     chosen = formats() if format is None else (format_named(format),)
     if not isinstance(path, (str, PathLike)):
@@ -54,18 +54,18 @@ def detect(path: str | PathLike[str] | Directory, *, format: str | None = None) 
 
 def _detect(directory: Directory, chosen: tuple[Format, ...]) -> Detection | None:
     if directory.exists(_OURS):
-        raise UnknownFormat(f"{directory.path} is a store of sawlog itself: open it with sawlog.open")
+        raise UnknownFormat(f"{directory.path} is a sawlog store: open it with sawlog.open")
     found = [seen for each in chosen if (seen := each.detect(directory)) is not None]
     certain = [seen for seen in found if seen.certain]
     candidates = certain or found
     if len(candidates) > 1:
         names = " or ".join(seen.format for seen in candidates)
-        raise UnknownFormat(f"{directory.path} may be of {names}: give the format")
+        raise UnknownFormat(f"{directory.path} may be {names}: give the format")
     return candidates[0] if candidates else None
 
 
 def required_detection(path: str | PathLike[str] | Directory, format: str | None) -> Detection:
-    """As `detect`, with an error that says what was looked for if nothing fits."""
+    """As `detect`, but raises an error that says what was looked for if nothing is found."""
     found = detect(path, format=format)
     if found is None:
         where = path if isinstance(path, (str, PathLike)) else path.path
@@ -75,7 +75,8 @@ def required_detection(path: str | PathLike[str] | Directory, format: str | None
 
 
 def detected_or_named(path: str | PathLike[str], format: str | None) -> Detection:
-    """As `required_detection`; but who names the format is believed if nothing fits, and the path taken for one log."""
+    """As `required_detection`; but if the caller names a format and nothing fits, the path is treated as one log of
+    it."""
     if format is None:
         return required_detection(path, None)
     found = detect(path, format=format)
@@ -85,7 +86,6 @@ def detected_or_named(path: str | PathLike[str], format: str | None) -> Detectio
 def open_place(
     place: Place, format: str, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
 ) -> ForeignLog:
-    """The log that was found there."""
     directory = FileDirectory(place.path, create=False)
     try:
         return _open(directory, format, damage, strict, metadata)
@@ -111,12 +111,12 @@ def open_log(
     strict: bool = False,
     metadata: Decoder | None = None,
 ) -> ForeignLog:
-    """The log in a directory, read only: `sawlog.interop.open`.
+    """Open the log in a directory, read only: `sawlog.interop.open`.
 
-    Without `format` the directory has to tell what it is. At records that cannot be read a scan raises, or, with
-    `damage="skip"`, goes on behind them. With `strict` whatever is not as it should be raises the error of its kind.
-    `metadata` is for laminarmq with metadata other than `()`: it gets the bytes of a record's metadata, and gives the
-    index in it, None if there is none, or raises `ValueError`.
+    Without `format` the format is detected. Where records cannot be read, a scan raises, or, with `damage="skip"`,
+    continues after them. With `strict` every finding raises the error of its kind. `metadata` is for laminarmq with
+    metadata other than `()`: it gets the bytes of a record's metadata and returns the index in it, returns None if
+    there is none, or raises `ValueError`.
     """
     if format is None:
         found = required_detection(path, None)
@@ -128,6 +128,6 @@ def open_log(
         format = found.format
         if isinstance(path, (str, PathLike)):
             path = found.places[0].path
-    if isinstance(path, (str, PathLike)):  # whoever names the format may know better than what the first bytes say
+    if isinstance(path, (str, PathLike)):  # the caller may know the format better than the first bytes show
         return open_place(Place(str(path)), format, damage=damage, strict=strict, metadata=metadata)
     return _open(path, format, damage, strict, metadata)

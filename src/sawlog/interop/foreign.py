@@ -1,11 +1,11 @@
-"""What every format has in common: a log of another system, read as if it were ours, and how to find one.
+"""What all formats have in common: a log of another system that can be read like ours, and how to find one.
 
-`ForeignLog` is the interface: what `Log` has for reading, and a report of what was found wrong. A format that can give
-its records as Arrow has all of it by saying how (`tables`). `Format` is what a module of this package provides for one
-system; `sawlog.interop.formats()` lists them.
+`ForeignLog` is the interface: the reading methods of `Log`, and a report of what is wrong. A format that implements
+`tables` gets all of them. `Format` is what a module of this package provides for one system; `sawlog.interop.formats()`
+lists them.
 
-Nothing here writes to the other system's files, locks them, or maps them: a file that is being written or cut by its
-owner is read as far as it goes.
+This code never writes, locks or maps the other system's files: a file that its owner is writing or truncating is read
+as far as it goes.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
     from ..topics.topic import Topic
 
-#: Called with the bytes that are done and the bytes in all, every few megabytes and at the end.
+#: Called with the bytes done and the total bytes, every few megabytes and at the end.
 Progress = Callable[[int, int], None]
 
-#: What to do where records cannot be read: raise, or leave them out, with a line in the report.
+#: What to do where records cannot be read: raise, or leave them out with a line in the report.
 Damage = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One log that was found: its directory, and the topic and partition that its system knows it as."""
+    """One log that was found: its directory, and the topic and partition under which its system knows it."""
 
     path: str
     topic: str | None = None
@@ -52,22 +52,22 @@ class Detection:
 
     #: The name of the format.
     format: str
-    #: One log, the partitions of one topic, or everything that a server has.
+    #: One log, the partitions of one topic, or all data of a server.
     kind: Literal["partition", "topic", "data"]
-    #: The directory that was looked at.
+    #: The directory that was examined.
     path: str
     #: The logs in it, sorted by topic and partition.
     places: tuple[Place, ...]
-    #: What was seen, in a sentence.
+    #: The evidence, as a sentence.
     why: str
-    #: Whether something was seen that only this format has, such as a checksum that matches.
+    #: Whether the evidence is unique to this format, such as a matching checksum.
     certain: bool = True
-    #: What is there beside the logs and is left alone, with the reason.
+    #: What else is in the directory and is ignored, with the reason.
     ignored: tuple[str, ...] = ()
 
 
 class ForeignLog(ABC):
-    """One log of another system, read only. Made by `sawlog.interop.open`. For one thread at a time."""
+    """One log of another system, read only. Created by `sawlog.interop.open`. Not thread-safe."""
 
     #: The name of the format.
     format: str
@@ -81,36 +81,36 @@ class ForeignLog(ABC):
         self.damage = damage
         self._closed = False
 
-    # --- what a format has to say
+    # --- what a format provides
 
     @property
     @abstractmethod
     def lowest_offset(self) -> int:
-        """The first offset that is there (or would be, in an empty log)."""
+        """The first offset (in an empty log: the offset that the first record would have)."""
 
     @property
     @abstractmethod
     def next_offset(self) -> int:
-        """The offset behind the last record. Finding it may read through the log once."""
+        """The offset after the last record. Finding it may read the whole log once."""
 
     @property
     @abstractmethod
     def size_bytes(self) -> int:
-        """Bytes of the files that hold records."""
+        """Size of the files that hold records."""
 
     @property
     @abstractmethod
     def report(self) -> ForeignReport:
-        """All that was found wrong, and what was done about it. Reads through the log once, if nobody has."""
+        """Everything that is wrong, and what was done about it. Reads the whole log unless it has been read already."""
 
     @abstractmethod
     def tables(
         self, start: int, end: int | None, columns: Sequence[str], *, progress: Progress | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The records with start <= offset < end (None: to the end) as Arrow, some megabytes at a time; at damage
-        that costs records raises, or goes on behind it, as `damage` says."""
+        """The records with start <= offset < end (None: to the end) as Arrow, a few megabytes at a time. Where damage
+        costs records, raises or continues after it, depending on `damage`."""
 
-    # --- what follows from that
+    # --- derived from that
 
     def scan(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
         """The records with start <= offset < end, in order; by default all of them."""
@@ -133,7 +133,7 @@ class ForeignLog(ABC):
         *,
         columns: Sequence[str] = DEFAULT_COLUMNS,
     ) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow record batches, with the columns that a `Log` has. A record without a time has -1."""
+        """The same as Arrow record batches, with the columns of a `Log`. A record without a timestamp has -1."""
         if batch_rows < 1:
             raise InvalidConfig(f"batch_rows must be at least 1, not {batch_rows}")
         self.check_open()
@@ -169,29 +169,30 @@ class ForeignLog(ABC):
         return True
 
     def offset_of(self, byte_offset: int) -> int:
-        """The offset of the record that its system knows by a byte; only where a system does so."""
+        """The offset of the record that its system addresses by this byte offset; only for systems that do so."""
         raise io.UnsupportedOperation(
             f"{self.format} does not address records by byte offset, so {byte_offset} has no meaning"
         )
 
     def segments_below(self, end: int) -> Iterator[tuple[str, int, int]]:
-        """The segments that end at or below an offset, and may have been incomplete when they were read before: the
-        file, the first offset, and the one behind the last. As far as this log was read."""
+        """The segments that end at or below an offset and may have been incomplete when they were read before: file,
+        first offset, and the offset after the last. Covers the part of the log that has been read."""
         return iter(())
 
     def copy_to(self, log: Log, job: ImportJob) -> int:
-        """Append the records from `log.next_offset` on to a log of ours, at the same offsets; how many."""
+        """Append the records from `log.next_offset` on to a log of ours, at the same offsets, and return their
+        number."""
         from .transfer import copy_records
 
         return copy_records(self, log, job)
 
     def check_open(self) -> None:
-        """Raise if it was closed."""
+        """Raise if the log is closed."""
         if self._closed:
             raise LogClosed(f"the log {self.path} is closed")
 
     def close(self) -> None:
-        """Give up what is held. Safe to call twice."""
+        """Release all resources. Safe to call twice."""
         self._closed = True
 
     def __enter__(self) -> ForeignLog:
@@ -208,24 +209,24 @@ class ForeignLog(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ImportJob:
-    """How records are to be copied."""
+    """How to copy records."""
 
-    #: Told how far it is, in bytes of the source.
+    #: Called with the progress, in bytes of the source.
     progress: Progress | None = None
-    #: The time that records get whose system has none, in ms; None: the time of the import.
+    #: The timestamp in ms for records whose system has none; None: the time of the import.
     timestamp: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """Which records are to be written, and how."""
+    """Which records to write, and how."""
 
-    #: The first offset, and the one behind the last.
+    #: The first offset, and the offset after the last.
     start: int
     end: int
-    #: The format's own; see its module.
+    #: The options of the format; see its module.
     options: Mapping[str, object] = field(default_factory=dict)
-    #: Told how far it is, in bytes.
+    #: Called with the progress, in bytes.
     progress: Progress | None = None
 
 
@@ -235,32 +236,32 @@ class ExportReport:
 
     format: str
     path: str
-    #: The first offset, and the one behind the last.
+    #: The first offset, and the offset after the last.
     start_offset: int
     next_offset: int
     records: int
     size_bytes: int
     files: tuple[str, ...]
-    #: What the format has no place for, and how many records had it ("keys": 12).
+    #: What the format cannot store, and how many records had it ("keys": 12).
     dropped: Mapping[str, int] = field(default_factory=dict)
-    #: Remarks: what a reader of the format should know about what was written.
+    #: Remarks for readers of the written format.
     notes: tuple[str, ...] = ()
 
 
 class Format(Protocol):
-    """What a module of this package does for one system."""
+    """What a module of this package implements for one system."""
 
-    #: What users call it: `format="laminarmq"`.
+    #: Its name for users: `format="laminarmq"`.
     name: str
-    #: What it is, in a few words.
+    #: A short description.
     title: str
 
     def detect(self, directory: Directory) -> Detection | None:
-        """What this directory holds, if it is of this format: one log, a topic's partitions, or all of a server."""
+        """What this directory holds if it is of this format: one log, the partitions of a topic, or a whole server."""
 
     def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> ForeignLog:
-        """The log in this directory. With `strict` whatever is not as it should be raises the error of its kind, at
-        once or when it is read. The log owns the directory, and closes it."""
+        """Open the log in this directory. With `strict` every finding raises the error of its kind, at once or when it
+        is read. The log owns the directory and closes it."""
 
     def place(self, topic: str, partition: int) -> str:
         """Where the system would keep a partition, as a path below its data directory ("topics/a/partition-0")."""
@@ -281,15 +282,15 @@ class DecodingFormat(Protocol):
         damage: Damage = "stop",
         strict: bool = False,
     ) -> ForeignLog:
-        """As `Format.open`, with a decoder: the offset in the metadata of a record, None if there is none there, or
-        `ValueError`."""
+        """As `Format.open`, with a decoder that returns the offset in the metadata of a record, returns None if there
+        is none, or raises `ValueError`."""
 
 
 @runtime_checkable
 class TopicFormat(Protocol):
-    """A format whose data directory says more about a topic than its partitions do: it writes whole topics itself."""
+    """A format whose data directory contains more about a topic than its partitions: it writes whole topics itself."""
 
     def write_topic(
         self, topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
     ) -> tuple[ExportReport, ...]:
-        """Write all partitions of a topic below a data directory, and what that has to say about them."""
+        """Write all partitions of a topic below a data directory, and the files there that describe them."""

@@ -1,9 +1,9 @@
-"""Logs whose records say how long they are: a head of a fixed size with a length in it, then so many bytes.
+"""Logs whose records contain their length: a head of fixed size with the length, then that many bytes.
 
-Such a log can be read without an index, from one head to the next; and one wrong length is enough to lose the way.
-Then the format is asked where the next record certainly begins (`resync`): an index may say so, or something in the
-records that is too unlikely to stand there by chance. If there is such a place, what lies before it is lost; if there
-is none, the rest of the file is a torn tail.
+Such a log can be read without an index, from one head to the next, but one wrong length breaks the chain. Then the
+format is asked where the next record certainly begins (`resync`): by an index, or by something in the records that is
+very unlikely to be there by chance. If there is such a place, the bytes before it are lost; if not, the rest of the
+file is a torn tail.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from .damage import Kind
 from .numbering import Numbered, Numbers, Trust, assign
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, Step, WalkedLog
 
-#: How many records are looked at in one step, at most.
+#: The largest number of records per step.
 _MAX_ROWS = 1 << 17
-#: How far behind a damaged record the next whole one is looked for: near it first.
+#: How far after a damaged record to search for the next complete one: nearby first.
 RESYNC_BYTES = (256 << 10, 64 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where records go on behind something that is no whole record."""
+    """Where records continue after something that is not a complete record."""
 
     position: int
-    #: Whether what lies before was torn, and this was written after a restart: it had never been acknowledged.
+    #: Whether the bytes before it were torn and this was written after a restart: they were never acknowledged.
     torn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a head looks like."""
+    """The layout of a head."""
 
     head_size: int
     length_at: int
     length_size: int
     big: bool
-    #: The longest that a record can be.
+    #: The maximum length of a record.
     most: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frames:
-    """Whole frames in a buffer that begins at a byte of a file: where the bytes behind each head lie."""
+    """Complete frames in a buffer that begins at a byte of a file: where the bytes after each head are."""
 
     data: memoryview
     starts: Numbers
     lengths: Numbers
-    #: Whether the way on from the last one is clear: it ends where the file does, or only the buffer ends.
+    #: Whether the last frame is known to end correctly: at the end of the file, or only the buffer ends.
     clear: bool
-    #: Whether the last one ends where the file does.
+    #: Whether the last frame ends at the end of the file.
     final: bool
 
     def __len__(self) -> int:
@@ -65,52 +65,52 @@ class Frames:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parsed:
-    """What a format makes of frames: the values of the first `len(starts)` of them; the next one, if any, is bad."""
+    """Frames as decoded by a format: the values of the first `len(starts)` of them; the next one, if any, is bad."""
 
     starts: Numbers
     lengths: Numbers
-    #: The offset that each record says it has; None if they do not.
+    #: The offset stored in each record; None if records do not store it.
     stored: Numbers | None
     extras: tuple[Extra, ...] = ()
-    #: What is wrong with the next one.
+    #: What is wrong with the next frame.
     kind: Kind = Kind.UNREADABLE
     detail: str = "a record that does not parse"
-    #: Which frames are nothing but zeros, and so may be none at all.
+    #: Which frames are all zeros, and so may not be records.
     blank: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
 class FrameLog(WalkedLog):
-    """A log of such records. A format provides `frame`, `trust`, `parse` and `resync`."""
+    """A log of such records. A format implements `frame`, `trust`, `parse` and `resync`."""
 
     frame: Frame
     trust = Trust.BARE
 
     @abstractmethod
     def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
-        """Look into the frames."""
+        """Decode the frames."""
 
     @abstractmethod
     def resync(self, segment: SegmentFile, cursor: Cursor) -> Way | None:
-        """Where the first whole record behind the cursor begins, if that is certain."""
+        """Where the first complete record after the cursor begins, if that is certain."""
 
     def joined(
         self, segment: SegmentFile, start: int, end: int, offset: int, *, broken: bool, exact: bool
     ) -> int | None:
-        """Where, in the record from `start` to `end`, others begin that were written when it had been torn; see
-        restarts.py. Systems that have checksums need not ask."""
+        """Where, within the record from `start` to `end`, other records begin that were written after it was torn; see
+        restarts.py. Systems with checksums do not need this."""
         return None
 
     def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
-        """Whether these bytes of a record may be others: a quick look, to spare most of them the search."""
+        """Whether these bytes of a record may be other records: a quick check that avoids most searches."""
         return False
 
     def is_record_of_zeros(self, segment: SegmentFile, position: int) -> bool:
-        """Whether it is known that a record stands there, should there be nothing but zeros."""
+        """Whether a record is known to be there even if all bytes are zeros."""
         return False
 
     def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
-        """These records were read, from `cursor` on: a format may compare them with the index. Gives the place in the
-        index behind them."""
+        """These records were read, from `cursor` on: a format may compare them with the index. Returns the position in
+        the index after them."""
         return cursor.entry
 
     def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
@@ -119,13 +119,13 @@ class FrameLog(WalkedLog):
     # --- steps
 
     def step(self, cursor: Cursor) -> Step:
-        """Over as many records as are in order."""
+        """Over as many good records as there are."""
         segment = self.segments[cursor.segment]
         if cursor.position >= segment.size:
             self.leave(segment, cursor)
             return Step(self.enter(cursor.segment + 1, cursor))
         if self._is_blank(segment, cursor):
-            return self._cut(segment, cursor, Kind.ZERO_TAIL, "zeros to the end of the file were left out")
+            return self._cut(segment, cursor, Kind.ZERO_TAIL, "zeros up to the end of the file; left out")
         frames = self.frames(segment, cursor.position)
         if not len(frames):
             return self._no_frame(segment, cursor)
@@ -139,11 +139,11 @@ class FrameLog(WalkedLog):
         if numbered.bad:
             assert parsed.stored is not None
             said = int(parsed.stored[0]) % 2**64
-            detail = f"a record says offset {said} where {cursor.count.stored + 1} should be, and so does no neighbour"
+            detail = f"a record has offset {said}, expected {cursor.count.stored + 1}; no neighbour confirms it"
         return self._bad_frame(segment, cursor, frames, kind, detail)
 
     def frames(self, segment: SegmentFile, position: int) -> Frames:
-        """The whole frames from a byte on, some megabytes of them, or one that is larger."""
+        """The complete frames from a byte on, a few megabytes of them, or one that is larger."""
         shape = self.frame
         rest = segment.size - position
         size = min(CHUNK_BYTES, rest)
@@ -180,7 +180,7 @@ class FrameLog(WalkedLog):
         good = len(parsed.starts)
         blank = np.flatnonzero(parsed.blank[1:good])
         if len(blank):
-            good = int(blank[0]) + 1  # the next step looks whether there is anything but zeros behind it
+            good = int(blank[0]) + 1  # the next step checks whether anything but zeros follows
         if parsed.stored is None:
             following = cursor.count.following
             return Numbered(np.arange(following, following + good, dtype=np.int64), cursor.count.skip(good))
@@ -209,16 +209,16 @@ class FrameLog(WalkedLog):
         return Step(cursor.to(cursor.position + end, numbered.count, entry=entry), values)
 
     def _renumbered(self, parsed: Parsed, numbered: Numbered) -> list[Extra]:
-        """Records that could not keep their offset say which one it was."""
+        """Records that could not keep their offset store the original one in a header."""
         if parsed.stored is None:
             return []
         stored = parsed.stored[: len(numbered.offsets)]
         return [Extra(f"{self.format}.offset", stored, stored != numbered.offsets)]
 
-    # --- where something is wrong
+    # --- errors
 
     def _is_blank(self, segment: SegmentFile, cursor: Cursor) -> bool:
-        """Whether nothing but zeros follows; a single head of zeros may be a record without content."""
+        """Whether only zeros follow; a single head of zeros may be a record without content."""
         head = self.frame.head_size
         position, rest = cursor.position, segment.size - cursor.position
         if rest < head or (rest == head and cursor.count.stored == -1 and self.trust != Trust.CHECKED):
@@ -243,11 +243,9 @@ class FrameLog(WalkedLog):
         if way is not None and way.torn:
             return self._left_out(segment, cursor, way.position)
         if way is not None:
-            return self._lost(segment, cursor, way.position, Kind.UNREADABLE, "a length that cannot be")
+            return self._lost(segment, cursor, way.position, Kind.UNREADABLE, "an invalid length")
         rest = segment.size - cursor.position
-        return self._cut(
-            segment, cursor, Kind.TORN_TAIL, f"the last {rest} bytes are no whole record and were left out"
-        )
+        return self._cut(segment, cursor, Kind.TORN_TAIL, f"the last {rest} bytes are not a complete record; left out")
 
     def _bad_frame(self, segment: SegmentFile, cursor: Cursor, frames: Frames, kind: Kind, detail: str) -> Step:
         end = int(frames.starts[0] + frames.lengths[0])
@@ -269,7 +267,7 @@ class FrameLog(WalkedLog):
         return self._lost(segment, cursor, segment.size if way is None else way.position, kind, detail)
 
     def _goes_on(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> bool:
-        """Whether the frame behind a bad one is as it should be, so that only what is in this one is bad."""
+        """Whether the frame after a bad one is good, so that only the content of this one is bad."""
         if len(frames) < 2:
             return False
         end = int(frames.starts[0] + frames.lengths[0])
@@ -292,12 +290,12 @@ class FrameLog(WalkedLog):
         )
         return Step(cursor.to(found, loose=True), lost=lost)
 
-    # --- records that are not whole
+    # --- incomplete records
 
     def _torn_among(
         self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered
     ) -> Step | None:
-        """Up to the first of these records that is not whole, or over that one; None if all of them are."""
+        """Up to the first incomplete record, or over it; None if all are complete."""
         stored, head = parsed.stored, self.frame.head_size
         if stored is None or self.trust == Trust.CHECKED:
             return None
@@ -325,15 +323,15 @@ class FrameLog(WalkedLog):
     def _is_followed_by_zeros(
         self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, taken: int
     ) -> bool:
-        """Whether behind the records that are taken there is nothing but zeros."""
+        """Whether only zeros follow the accepted records."""
         if taken >= len(parsed.blank) or not parsed.blank[taken]:
             return False
         end = int(frames.starts[taken - 1] + frames.lengths[taken - 1])
         return self._is_blank(segment, cursor.to(cursor.position + end))
 
     def _doubtful(self, segment: SegmentFile, frames: Frames, stored: Numbers, last: int, odd: set[int]) -> list[int]:
-        """Records whose length may count bytes of others: where offsets do not follow, the last one, and those that are
-        so long that records from the segment's first offset up to their own would fit into them."""
+        """Records whose length may include bytes of others: where offsets do not follow each other, the last one, and
+        those that are so long that records from the segment's first offset up to their own would fit into them."""
         head = self.frame.head_size
         before = stored[:last] - segment.base
         long = np.flatnonzero((before >= 0) & (frames.lengths[:last] + head > head * before))
@@ -348,7 +346,7 @@ class FrameLog(WalkedLog):
             Kind.TORN_TAIL,
             segment,
             cursor.position,
-            f"{size} bytes of a record that was never finished were left out; others were written behind them",
+            f"{size} bytes of an incomplete record; left out; other records were written after them",
             "cut",
             size_bytes=size,
             offset=cursor.count.following,

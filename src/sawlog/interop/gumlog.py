@@ -1,21 +1,22 @@
-"""GUMLOG: protobuf records behind their length, and an index that is as large as it may become. Big endian.
+"""GUMLOG: length-prefixed protobuf records, and an index that is preallocated at its maximum size. Big endian.
 
 ```
 <base>.store    [length u64][record]        record: protobuf {bytes value = 1; uint64 offset = 2; uint64 term = 3;
-                                                              uint32 type = 4}, fields that are 0 left out
-<base>.index    [relative offset u32][position u64]     one entry a record, filled up with zeros while it is open
+                                                              |                                           uint32 type =
+                                                              4}, fields that are 0 are omitted
+<base>.index    [relative offset u32][position u64]     one entry per record, padded with zeros while it is open
 ```
 
-Names are decimal, without leading zeros. There is no checksum, but a record has to parse. The store is the truth; of
-the index only what it says about records that cannot be read is used. What is known to go wrong, and what is done:
+Names are decimal, without leading zeros. There is no checksum, but a record must parse. The store is the truth; the
+index is used only to find the way past records that cannot be read. What is known to go wrong, and what is done:
 
-* an index that was not closed in order ends in zeros, up to its full size: reported, not needed. GUMLOG itself takes
-  the zeros for records, goes on at the wrong offset and is stuck;
-* an append that the index had no room for was refused, but stays in the store. Its offset is given again to the next:
-  all of them are kept, with new offsets, and say in the header `gumlog.offset` which one they had;
+* an index that was not closed cleanly ends in zeros, up to its full size: reported, not needed. GUMLOG itself
+  reads the zeros as records, continues at the wrong offset and gets stuck;
+* an append for which the index had no room was refused but remains in the store, and the next record gets the same
+  offset: all are kept, with new offsets, and the header `gumlog.offset` has the original one;
 * entries for records that never reached the store (it is buffered, the index is not): reported;
-* the last record is not whole: it is cut off. If GUMLOG was started again, others follow behind the piece, from the
-  second offset of the segment on: the piece is left out, and its length not believed (see restarts.py);
+* the last record is incomplete: it is cut off. If GUMLOG was restarted, other records follow the fragment, from the
+  second offset of the segment on: the fragment is left out and its length ignored (see restarts.py);
 * a GUMLOG that is running keeps the end of every store in memory: see transfer.py.
 
 `term` and `type`, which GUMLOG's Raft log uses, become the headers `gumlog.term` and `gumlog.type` (u64, big endian)
@@ -47,12 +48,12 @@ NAME = "gumlog"
 HEAD_BYTES = 8
 _ENTRY_BYTES = 12
 _INDEX = np.dtype([("relative", ">u4"), ("position", ">u8")])
-#: So much of a store tells what it is.
+#: This much of a store is enough to recognise it.
 _SNIFF_BYTES = 1 << 16
 _TERM, _TYPE = f"{NAME}.term", f"{NAME}.type"
 #: The tags of the fields that a record has.
 _TAGS = (0x0A, 0x10, 0x18, 0x20)
-#: The tag of the value and its length take no more, and the three numbers behind it.
+#: The maximum size of the value's tag and length, and of the three numbers after it.
 _VALUE_HEAD_BYTES, _NUMBERS_BYTES = 11, 33
 
 
@@ -63,38 +64,38 @@ class GumlogLog(RestartingLog):
     frame = Frame(HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES)
     trust = Trust.PARSED
     gap_hint = (
-        "; a GUMLOG that is running keeps the end of each segment in memory: if it is, import again when it is closed, "
-        "and they are looked for once more"
+        "; a running GUMLOG keeps the end of each segment in memory: if it is running, close it and import "
+        "again to add these records"
     )
 
     def _segments_of(self) -> list[SegmentFile]:
         found, strangers = segment_files(self.directory, ".store", ".index")
         for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "left alone")
+            self.note(Kind.STRANGER, name, 0, "ignored")
         for segment in found:
             if segment.data is None:
-                self.note(Kind.MISSING_FILE, segment, 0, "an index without a store; left alone")
+                self.note(Kind.MISSING_FILE, segment, 0, "an index without a store; ignored")
             elif segment.index is None and segment.size:
-                self.note(Kind.MISSING_FILE, segment, 0, "there is no index; it is not needed")
+                self.note(Kind.MISSING_FILE, segment, 0, "the index is missing; it is not needed")
         return [segment for segment in found if segment.data is not None]
 
     def reader(self) -> io.BufferedReader:
-        """All stores, one after the other, as one stream of bytes: what GUMLOG's `Log.Reader` gives."""
+        """All stores concatenated as one stream of bytes, like GUMLOG's `Log.Reader`."""
         self.check_open()
         return io.BufferedReader(_Stores(self), CHUNK_BYTES)
 
     # --- records
 
     def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
-        """Take the messages apart."""
+        """Decode the messages."""
         return _parse(frames)
 
     # --- the index
 
     def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
-        """Say if entries of the index point elsewhere; the place in the index counts records, not entries."""
+        """Report entries of the index that point elsewhere; the position in the index counts records, not entries."""
         first = cursor.entry // _ENTRY_BYTES
-        if cursor.loose and stored is not None:  # how many records there were before, only their offsets tell
+        if cursor.loose and stored is not None:  # only the offsets tell how many records there were before
             first = max(first, int(stored[0]) - segment.base)
         last = min(first + len(positions), segment.index_size // _ENTRY_BYTES)
         if last > first:
@@ -106,29 +107,32 @@ class GumlogLog(RestartingLog):
             if len(found):
                 at = _ENTRY_BYTES * (first + int(found[0]))
                 self.note(
-                    Kind.BAD_INDEX, segment.index or "", at, "an entry that points at no record; it is not needed"
+                    Kind.BAD_INDEX, segment.index or "", at, "an entry does not point at a record; it is not needed"
                 )
         return _ENTRY_BYTES * (first + len(positions))
 
     def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
-        """Compare how many entries there are with how many records there are."""
+        """Compare the number of entries with the number of records."""
         records = cursor.entry // _ENTRY_BYTES
-        if segment.index is None or cursor.loose:  # or nobody knows how many records there were
+        if segment.index is None or cursor.loose:  # or the number of records is unknown
             return
         used = self._used_bytes(segment)
         entries = -(-used // _ENTRY_BYTES)
         if entries == 0 and records and segment.index_size >= _ENTRY_BYTES:
-            used = entries = 1  # the entry of the first record is nothing but zeros
+            used = entries = 1  # the entry of the first record is all zeros
         end = entries * _ENTRY_BYTES
         if segment.index_size < end:
             self.note(
-                Kind.TORN_INDEX, segment.index, segment.index_size // _ENTRY_BYTES * _ENTRY_BYTES, "not a whole entry"
+                Kind.TORN_INDEX,
+                segment.index,
+                segment.index_size // _ENTRY_BYTES * _ENTRY_BYTES,
+                "not a complete entry",
             )
         elif segment.index_size > max(end, _ENTRY_BYTES if records else 0):
             size = segment.index_size - end
-            self.note(Kind.PADDED_INDEX, segment.index, end, f"{size} zeros behind the last entry", size_bytes=size)
+            self.note(Kind.PADDED_INDEX, segment.index, end, f"{size} zeros after the last entry", size_bytes=size)
         if entries < records:
-            detail = f"{records - entries} records that the index does not know; they are kept"
+            detail = f"{records - entries} records have no entry in the index; they are kept"
             self.note(Kind.INDEX_BEHIND, segment.index, end, detail)
         elif entries > records:
             detail = f"{entries - records} entries for records that are not in the store"
@@ -136,7 +140,7 @@ class GumlogLog(RestartingLog):
             self.note(Kind.INDEX_AHEAD, segment.index, records * _ENTRY_BYTES, detail, "cut", offset=offset)
 
     def _used_bytes(self, segment: SegmentFile) -> int:
-        """Where the last byte of the index ends that is not zero."""
+        """Where the last non-zero byte of the index ends."""
         end = segment.index_size
         while end > 0:
             start = max(end - CHUNK_BYTES, 0)
@@ -151,14 +155,14 @@ class GumlogLog(RestartingLog):
         raw = self.read_index(segment, first * _ENTRY_BYTES, (last - first) * _ENTRY_BYTES)
         return np.frombuffer(raw, _INDEX)
 
-    # --- finding the way again
+    # --- resynchronising
 
     def begins(self, segment: SegmentFile) -> Range:
-        """Behind the first record, if the index ends in zeros; at the first offset, if it is empty."""
+        """After the first record if the index ends in zeros; at the first offset if it is empty."""
         return segment.base, segment.base + 2
 
     def head_at(self, segment: SegmentFile, position: int) -> Head | None:
-        """A message that parses, or the beginning of one whose lengths fit together."""
+        """A message that parses, or the beginning of one whose lengths are consistent."""
         if position + HEAD_BYTES > segment.size:
             return None
         head = self.peek(segment, position, min(HEAD_BYTES + _VALUE_HEAD_BYTES, segment.size - position))
@@ -175,7 +179,7 @@ class GumlogLog(RestartingLog):
         return Head(_offset_of(numbers), position, end, not length)
 
     def likely(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
-        """By a length below 4 GiB, and a first field that there is."""
+        """By a length below 4 GiB and a known first field."""
         if window.find(bytes(4)) < 0:
             return np.empty(0, np.int64)
         lengths = views(window, count, 0, ">u8")
@@ -184,15 +188,15 @@ class GumlogLog(RestartingLog):
 
     def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
         """By the upper half of a length."""
-        at = data.find(0, start, end)  # one byte is found much faster than four
+        at = data.find(0, start, end)  # finding one byte is much faster than finding four
         return at >= 0 and data.find(bytes(4), at, end) >= 0
 
     def goes_on(self, segment: SegmentFile, head: Head, following: Head) -> bool:
-        """With the next offset; with the same, if GUMLOG is stuck; after another restart."""
+        """With the next offset; with the same one if GUMLOG is stuck; or after another restart."""
         low, high = self.begins(segment)
         assert head.offset is not None
         if following.offset is None:
-            return True  # torn, too
+            return True  # also torn
         return following.offset in (head.offset, head.offset + 1) or low <= following.offset < high
 
     def follows(self, segment: SegmentFile, head: Head, rest: bytes) -> bool:
@@ -216,7 +220,7 @@ class GumlogLog(RestartingLog):
 
 
 def _value_size(message: bytes) -> int | None:
-    """How many bytes the value takes with its tag and length, where a message begins; None if none begins so."""
+    """How many bytes the value takes with its tag and length; None if no message begins there."""
     if message[:1] != b"\x0a":
         return 0 if not message or message[0] in _TAGS else None
     length = shift = 0
@@ -229,14 +233,14 @@ def _value_size(message: bytes) -> int | None:
 
 
 def _offset_of(numbers: bytes) -> int | None:
-    """The offset in the part of a message behind its value; None if that does not parse."""
+    """The offset in the part of a message after its value; None if that does not parse."""
     data = memoryview(numbers)
     parsed = _parse(Frames(data, np.zeros(1, np.int64), np.array([len(data)], np.int64), True, False))
     return int(parsed.stored[0]) if parsed.stored is not None and len(parsed.starts) else None
 
 
 def _parse(frames: Frames) -> Parsed:
-    """Take messages apart, up to the first that does not parse."""
+    """Decode messages, up to the first that does not parse."""
     count = len(frames)
     starts, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
     numbers = np.empty((count, 3), np.int64)
@@ -261,7 +265,6 @@ class _Stores(io.RawIOBase):
         self._segment = self._position = 0
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def readinto(self, buffer: object) -> int:
@@ -280,17 +283,14 @@ class _Stores(io.RawIOBase):
 
 
 class GumlogFormat:
-    """GUMLOG's directories."""
-
     name = NAME
     title = "GUMLOG: <base>.store with protobuf records, <base>.index"
 
     def detect(self, directory: Directory) -> Detection | None:
-        """By the names, and by a first record that parses and has the offset that the name says."""
+        """By the names, and by a first record that parses and has the offset in the file name."""
         return detect_below(NAME, directory, _sniff)
 
     def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> GumlogLog:
-        """One log."""
         return GumlogLog(directory, damage=damage, strict=strict)
 
     def place(self, topic: str, partition: int) -> str:
@@ -298,19 +298,17 @@ class GumlogFormat:
         return f"{topic}-{partition}"
 
     def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        """Stores and indexes as GUMLOG leaves them when it is closed in order."""
+        """Stores and indexes as GUMLOG leaves them when it is closed cleanly."""
         return write_segments(NAME, log, directory, job, _Writer(directory))
 
 
 class _Writer(SegmentWriter):
-    """Messages of GUMLOG."""
-
     names = (".store", ".index")
     kept_headers = (_TERM, _TYPE, f"{NAME}.offset")
 
     def remarks(self) -> tuple[str, ...]:
-        """GUMLOG cuts an index to the size that it is told to have."""
-        return NO_TIMES, f"GUMLOG has to be opened with MaxIndexBytes of {self.largest_index_bytes} or more"
+        """GUMLOG truncates an index to its configured size."""
+        return NO_TIMES, f"open GUMLOG with MaxIndexBytes of at least {self.largest_index_bytes}"
 
     def sizes(self, rows: Rows) -> Numbers:
         """Length, tags, value and numbers."""
@@ -321,7 +319,6 @@ class _Writer(SegmentWriter):
         return total
 
     def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
-        """One entry a record."""
         numbers = np.stack((rows.offsets, rows.extras[_TERM], rows.extras[_TYPE]), axis=1)
         positions = np.empty(len(rows), np.int64)
         out = memoryview(bytearray(int(sizes.sum())))
@@ -340,7 +337,7 @@ class _Writer(SegmentWriter):
 
 
 def _varint_sizes(numbers: Numbers) -> Numbers:
-    """How many bytes each number takes; negative ones are those above 63 bits."""
+    """How many bytes each number takes; negative ones stand for numbers above 63 bits."""
     sizes = np.ones(len(numbers), np.int64)
     for bits in range(7, 63, 7):
         sizes += numbers >= 1 << bits
@@ -368,7 +365,7 @@ def _sniff(directory: Directory) -> Sniffed | None:
 
 
 def _records_in(head: memoryview, base: int) -> tuple[int, bool]:
-    """How many records with the right offsets these bytes begin with, and whether they are anything but zeros."""
+    """How many records with the right offsets these bytes begin with, and whether they are not all zeros."""
     starts, lengths = np.empty(64, np.int64), np.empty(64, np.int64)
     views = memoryview(starts), memoryview(lengths)
     count, end, _ = kernel.walk_frames(head, 0, len(head), HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES, *views)
@@ -376,7 +373,7 @@ def _records_in(head: memoryview, base: int) -> tuple[int, bool]:
     if stored is None or not count or not len(stored):
         length = int.from_bytes(head[:HEAD_BYTES], "big")
         started = _SNIFF_BYTES < length <= MAX_VALUE_BYTES and bytes(head[8:9]) == b"\x0a"
-        return int(started), False  # one record that is longer than what was read
+        return int(started), False  # one record that is longer than the bytes that were read
     right = stored == np.arange(base, base + len(stored))
     return (len(right) if right.all() else int(np.argmin(right))), any(head[:end])
 

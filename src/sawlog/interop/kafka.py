@@ -1,25 +1,25 @@
 """Kafka: a broker's log directory, or one partition in it. The files are drawn in kafka_files.py.
 
-The batches are ours: RecordBatch v2 is what sawlog stores, so importing is copying, and no record is decoded. Every
-batch is checked on the way (header, offsets, CRC-32C: a twentieth of the copy's time, so nobody can ask to leave it
-out) and then stands in our log byte for byte as in Kafka's: offset, leader epoch, producer, transaction, compression.
-Where Kafka's compaction has dropped whole batches, a batch without records stands for their offsets (see
-log/keeping.py). Markers of transactions are kept as they are. Kafka's indexes are a help for reading from the middle,
-and believed only where the batches bear them out; producer snapshots and the index of aborted transactions can be had
+The batches need no conversion: RecordBatch v2 is what sawlog stores, so importing is copying, and no record is decoded.
+Every batch is checked on the way (header, offsets, CRC-32C; this takes about 5 % of the time and cannot be turned off)
+and is then in our log byte for byte as in Kafka's: offset, leader epoch, producer, transaction, compression. Where
+Kafka's compaction has dropped whole batches, a batch without records represents their offsets (see
+log/write/keeping.py). Transaction markers are kept unchanged. Kafka's indexes help to start reading in the middle, and
+are used only where the batches confirm them. Producer snapshots and the index of aborted transactions can be derived
 from the batches and are not read.
 
-What is there and is not imported, each with a line that says so: topics of Kafka's own (`__consumer_offsets` and all
-other names with two underscores in front; name such a directory itself to have it), topics whose name cannot be one of
-sawlog's, and directories that Kafka is deleting (`-delete`), moving (`-future`) or does not know (`-stray`).
+Not imported, each with a line in the report: Kafka's internal topics (`__consumer_offsets` and all other names with two
+leading underscores; to import one, give its directory), topics whose name is not valid in sawlog, and directories that
+Kafka is deleting (`-delete`), moving (`-future`) or does not know (`-stray`).
 
-What is refused: a broker that is running (`SourceInUse`; while we read it does not start either, if it left its
-`.lock`), and messages of the formats before Kafka 0.11 (`UnknownFormat`).
+Refused: a broker that is running (`SourceInUse`; while we read, it cannot start either if its `.lock` exists), and
+messages in formats from before Kafka 0.11 (`UnknownFormat`).
 
-**Damage.** Bytes at the end of the last segment that are no whole batch, with none behind them, are a *torn tail* if
-the broker was not stopped in order and had not flushed them: they are cut, as Kafka does when it starts. Zeros are
-space that was never written (`log.preallocate`). Anything else is damage: reading stops there with the error of its
-kind, or, with `damage="skip"`, goes on behind it. Files are never mapped: a broker that is started in the middle of it
-all cuts files, and can make us see nonsense, which the checksums show, but cannot take us down.
+**Damage.** Bytes at the end of the last segment that are not a complete batch, with no batch after them, are a *torn
+tail* if the broker was not stopped cleanly and had not flushed them: they are cut, as Kafka does when it starts. Zeros
+are space that was never written (`log.preallocate`). Anything else is damage: reading stops there with the error of its
+kind, or, with `damage="skip"`, continues after it. Files are never mapped: if a broker starts while we read, it may
+truncate files; we may then read garbage, which the checksums detect, but we do not crash.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class KafkaFormat:
-    """Kafka's own, from 0.11 on."""
+    """Kafka, from version 0.11."""
 
     name = "kafka"
     title = "a Kafka broker's log directory, or one partition of it"
@@ -87,7 +87,7 @@ class KafkaFormat:
                 found.append(Place(f"{directory.path.rstrip('/')}/{child}", *key))
         if not marks and not found:
             return None
-        why = f"{', '.join(marks[:3]) or 'no checkpoint'}, {len(found)} partitions with batches of Kafka's"
+        why = f"{', '.join(marks[:3]) or 'no checkpoint'}, {len(found)} partitions with Kafka batches"
         places = tuple(sorted(found, key=lambda place: (place.topic or "", place.partition)))
         return Detection(self.name, "data", directory.path, places, why, certain, tuple(ignored))
 
@@ -116,7 +116,7 @@ class KafkaFormat:
     def write_topic(
         self, topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
     ) -> tuple[ExportReport, ...]:
-        """All partitions of a topic, and what a broker's directory says about them; see kafka_export.py."""
+        """All partitions of a topic, and the files of a broker's directory that describe them; see kafka_export.py."""
         from .kafka_export import write_topic
 
         return write_topic(topic, path, options=options, progress=progress)
@@ -127,28 +127,28 @@ def _basename(path: str) -> str:
 
 
 def _unwanted(topic: str, found: list[Place]) -> str:
-    """Why a topic is not imported with the others; empty if it is."""
+    """Why a topic is not imported with the others; empty if it is imported."""
     if topic.startswith("__"):
-        return "a topic of Kafka's own; name its directory to have it"
+        return "an internal topic of Kafka; to import it, give its directory"
     if not is_topic_name(topic):
-        return "sawlog cannot have a topic of that name; name its directory and another topic to have it"
+        return "not a valid topic name in sawlog; to import it, give its directory and another topic name"
     for other in found:
         if other.topic is not None and other.topic != topic and other.topic.lower() == topic.lower():
-            return f"its name differs from {other.topic} by upper and lower case only"
+            return f"its name differs from {other.topic} only in case"
     return ""
 
 
 def _evidence(directory: Directory, names: list[str]) -> tuple[str, bool]:
-    """Why a directory with segments is a partition of Kafka's, and whether that is certain; nothing if it is none."""
+    """Why a directory with segments is a Kafka partition, and whether that is certain; empty if it is not one."""
     if {"LOCK", "checkpoint"} <= set(names):
-        return "", False  # sawlog's own: it has the same segments
+        return "", False  # a sawlog directory, which has the same segments
     marks = sorted(files.PARTITION_FILES.intersection(names))
     if marks:
-        return f"{' and '.join(marks)} beside its segments", True
+        return f"{' and '.join(marks)} next to its segments", True
     for base, name in files.segment_files(names, lambda name, base: base).items():
         if directory.exists(name) and directory.size(name):  # not a symbolic link
             return _first_batch(directory, name, base)
-    return "its file names, which others have as well: all segments are empty", False
+    return "its file names, which other systems also use: all segments are empty", False
 
 
 def _first_batch(directory: Directory, name: str, base: int) -> tuple[str, bool]:

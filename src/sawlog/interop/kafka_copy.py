@@ -1,7 +1,7 @@
-"""Copying a partition of Kafka's into a log of ours: batches as they are, one thread reading ahead, one syncing behind.
+"""Copies a Kafka partition into a log of ours: batches unchanged, one thread reading ahead, one syncing behind.
 
-Nothing is decoded. What was checked is what is written: the same bytes in memory. An import that is interrupted goes on
-where the log ends; that the log is a copy of this source at all is seen by its last batch: it has to be the source's.
+Nothing is decoded. The bytes that were checked are the bytes that are written. An interrupted import continues where
+the log ends; its last batch must be the same as the source's, which shows that the log is a copy of this source.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .foreign import ImportJob
 from .kafka_damage import Gaps
 from .kafka_log import MAX_DECOMPRESSED_BYTES, KafkaLog
 
-#: Where a segment of Kafka's ends, ours does as well if it is this large. Each costs some fsyncs, and a topic with
-#: thousands of small ones would be slow to copy and to open.
+#: Where a Kafka segment ends, ours ends too if it is at least this large. Each segment costs some fsyncs, and a
+#: topic with thousands of small ones would be slow to copy and to open.
 _SEAL_BYTES = 128 << 20
-#: What is written is synced in the background when it adds up to this.
+#: Written bytes are synced in the background when they add up to this.
 _SYNC_BYTES = 128 << 20
 
 
 def copy_batches(source: KafkaLog, log: Log, job: ImportJob) -> int:
-    """Take in the batches from `log.next_offset` on; how many records are in them."""
+    """Copy the batches from `log.next_offset` on and return the number of records in them."""
     _check_same(source, log)
     records, epoch = 0, 0
     gaps = Gaps(log.next_offset)
@@ -53,8 +53,8 @@ def copy_batches(source: KafkaLog, log: Log, job: ImportJob) -> int:
 
 
 def _check_same(source: KafkaLog, log: Log) -> None:
-    """The last batch that the log holds is the source's, byte for byte, if it is not one that stands for a gap. But for
-    its leader epoch, which may have been raised."""
+    """Check that the last batch of the log is the source's, byte for byte, except for its leader epoch, which may have
+    been raised. A batch that represents a gap is not compared."""
     last = log.next_offset - 1
     if not len(log):
         return
@@ -73,23 +73,23 @@ def _check_same(source: KafkaLog, log: Log) -> None:
 
 
 def _take(log: Log, chunk: Chunk, *, new: bool) -> int:
-    """Put these batches into the log; how many bytes. `new`: a segment of Kafka's begins with them."""
+    """Append these batches to the log and return their size in bytes. `new`: a Kafka segment begins with them."""
     first = chunk.rows[0]
     if new and _is_worth_sealing(log, int(first[MAX_TIME])):
         log.seal()
-    log.append_kept(chunk.view, chunk.rows, wait=False)  # the hands sync it, and whoever imports at the end
+    log.append_kept(chunk.view, chunk.rows, wait=False)  # `_Hands` syncs it, and the caller does at the end
     return int(chunk.rows[:, SIZE].sum())
 
 
 def _is_worth_sealing(log: Log, timestamp: int) -> bool:
-    """Where a segment of Kafka's begins: whether ours should, for its size or for what retention may drop."""
+    """Whether a segment of ours should begin where a Kafka segment does: for its size, or for retention."""
     active, age = log.segment_set.active, log.config.segment_age_ms
     first = active.index.first_timestamp
     return active.size >= _SEAL_BYTES or (age is not None and first >= 0 and timestamp - first > age)
 
 
 def _count_below(chunk: Chunk, start: int) -> int:
-    """How many records of the first batch lie below an offset: Kafka drops the beginning of a log record by record."""
+    """How many records of the first batch are below an offset: Kafka drops the beginning of a log record by record."""
     first = chunk.rows[:1]
     if int(first[0, BASE]) >= start:
         return 0
@@ -97,13 +97,13 @@ def _count_below(chunk: Chunk, start: int) -> int:
     try:
         batch_read.records(chunk.view, first, int(first[0, BASE]), start, found, MAX_DECOMPRESSED_BYTES)
     except CorruptBatch:
-        pass  # told when it is read
+        pass  # reported when it is read
     return len(found)
 
 
 class _Hands:
-    """Two threads beside the one that writes: one reads and checks what comes next, one has the disk take what is
-    written already, so that little is left to wait for at the end."""
+    """Two threads next to the one that writes: one reads and checks the next batches, one syncs what is already
+    written, so that little is left to wait for at the end."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -118,14 +118,14 @@ class _Hands:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def ahead(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """The same; each is had while the one before it is worked on."""
+        """The same items; each is read while the previous one is processed."""
         coming = self._pool.submit(next, chunks, None)
         while (chunk := coming.result()) is not None:
             coming = self._pool.submit(next, chunks, None)
             yield chunk
 
     def wrote(self, size_bytes: int) -> None:
-        """So much more is in the log. A sync that fails ends writing, so nobody has to ask for its result."""
+        """Count these bytes as written. A sync that fails ends writing, so nobody needs its result."""
         self._unsynced_bytes += size_bytes
         if self._unsynced_bytes >= _SYNC_BYTES and (self._syncing is None or self._syncing.done()):
             self._syncing, self._unsynced_bytes = self._pool.submit(self._log.sync), 0

@@ -1,6 +1,5 @@
-"""What can be wrong in a partition of Kafka's: places where no whole batch stands, offsets that no batch covers,
-messages of formats that are older than ours.
-"""
+"""What can be wrong in a Kafka partition: places without a complete batch, offsets that no batch covers, and messages
+in formats older than ours."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ from ..log.segment.segment import Segment
 from ..storage import Storage
 from .damage import Finding, Kind
 
-#: Of a message before RecordBatch v2: [offset i64][size i32][CRC-32 u32][magic i8]...
+#: A message before RecordBatch v2: [offset i64][size i32][CRC-32 u32][magic i8]...
 _OLD = struct.Struct(">qiIb")
 OLD_LEAST_BYTES = 14
-#: More than a message was allowed to have, unless somebody had changed that.
+#: More than the maximum size of a message, unless it was configured higher.
 _OLD_MOST_BYTES = 16 << 20
 
 
@@ -32,11 +31,11 @@ class Gaps:
     def __init__(self, start: int) -> None:
         self._following = start
         self.count = self.offsets = 0
-        #: The first of them.
+        #: The first of these offsets.
         self.first = -1
 
     def pass_over(self, rows: Rows) -> None:
-        """These batches come next."""
+        """Count the batches that come next."""
         missing = rows[:, BASE] - np.concatenate(([self._following], rows[:-1, LAST] + 1))
         holes = np.flatnonzero(missing > 0)
         if len(holes):
@@ -47,14 +46,14 @@ class Gaps:
         self._following = int(rows[-1, LAST]) + 1
 
     def close(self, end: int) -> None:
-        """The log ends here."""
+        """Count up to the end of the log."""
         if end > self._following:
             self.first = self.first if self.count else self._following
             self.count, self.offsets = self.count + 1, self.offsets + end - self._following
 
 
 class BrokenPlace:
-    """A place where no whole batch stands, and what that means."""
+    """A place without a complete batch, and what that means."""
 
     def __init__(self, segment: Segment, storage: Storage, position: int, following: int, reason: str) -> None:
         self._segment, self._storage = segment, storage
@@ -62,10 +61,10 @@ class BrokenPlace:
         self._size = segment.size - position
 
     def found(self, may_be_torn: Callable[[int], bool] | None = None) -> tuple[Finding, int, int]:
-        """What is wrong, and the position and offset where good batches begin again: the end, if none do.
+        """What is wrong, and the position and offset where good batches begin again: the end, if there are none.
 
-        With `may_be_torn` it is at the end of the last segment, and that says whether what stands behind an offset can
-        be an append that was interrupted."""
+        `may_be_torn` is given at the end of the last segment: it says whether the bytes after an offset can be an
+        interrupted append."""
         self._refuse_old()
         segment, end = self._segment, self._segment.size
         at, base = segment.resume(self._storage, self._position, end, self._following)
@@ -79,7 +78,7 @@ class BrokenPlace:
                 return self._tail(Kind.ZERO_TAIL, "space that was never written", "cut"), end, self._following
             if may_be_torn(self._following):
                 return self._tail(Kind.TORN_TAIL, "an append that was not finished", "cut"), end, self._following
-            return self._tail(Kind.TORN_TAIL, "the broker had written more than is there", "lost"), end, self._following
+            return self._tail(Kind.TORN_TAIL, "the broker had written more", "lost"), end, self._following
         return self._lost(self._size), end, self._following
 
     def _tail(self, kind: Kind, detail: str, outcome: Literal["cut", "lost"]) -> Finding:
@@ -91,7 +90,7 @@ class BrokenPlace:
         return Finding(kind, self._segment.name, self._position, self._reason, "lost", size, self._following)
 
     def _has_batch(self, rest: memoryview) -> bool:
-        """Whether a whole batch with the right checksum stands anywhere behind: an interrupted append leaves none."""
+        """Whether a complete batch with the right checksum follows anywhere: an interrupted append leaves none."""
         at = kernel.find_header(rest, 0, len(rest), self._segment.base_offset)
         while at >= 0:
             size = 12 + int.from_bytes(rest[at + 8 : at + 12], "big")
@@ -105,13 +104,13 @@ class BrokenPlace:
         magic = old_magic(self._storage.view(self._position, min(self._size, _OLD_MOST_BYTES)))
         if magic is not None:
             raise UnknownFormat(
-                f"{self._segment.path} at byte {self._position}: messages of format v{magic}, from before Kafka 0.11. "
-                "Sawlog reads v2: let a broker of Kafka 2 or 3 copy the topic to a new one, then import that"
+                f"{self._segment.path} at byte {self._position}: messages in format v{magic}, from before Kafka 0.11. "
+                "Sawlog reads v2: copy the topic to a new one with a broker of Kafka 2 or 3, then import that"
             )
 
 
 def old_magic(data: memoryview) -> int | None:
-    """0 or 1 if a whole message of that format, with the right checksum, stands at the beginning."""
+    """0 or 1 if the bytes begin with a complete message of that format with the right checksum."""
     if len(data) < 12 + OLD_LEAST_BYTES:
         return None
     offset, size, crc, magic = _OLD.unpack_from(data)

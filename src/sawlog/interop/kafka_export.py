@@ -1,21 +1,21 @@
-"""Writing what a Kafka broker has on its disk: a partition's directory, or all of a topic's in a broker's directory.
+"""Writes what a Kafka broker has on disk: the directory of one partition, or all partitions of a topic.
 
-Batches go out as they are stored, whole and checked, but for those that only stand for offsets that are gone (no
-record, no producer, no marker): Kafka has gaps there. Only a leader epoch that is lower than one before it is raised to
-that, because Kafka takes epochs that go back for a log that was truncated (the epoch is under no checksum). Beside them
-stand the indexes that Kafka would have made: offsets, times, aborted transactions, leader epochs.
+Batches are written as they are stored, whole and checked, except those that only represent missing offsets (no record,
+no producer, no marker): Kafka has gaps there. The only change: a leader epoch that is lower than an earlier one is
+raised to that, because Kafka interprets decreasing epochs as truncation (the checksum does not cover the epoch). The
+indexes that Kafka would have created are written too: offsets, times, aborted transactions, leader epochs.
 
-`write_topic` works in three places:
+`write_topic` works in three cases:
 
-- a new directory: the partitions, and the checkpoints that say where each begins and ends;
+- a new directory: the partitions, and the checkpoints with the start and end of each;
 - the same with `cluster_id` and `node_id`: also a meta.properties, so that it is a broker's directory;
-- the directory of a *stopped broker* in which the topic has just been created and is empty: the partitions take the
-  place of the empty ones, with the id that the cluster has given to the topic, and the checkpoints are brought up to
-  date. This is how records get into a real cluster: create the topic there, stop the broker, export, start it. (A
-  broker takes partitions that its cluster's catalogue does not have for strays and sets them aside.)
+- the directory of a *stopped broker* in which the topic has just been created and is empty: the partitions replace
+  the empty ones, with the id that the cluster has given to the topic, and the checkpoints are updated. This is how to
+  get records into a real cluster: create the topic there, stop the broker, export, start the broker. (A broker treats
+  partitions that are not in its cluster's metadata as strays and sets them aside.)
 
-A partition is written under a name that Kafka deletes when it starts (`-delete`) and renamed when it is whole: whatever
-is interrupted, a broker that is started on the directory finds the old state or the new one.
+A partition is written under a name that Kafka deletes when it starts (`-delete`) and renamed when it is complete. After
+an interruption, a broker that starts on the directory finds either the old state or the new one.
 
 Options: `topic_id` (22 characters, as Kafka writes it, or a UUID), `segment_bytes`; for a topic also `cluster_id`,
 `node_id`.
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from ..topics.topic import Topic
 
 _INDEX_INTERVAL_BYTES = 4096
-#: How much is fetched and written at once.
+#: How many bytes are fetched and written at once.
 _PAGE_BYTES = 8 << 20
 #: Offsets in an index are relative and 32-bit signed.
 _MAX_SPAN = 2**31 - 1
@@ -87,7 +87,7 @@ class _File:
 
 
 class _Writer:
-    """Batches into the files of one partition."""
+    """Writes batches to the files of one partition."""
 
     def __init__(self, directory: Directory, bases: frozenset[int], segment_bytes: int) -> None:
         self._directory = directory
@@ -100,7 +100,7 @@ class _Writer:
         self.files: list[str] = []
 
     def put(self, data: memoryview, rows: Rows) -> None:
-        """Whole batches in a buffer, next to each other."""
+        """Write complete batches that are contiguous in a buffer."""
         data, rows = self._with_rising_epochs(data, rows)
         start = 0
         while start < len(rows):
@@ -126,7 +126,7 @@ class _Writer:
         return self._file
 
     def _fitting(self, file: _File, rows: Rows) -> int:
-        """How many of these go into the file; the first one does."""
+        """How many of these batches fit into the file; at least one."""
         fits = file.storage.size + np.cumsum(rows[:, SIZE]) <= self._segment_bytes
         fits &= rows[:, LAST] - file.base < _MAX_SPAN
         fits &= ~np.isin(rows[:, BASE], list(self._bases))
@@ -134,14 +134,14 @@ class _Writer:
         return int(np.argmin(fits)) if not fits.all() else len(rows)
 
     def begin(self, base: int) -> None:
-        """A new file for offsets from here on."""
+        """Begin a new file for offsets from here on."""
         self.finish()
         name = file_name(base)
         self._file = _File(base, self._directory.create(name), SegmentIndex(base, _INDEX_INTERVAL_BYTES))
         self.files.append(name)
 
     def finish(self) -> None:
-        """Make the last file whole: durable, with its indexes."""
+        """Finish the last file: make it durable, with its indexes."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -168,7 +168,7 @@ class _Writer:
         return data, rows
 
     def _note_transactions(self, file: _File, data: memoryview, rows: Rows) -> None:
-        """Aborted transactions, for those who read only what was committed."""
+        """Aborted transactions, for consumers that read only committed records."""
         begun = self._open_transactions
         for at in np.flatnonzero(rows[:, ATTRIBUTES] & TRANSACTIONAL_BIT).tolist():
             row = rows[at]
@@ -183,7 +183,7 @@ class _Writer:
 
 
 def _marker(data: memoryview, row: Rows) -> int | None:
-    """What the end of a transaction says: 0 for aborted, 1 for committed."""
+    """The type of a transaction's end marker: 0 for aborted, 1 for committed."""
     found: list[Record] = []
     batch_read.records(data, row, 0, 2**63 - 1, found, 1 << 20)
     key = found[0].key if found else None
@@ -194,7 +194,7 @@ def _marker(data: memoryview, row: Rows) -> int | None:
 
 
 def write_partition(log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-    """Write the batches that hold these offsets, whole, into an empty directory."""
+    """Write the whole batches that contain these offsets into an empty directory."""
     start, end, options = job.start, job.end, job.options
     _check_options(options, _OPTIONS)
     writer = _Writer(directory, frozenset(each.base_offset for each in log.segments), _segment_bytes(options))
@@ -208,7 +208,7 @@ def write_partition(log: Log, directory: Directory, job: ExportJob) -> ExportRep
         done += int(rows[:, SIZE].sum())
         if job.progress is not None:
             job.progress(done, total)
-    if first < 0:  # an empty log has a file all the same: it says which offset comes next
+    if first < 0:  # an empty log also has a file: its name is the next offset
         first = start
         writer.begin(start)
     writer.finish()
@@ -222,7 +222,7 @@ def write_partition(log: Log, directory: Directory, job: ExportJob) -> ExportRep
 
 
 def _batches(log: Log, start: int, end: int) -> Iterator[tuple[memoryview, Rows]]:
-    """The batches that hold offsets from `start` to `end`, some megabytes at a time."""
+    """The batches that contain offsets from `start` to `end`, a few megabytes at a time."""
     while start < end:
         page = log.fetch(start, _PAGE_BYTES)
         for buffer in page.buffers:
@@ -234,8 +234,8 @@ def _batches(log: Log, start: int, end: int) -> Iterator[tuple[memoryview, Rows]
 
 
 def _without_fillers(batches: Iterator[tuple[memoryview, Rows]]) -> Iterator[tuple[memoryview, Rows]]:
-    """The same but for batches that only stand for offsets that are gone, which Kafka has no use for. The first and the
-    last one stay: they say where the log begins and ends."""
+    """The same without batches that only represent missing offsets, which Kafka does not need. The first and the last
+    one are kept: they mark the beginning and the end of the log."""
     begun, held = False, None
     for data, rows in batches:
         empty = (rows[:, COUNT] == 0) & (rows[:, PRODUCER_ID] == -1) & (rows[:, ATTRIBUTES] & CONTROL_BIT == 0)
@@ -252,11 +252,11 @@ def _without_fillers(batches: Iterator[tuple[memoryview, Rows]]) -> Iterator[tup
 def _notes(first: int, start: int, following: int, end: int, raised: int) -> tuple[str, ...]:
     notes = []
     if first < start:
-        notes.append(f"batches go out whole: the first begins at offset {first}, below {start}")
+        notes.append(f"batches are exported whole: the first begins at offset {first}, below {start}")
     if following > end:
-        notes.append(f"batches go out whole: the last ends at offset {following - 1}, beyond {end - 1}")
+        notes.append(f"batches are exported whole: the last ends at offset {following - 1}, above {end - 1}")
     if raised:
-        notes.append(f"{raised:,} batches had a lower leader epoch than one before them, and got that one's")
+        notes.append(f"{raised:,} batches had a lower leader epoch than an earlier batch; it was raised")
     return tuple(notes)
 
 
@@ -266,7 +266,7 @@ def _check_options(options: Mapping[str, object], known: frozenset[str]) -> None
 
 
 def _segment_bytes(options: Mapping[str, object]) -> int:
-    """Files are no larger than this, or than one batch; ours are cut where they are cut here."""
+    """The maximum size of a file, unless a single batch is larger; also ends a file where a segment of ours ends."""
     wanted = options.get("segment_bytes", GIB)
     if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= MAX_SEGMENT_BYTES:
         raise InvalidConfig(f"segment_bytes must be an integer from 1 to {MAX_SEGMENT_BYTES}, not {wanted!r}")
@@ -292,7 +292,7 @@ def _topic_id(options: Mapping[str, object]) -> str | None:
 def write_topic(
     topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
 ) -> tuple[ExportReport, ...]:
-    """Write all partitions of a topic into a directory as a broker has it; see the head of this module."""
+    """Write all partitions of a topic into a broker's directory; see the docstring of this module."""
     _check_options(options, _TOPIC_OPTIONS)
     meta = _meta(options)
     with ExitStack() as undo:
@@ -343,7 +343,7 @@ def _write_one(
 
 
 def _id_for(topic: Topic, server: Directory, options: Mapping[str, object]) -> str:
-    """The topic's id: as the cluster knows it, if the topic is there already; then it has to be empty, too."""
+    """The topic's id: the cluster's, if the topic already exists there; then it must be empty."""
     known: set[str] = set()
     for child in server.children():
         key = files.partition_of(child)
@@ -384,7 +384,7 @@ def _meta(options: Mapping[str, object]) -> bytes | None:
 
 
 def _check_checkpoints(server: Directory) -> None:
-    """They will be brought up to date: one that cannot be read now must not be written over."""
+    """Refuse a checkpoint that cannot be read: it would be overwritten."""
     for name in (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK, files.CLEANER):
         try:
             files.read_offsets(server, name)

@@ -1,13 +1,13 @@
-"""The files of a Kafka broker's log directory, as far as they are not batches. Nothing here reads records.
+"""The files of a Kafka broker's log directory, except for the batches. Nothing here reads records.
 
 ```
 <log.dir>/
   meta.properties                    Java properties: version=1, cluster.id=<22 characters>, node.id=1, directory.id=...
-  .lock                              locked (POSIX) while a broker runs; gone after an orderly stop of newer ones
-  .kafka_cleanshutdown               {"version":0,"brokerEpoch":11}: there after an orderly stop, removed at the start
+  .lock                              locked (POSIX) while a broker runs; newer brokers remove it at a clean stop
+  .kafka_cleanshutdown               {"version":0,"brokerEpoch":11}: exists after a clean stop, removed at start
   recovery-point-offset-checkpoint   \\
   log-start-offset-checkpoint         | text: "0", the number of lines, then "<topic> <partition> <offset>" each
-  replication-offset-checkpoint       | (how far it is flushed; the first offset; the high watermark; compacted up to)
+  replication-offset-checkpoint       | (flushed up to; the first offset; the high watermark; compacted up to)
   cleaner-offset-checkpoint          /
   <topic>-<partition>/
     00000000000000001234.log         batches; the number is the first offset that may be in it
@@ -15,16 +15,16 @@
     00000000000000001234.timeindex   [largest timestamp so far i64][offset - base i32]
     00000000000000001234.txnindex    aborted transactions: [version i16 = 0][producer id i64][first offset i64]
                                      [last offset i64][last stable offset i64]
-    00000000000000001234.snapshot    what is known of producers at that offset; Kafka makes it anew
+    00000000000000001234.snapshot    the state of producers at that offset; Kafka rebuilds it
     leader-epoch-checkpoint          text: "0", the number of lines, then "<epoch> <start offset>" each
     partition.metadata               "version: 0", "topic_id: <22 characters of base64>"
   <topic>-<partition>.<32 hex digits>-delete | -future | -stray
-                                     being deleted; a copy being moved here from another disk; not in the catalogue
+                                     being deleted; a copy being moved here from another disk; unknown to the cluster
 ```
 
-Names of files that are on their way: `.deleted` (dropped), `.cleaned` (compaction has not finished), `.swap` (it has,
-and the file is about to replace those whose offsets it covers). A start of Kafka finishes or discards them; so does
-`segment_files`, in its head.
+Suffixes of files in transition: `.deleted` (dropped), `.cleaned` (compaction has not finished), `.swap` (compaction has
+finished; the file is about to replace those whose offsets it covers). Kafka finishes or discards them when it starts;
+`segment_files` does the same without changing anything on disk.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ HIGH_WATERMARK = "replication-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION = "partition.metadata"
-#: What a broker's directory has and nothing else.
+#: Files that only a broker's directory has.
 SERVER_FILES = frozenset(
     {META, RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER, CLEAN_SHUTDOWN, "bootstrap.checkpoint"}
 )
-#: What a partition's directory has and nothing else.
+#: Files that only a partition's directory has.
 PARTITION_FILES = frozenset({LEADER_EPOCHS, PARTITION})
 
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]*)")
@@ -72,28 +72,28 @@ _STATES = {
 
 
 def partition_of(name: str) -> tuple[str, int] | None:
-    """The topic and partition that a directory of that name is for; None if it is for none."""
+    """The topic and partition of a directory with that name; None if it is not a partition."""
     found = _PARTITION_NAME.fullmatch(name)
     return (found[1], int(found[2])) if found and found[1] not in (".", "..") and int(found[2]) < 2**31 else None
 
 
 def state_of(name: str) -> str | None:
-    """Why a directory of that name is no partition, if Kafka marks it so."""
+    """Why a directory of that name is not a partition, if Kafka marks it so."""
     found = _STATE_NAME.fullmatch(name)
     return _STATES[found[1]] if found else None
 
 
 def is_kafkas(name: str) -> bool:
-    """Whether a file in a partition's directory is one of Kafka's."""
+    """Whether a file in a partition's directory belongs to Kafka."""
     name = name.removesuffix(".tmp")
     return name in PARTITION_FILES or _FILE.fullmatch(name) is not None
 
 
 def segment_files(names: Iterable[str], end_of: Callable[[str, int], int]) -> dict[int, str]:
-    """The file of every segment, by base offset, as Kafka would have it after its next start.
+    """The file of each segment, by base offset, as Kafka would have it after its next start.
 
-    A `.swap` counts, and what it covers does not, unless there is a `.cleaned` at or below it: then the whole group had
-    not been finished. `end_of` says where the offsets in a file end.
+    A `.swap` file replaces the files that it covers, unless there is a `.cleaned` file at or below it: then the whole
+    group was not finished. `end_of` returns where the offsets in a file end.
     """
     found: dict[str, dict[int, str]] = {"": {}, ".swap": {}, ".cleaned": {}}
     for name in names:
@@ -111,8 +111,8 @@ def segment_files(names: Iterable[str], end_of: Callable[[str, int], int]) -> di
 
 
 def read_offsets(directory: Directory, name: str) -> dict[tuple[str, int], int]:
-    """What a checkpoint of offsets says, by topic and partition; nothing if it is missing or empty, `CorruptFile` if it
-    does not parse."""
+    """The offsets in a checkpoint, by topic and partition; empty if it is missing or empty, `CorruptFile` if it does
+    not parse."""
     lines = _lines(directory, name)
     try:
         return {(topic, int(number)): int(offset) for topic, number, offset in (line.split(" ") for line in lines)}
@@ -121,7 +121,7 @@ def read_offsets(directory: Directory, name: str) -> dict[tuple[str, int], int]:
 
 
 def read_epochs(directory: Directory) -> list[tuple[int, int]]:
-    """(leader epoch, its first offset), as leader-epoch-checkpoint has them."""
+    """(leader epoch, its first offset), from leader-epoch-checkpoint."""
     lines = _lines(directory, LEADER_EPOCHS)
     try:
         return [(int(epoch), int(offset)) for epoch, offset in (line.split(" ") for line in lines)]
@@ -135,7 +135,7 @@ def _lines(directory: Directory, name: str) -> list[str]:
     path = f"{directory.path}/{name}"
     try:
         lines = directory.read(name).decode("ascii").split("\n")
-        if lines == [""]:  # a broker that has just been started has empty ones
+        if lines == [""]:  # a broker that has just been started for the first time
             return []
         version, count, entries = lines[0], int(lines[1]), lines[2:-1]
     except (ValueError, IndexError) as error:
@@ -146,12 +146,12 @@ def _lines(directory: Directory, name: str) -> list[str]:
 
 
 def offsets_text(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """A checkpoint of offsets."""
+    """The content of a checkpoint of offsets."""
     return _text([f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items())])
 
 
 def epochs_text(epochs: Iterable[tuple[int, int]]) -> bytes:
-    """A leader-epoch-checkpoint."""
+    """The content of a leader-epoch-checkpoint."""
     return _text([f"{epoch} {offset}" for epoch, offset in epochs])
 
 
@@ -163,7 +163,7 @@ def _text(lines: list[str]) -> bytes:
 
 
 def topic_id_of(directory: Directory) -> str | None:
-    """The topic's id as partition.metadata has it; None if there is none."""
+    """The topic's id in partition.metadata; None if there is none."""
     if not directory.exists(PARTITION):
         return None
     found = re.fullmatch(
@@ -173,17 +173,17 @@ def topic_id_of(directory: Directory) -> str | None:
 
 
 def partition_text(topic_id: str) -> bytes:
-    """A partition.metadata."""
+    """The content of a partition.metadata."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def is_id(text: str) -> bool:
-    """Whether it could be an id as Kafka writes one."""
+    """Whether this could be an id in Kafka's notation."""
     return re.fullmatch(r"[A-Za-z0-9_-]{22}", text) is not None
 
 
 def kafka_id(id_: str) -> str:
-    """A UUID as Kafka writes it: 22 characters of base64."""
+    """A UUID in Kafka's notation: 22 characters of base64."""
     return base64.urlsafe_b64encode(uuid.UUID(id_).bytes).decode().rstrip("=")
 
 
@@ -192,17 +192,17 @@ def kafka_id(id_: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a broker's directory says about its partitions. Whatever cannot be read of it counts as not said."""
+    """What the files of a broker's directory say about its partitions. Unreadable files are treated as missing."""
 
-    #: Whether the broker was stopped in order.
+    #: Whether the broker was stopped cleanly.
     clean: bool = False
-    #: The first offset of a partition, where records were deleted up to one within a segment.
+    #: The first offset of a partition, if records within a segment were deleted.
     log_start: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    #: Up to where a partition had been flushed.
+    #: The offset up to which a partition had been flushed.
     recovery_point: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    #: Up to where a partition had been replicated.
+    #: The offset up to which a partition had been replicated.
     high_watermark: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    #: Checkpoints that are damaged, and why.
+    #: Damaged checkpoints, and the reason.
     problems: tuple[tuple[str, str], ...] = ()
 
 

@@ -1,7 +1,6 @@
-"""One partition of Kafka's, read only: its segments, where it begins and ends, its batches, checked.
+"""One Kafka partition, read only: its segments, its first and last offset, and its checked batches.
 
-What counts as a torn end, as damage, and as neither, is said in kafka.py. Files are read, never mapped. Not for several
-threads at once.
+kafka.py says what is a torn end, what is damage, and what is neither. Files are read, never mapped. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _INDEX_INTERVAL_BYTES = 4096
-#: How far behind its first offset the last one of a segment can be.
+#: The largest distance between the first and the last offset of a segment.
 _MAX_SPAN = 2**31 - 1
 MAX_DECOMPRESSED_BYTES = LogConfig().max_decompressed_bytes
 
@@ -68,12 +67,13 @@ class KafkaLog(ForeignLog):
         return [self._segment(name, base, bases[at + 1]) for at, (base, name) in enumerate(found.items())]
 
     def _without_far_ones(self, found: dict[int, str]) -> dict[int, str]:
-        """The segments up to one that begins where no log can go on: its name is damaged, or it is none of this log."""
+        """The segments up to one whose base offset is impossible: its name is damaged, or it is not part of this
+        log."""
         near: dict[int, str] = {}
         for base, name in found.items():
             most = max(near) + MAX_JUMP if near else MAX_OFFSET - 1
             if base > min(most, MAX_OFFSET - 1):
-                what = f"the one before it at {max(near)}: the gap is too large for a log" if near else "this offset is too large for a log"
+                what = f"after {max(near)}: the gap is too large for a log" if near else "which is too large for a log"
                 size = self._directory.size(name)
                 detail = f"a segment begins at offset {base}, {what}"
                 self._note(Finding(Kind.BAD_OFFSET, name, 0, detail, "lost", size), raising=self._strict or not near)
@@ -88,65 +88,65 @@ class KafkaLog(ForeignLog):
         return made
 
     def _end_of(self, name: str, base: int) -> int:
-        """Where the offsets of a file end, by its headers."""
+        """Where the offsets of a file end, according to its headers."""
         segment, following = self._segment(name, base, base), base
         try:
             for chunk in segment.batches(self._directory.open_shared(name), 0, segment.size, base, check=False):
                 following = int(chunk.rows[-1, LAST]) + 1
         except CorruptBatch:
-            pass  # told when it is read
+            pass  # reported when it is read
         return following
 
     def _find_end(self) -> None:
-        """Where the last segment ends: behind its last whole batch."""
+        """Where the last segment ends: after its last complete batch."""
         last, following, position = self._segments[-1], self._segments[-1].base_offset, 0
-        last.sealed = False  # nobody knows its end yet
+        last.sealed = False  # its end is not known yet
         for chunk in self.walk(last, 0, finding_end=True):
             row = chunk.rows[-1]
             following, position = int(row[LAST]) + 1, chunk.origin + int(row[POSITION] + row[SIZE])
         last.tail, last.sealed = (following, position), True
         flushed = self._server.recovery_point.get(self._key, 0)
         if following < flushed:
-            detail = f"the files end at offset {following}, and {flushed} had been reached"
+            detail = f"the files end at offset {following}, but had been flushed up to {flushed}"
             self._note(Finding(Kind.GAP, last.name, position, detail, "lost", offset=following), raising=self._strict)
         replicated = self._server.high_watermark.get(self._key, following)
         if self.lowest_offset <= replicated < following:
-            detail = f"offsets {replicated} to {following - 1} had not been replicated; the cluster may not know them"
+            detail = f"offsets {replicated} to {following - 1} had not been replicated; the cluster may not have them"
             self._note(Finding(Kind.UNREPLICATED, last.name, 0, detail, offset=replicated), raising=False)
 
     def _note_strangers(self) -> None:
         for name in self._directory.names():
             if not files.is_kafkas(name):
-                self._note(Finding(Kind.STRANGER, name, 0, "no file of Kafka's; left alone"), raising=False)
+                self._note(Finding(Kind.STRANGER, name, 0, "not a Kafka file; ignored"), raising=False)
         for name, why in self._server.problems:
-            self._note(Finding(Kind.UNREADABLE, f"../{name}", 0, f"{why}; done without"), raising=self._strict)
+            self._note(Finding(Kind.UNREADABLE, f"../{name}", 0, f"{why}; ignored"), raising=self._strict)
 
     def _note(self, finding: Finding, *, raising: bool) -> None:
         self._report.add(finding)
         if raising:
             raise finding.error(self.path)
 
-    # --- what it is
+    # --- properties
 
     @property
     def lowest_offset(self) -> int:
-        """The first offset: of the first file, or where records were deleted up to."""
+        """The first offset: that of the first file, or the one up to which records were deleted."""
         deleted = self._server.log_start.get(self._key, 0)
         return min(max(self._segments[0].base_offset, deleted), self.next_offset)
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last whole batch."""
+        """The offset after the last complete batch."""
         return self._segments[-1].next_offset
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments, without a torn tail."""
+        """Size of all segments, without a torn tail."""
         return sum(segment.size for segment in self._segments)
 
     @property
     def report(self) -> ForeignReport:
-        """What was found; everything is read and checked once for it."""
+        """All findings; the first call reads and checks everything."""
         if not self._complete:
             gaps = Gaps(self.lowest_offset)
             for segment in self.segments_from(self.lowest_offset):
@@ -159,12 +159,12 @@ class KafkaLog(ForeignLog):
         self._complete = True
         gaps.close(self.next_offset)
         if gaps.count:
-            detail = f"{gaps.offsets:,} offsets in {gaps.count:,} places hold no record, as compaction leaves it"
+            detail = f"{gaps.offsets:,} offsets in {gaps.count:,} places hold no record, as after compaction"
             name = self._segments[0].name
             self._note(Finding(Kind.GAP, name, 0, detail, offset=gaps.first), raising=False)
 
     def close(self) -> None:
-        """Give up the files, and let a broker start again."""
+        """Close the files and allow a broker to start again."""
         super().close()
         if self._hold is not None:
             self._hold.release()
@@ -175,7 +175,7 @@ class KafkaLog(ForeignLog):
     def tables(
         self, start: int, end: int | None, columns: Sequence[str], *, progress: Progress | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The records as Arrow, some megabytes of batches at a time."""
+        """The records as Arrow, a few megabytes of batches at a time."""
         from ..batch.arrow import schema, to_arrow
 
         schema(columns)  # refuses unknown columns before anything is read
@@ -195,7 +195,7 @@ class KafkaLog(ForeignLog):
     def _one_by_one(
         self, segment: Segment, chunk: Chunk, start: int, end: int, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Something in these batches does not parse although its checksum is right: all but that."""
+        """All records but those that do not parse although the checksum is right."""
         from ..batch.arrow import to_arrow
 
         for number in range(len(chunk.rows)):
@@ -210,7 +210,7 @@ class KafkaLog(ForeignLog):
                 self._note(finding, raising=self.damage == "stop")
 
     def chunks(self, start: int, end: int) -> Iterator[tuple[Segment, Chunk]]:
-        """Checked batches that hold offsets from `start` to `end`."""
+        """Checked batches that contain offsets from `start` to `end`."""
         for segment in self.segments_from(start):
             if segment.base_offset >= end:
                 return
@@ -223,14 +223,14 @@ class KafkaLog(ForeignLog):
                     return
 
     def check_end(self) -> None:
-        """Whoever has read everything is told that there should have been more."""
+        """Raise, once everything was read, if records are missing at the end."""
         for finding in self._report:
             ends = finding.kind in (Kind.GAP, Kind.TORN_TAIL, Kind.BAD_OFFSET)
             if ends and finding.outcome == "lost" and self.damage == "stop":
                 raise finding.error(self.path)
 
     def segments_from(self, start: int) -> Iterator[Segment]:
-        """The segments that hold offsets from `start` on."""
+        """The segments that contain offsets from `start` on."""
         last = self._segments[-1]
         return (segment for segment in self._segments if segment.next_offset > start or segment is last)
 
@@ -242,8 +242,8 @@ class KafkaLog(ForeignLog):
         return before + chunk.origin + int(last[POSITION] + last[SIZE])
 
     def walk(self, segment: Segment, start: int, *, raising: bool = True, finding_end: bool = False) -> Iterator[Chunk]:
-        """The batches of one segment from about `start` on, all checked but those that lie wholly below it. At damage
-        it raises, or goes on behind it: as `damage` says, or always without `raising`."""
+        """The batches of one segment from about `start` on; all are checked except those that end below it. At damage,
+        raises or continues after it: as `damage` says, or always continues without `raising`."""
         self.check_open()
         storage, position = self._near_end(segment) if finding_end else self._entry(segment, start)
         following = -1 if position else segment.base_offset
@@ -272,32 +272,32 @@ class KafkaLog(ForeignLog):
 
     @staticmethod
     def _cut_far(segment: Segment, chunk: Chunk) -> Finding | None:
-        """Leave out what follows from a batch on whose offsets no segment of Kafka's can hold, with that: a base offset
-        is under no checksum. Offsets in a segment are relative and have 31 bits."""
+        """Drop everything from the first batch on whose offset no Kafka segment can contain: the checksum does not
+        cover the base offset. Offsets in a segment are relative and have 31 bits."""
         beyond = np.flatnonzero(chunk.rows[:, LAST] - segment.base_offset > _MAX_SPAN)
         if not len(beyond):
             return None
         row = chunk.rows[beyond[0]]
         chunk.rows = chunk.rows[: beyond[0]]
-        detail = f"a batch says offset {row[BASE]} in a segment that begins at {segment.base_offset}, which is too far"
+        detail = f"a batch has offset {row[BASE]}, too large for a segment that begins at {segment.base_offset}"
         where = chunk.origin + int(row[POSITION])
         return Finding(Kind.BAD_OFFSET, segment.name, where, detail, "lost", int(row[SIZE]))
 
     def _check_within(self, segment: Segment, chunk: Chunk) -> None:
-        """No batch reaches into the next segment: a base offset is under no checksum."""
+        """Check that no batch overlaps the next segment: the checksum does not cover the base offset."""
         beyond = np.flatnonzero(chunk.rows[:, LAST] >= segment.next_offset)
         if len(beyond):
             row = chunk.rows[beyond[0]]
             where = chunk.origin + int(row[POSITION])
             chunk.rows = chunk.rows[: beyond[0]]
-            detail = f"a batch ends at offset {row[LAST]}, and the next segment begins at {segment.next_offset}"
+            detail = f"a batch ends at offset {row[LAST]}, but the next segment begins at {segment.next_offset}"
             self._note(
                 Finding(Kind.BAD_OFFSET, segment.name, where, detail, "lost", int(row[SIZE]), int(row[BASE])),
-                raising=True,  # nobody can say which of the two is wrong
+                raising=True,  # which of the two is wrong cannot be known
             )
 
     def _entry(self, segment: Segment, start: int) -> tuple[Storage, int]:
-        """Where to begin in order to meet the batch with `start`, by Kafka's index if the batches bear it out."""
+        """Where to begin to find the batch with `start`, from Kafka's index if the batches confirm it."""
         if start <= segment.base_offset:
             return self._directory.open_shared(segment.name), 0
         if self._loaded is not None and self._loaded is not segment:
@@ -309,8 +309,8 @@ class KafkaLog(ForeignLog):
         return segment.storage, position
 
     def _near_end(self, segment: Segment) -> tuple[Storage, int]:
-        """Where to begin in order to find the end of the last segment: at the last batch that Kafka's index knows, if
-        the batch is there, else at the beginning. The index is padded with zeros if the broker was not stopped."""
+        """Where to begin to find the end of the last segment: at the last batch in Kafka's index, if that is there,
+        else at the beginning. The index is padded with zeros if the broker was not stopped."""
         storage, base = self._directory.open_shared(segment.name), segment.base_offset
         if segment.name == file_name(base) and self._directory.exists(file_name(base, INDEX)):
             offset, position = _last_entry(self._directory.read(file_name(base, INDEX)))
@@ -319,20 +319,20 @@ class KafkaLog(ForeignLog):
         return storage, 0
 
     def _may_be_torn(self, following: int) -> bool:
-        """Whether what stands behind that offset may be an append that was interrupted."""
+        """Whether the bytes after that offset may be an interrupted append."""
         return not self._server.clean and following >= self._server.recovery_point.get(self._key, 0)
 
     # --- importing
 
     def copy_to(self, log: Log, job: ImportJob) -> int:
-        """Take in the batches from `log.next_offset` on, as they are; see kafka_copy.py."""
+        """Copy the batches from `log.next_offset` on, unchanged; see kafka_copy.py."""
         from .kafka_copy import copy_batches
 
         return copy_batches(self, log, job)
 
 
 def _last_entry(index: bytes) -> tuple[int, int]:
-    """(offset, position) of the last entry before positions stop going up; zeros if there is none."""
+    """(offset, position) of the last entry before positions stop increasing; zeros if there is none."""
     entries = np.frombuffer(index[: len(index) // 8 * 8], ">u4").reshape(-1, 2).astype(np.int64)
     rising = np.append(np.diff(entries[:, 1], prepend=0) > 0, False)
     count = int(rising.argmin())
@@ -341,7 +341,7 @@ def _last_entry(index: bytes) -> tuple[int, int]:
 
 
 class _Unmapped:
-    """A directory in which nothing is ever mapped: a file that another program cuts would take us down with it."""
+    """A directory whose files are never mapped: if another program truncated a mapped file, we would crash."""
 
     def __init__(self, inner: Directory) -> None:
         self._inner = inner
@@ -351,12 +351,12 @@ class _Unmapped:
         return getattr(self._inner, name)
 
     def open_sealed(self, name: str) -> Storage:
-        """A copy is read instead."""
+        """Read a copy instead."""
         return self._inner.open_shared(name)
 
 
 def _surroundings(directory: Directory) -> tuple[SharedHold | None, files.Server, tuple[str, int]]:
-    """Keep a broker from starting, and what its files say about this partition, if it lies in a broker's directory."""
+    """Prevent a broker from starting, and return what its files say about this partition, if this is its directory."""
     nothing = None, files.Server(), ("", 0)
     if not isinstance(directory, FileDirectory):
         return nothing
@@ -372,7 +372,7 @@ def _surroundings(directory: Directory) -> tuple[SharedHold | None, files.Server
 
 
 def held(server: Directory) -> SharedHold | None:
-    """Keep a broker from starting on its directory, if it has left its lock; `SourceInUse` if one is running."""
+    """Prevent a broker from starting on its directory, if its lock file exists; `SourceInUse` if one is running."""
     if not server.exists(files.LOCK):
         return None
     try:

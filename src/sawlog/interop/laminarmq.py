@@ -1,34 +1,34 @@
-"""laminarmq: records without a frame, and an index that says where each lies and what its checksum is. Little endian.
+"""laminarmq: records without a frame, and an index with the position and checksum of each. Little endian.
 
 ```
 <base>.index    [base index u64][zeros, 8 bytes]                      once, before the first entry
-                [checksum u64][length u32][position u32]              one a record
-<base>.store    [metadata length u32][metadata][value]                no head, no mark between two of them
+                [checksum u64][length u32][position u32]              one per record
+<base>.store    [metadata length u32][metadata][value]                no head, no separator
                 metadata as bincode writes MetaWithIdx<(), u32 or u64>: [01][index u32 or u64]; [00] without one
 ```
 
-Names are decimal, without leading zeros. The checksum is CRC-32 (IEEE, as zlib has it) of all three parts, in the low
-half of the field; the length counts all three. It is compared for every record that is read.
+Names are decimal, without leading zeros. The checksum is CRC-32 (IEEE, as in zlib) of all three parts, in the low half
+of the field; the length counts all three. It is verified for every record that is read.
 
 Without an entry there is no checksum, so the index is needed, and everything that laminarmq checks is checked: the base
-in the name and in the file (`BaseMismatch`, `NoBase`), the size of the index (`IndexSizeMismatch`), entries that leave
-bytes out or point elsewhere (`IndexGap`), checksum and length (`ChecksumMismatch`), metadata (`UnreadableRecord`). With
-`strict` each of them raises; else, of what is known to go wrong:
+in the name and in the file (`BaseMismatch`, `NoBase`), the size of the index (`IndexSizeMismatch`), entries that skip
+bytes or point elsewhere (`IndexGap`), checksum and length (`ChecksumMismatch`), metadata (`UnreadableRecord`). With
+`strict` each of them raises. Without it, this is what is done about what is known to go wrong:
 
-* a second base marker (after truncating to the first record) is passed over; laminarmq itself takes it for a record;
-* a torn entry at the end of the index is passed over, and if what is left of it proves the record, that is read;
-* a torn entry in the middle, behind which all others stand at odd bytes, is found by their checksums;
+* a second base marker (after truncating to the first record) is skipped; laminarmq itself reads it as a record;
+* a torn entry at the end of the index is skipped; if the rest of it proves the record, the record is read;
+* a torn entry in the middle, after which all entries are misaligned, is found by their checksums;
 * bytes of an append that failed before its entry was written are left out;
 * entries for bytes that are not in the store are left out; so are zeros at the end of the index;
 * an entry whose length or position is damaged is corrected if the checksum proves it.
 
-* records that the index has no entries for (it is written later than the store) are found by their metadata, see
-  laminarmq_store.py; all but the last one, of which nothing says where it ends.
+* records without entries in the index (it is written later than the store) are found by their metadata, see
+  laminarmq_store.py, except the last one, whose end is unknown.
 
 A record whose checksum does not match is lost. Metadata other than `()` needs a decoder (`open_decoding`); it is kept
 in the header `laminarmq.metadata`.
 
-Export writes segments of `segment_bytes` (default 256 MiB), with `index_bits` 32 or 64 (default: 32 if that is enough).
+Export writes segments of `segment_bytes` (default 256 MiB) with `index_bits` 32 or 64 (default: 32 if sufficient).
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _ENTRY = np.dtype([("checksum", "<u8"), ("length", "<u4"), ("position", "<u4")])
 _MAX_ROWS = 1 << 16
 #: The header of records that could not keep their index.
 _OFFSET = f"{NAME}.offset"
-#: The header that holds the metadata of records, where a decoder was given.
+#: The header with the metadata of records, if a decoder was given.
 _METADATA = f"{NAME}.metadata"
-#: No record is shorter: the length of its metadata and one byte of it.
+#: The minimum size of a record: the length of its metadata and one byte of it.
 _LEAST_BYTES = 5
 
 
@@ -68,7 +68,7 @@ class LaminarmqLog(WalkedLog):
 
     format = NAME
     first_entry = ENTRY_BYTES
-    #: How many bytes the index of a record has in its metadata, as far as has been seen.
+    #: The size of the index in a record's metadata in bytes, as far as it is known.
     index_bytes: int | None = None
 
     def __init__(
@@ -85,16 +85,16 @@ class LaminarmqLog(WalkedLog):
     def _segments_of(self) -> list[SegmentFile]:
         found, strangers = segment_files(self.directory, ".store", ".index")
         for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "left alone")
+            self.note(Kind.STRANGER, name, 0, "ignored")
         for segment in found:
             if segment.data is None and segment.index_size > ENTRY_BYTES:
                 count = segment.index_size // ENTRY_BYTES - 1
-                detail = f"there is no store for the {count} records of this index"
+                detail = f"the store of the {count} records in this index is missing"
                 self.note(Kind.MISSING_FILE, segment, 0, detail, "missing", offset=segment.base)
         return [segment for segment in found if segment.index is not None or segment.size]
 
     def enter(self, number: int, before: Cursor | None) -> Cursor:
-        """Also look at the marker at the beginning of the index."""
+        """Also check the marker at the beginning of the index."""
         cursor = super().enter(number, before)
         if number < len(self.segments):
             self._check_marker(self.segments[number])
@@ -106,18 +106,18 @@ class LaminarmqLog(WalkedLog):
             return
         index = segment.index or ""
         if len(marker) < ENTRY_BYTES:
-            self.note(Kind.NO_BASE, index, 0, f"the base marker has only {len(marker)} bytes; the name says the base")
+            self.note(Kind.NO_BASE, index, 0, f"the base marker has only {len(marker)} bytes; the name is used")
             return
         base = int.from_bytes(marker[:8], "little")
         if base != segment.base:
-            self.note(Kind.BASE_MISMATCH, index, 0, f"the name says {segment.base}, the marker {base}; the name counts")
+            self.note(Kind.BASE_MISMATCH, index, 0, f"the name has {segment.base}, the marker {base}; the name is used")
         if any(marker[8:]):
-            self.note(Kind.BAD_INDEX, index, 8, "the base marker is not filled up with zeros")
+            self.note(Kind.BAD_INDEX, index, 8, "the base marker is not padded with zeros")
 
     # --- steps
 
     def step(self, cursor: Cursor) -> Step:
-        """Over as many entries as follow each other and whose records are right."""
+        """Over as many consecutive entries as have good records."""
         segment = self.segments[cursor.segment]
         if segment.index is None:
             return self._no_index(segment, cursor)
@@ -144,7 +144,7 @@ class LaminarmqLog(WalkedLog):
     def _records(
         self, segment: SegmentFile, cursor: Cursor, data: memoryview, starts: Numbers, lengths: Numbers
     ) -> Step:
-        """Records whose checksums match; ends before one with other metadata than the first."""
+        """Records whose checksums match; ends before one whose metadata differs from the first."""
         if self._decoder is not None:
             return self._decoded_records(segment, cursor, data, starts, lengths, self._decoder)
         sizes = np.empty(len(starts), np.int64)
@@ -154,14 +154,14 @@ class LaminarmqLog(WalkedLog):
         same = _leading((sizes == size) & (tags == (size > 1)) & (lengths >= 4 + size))
         if size not in (1, 5, 9) or not same:
             after = cursor.to(cursor.position + int(lengths[0]), cursor.count.skip(), entry=cursor.entry + ENTRY_BYTES)
-            detail = f"{size} bytes of metadata that are not MetaWithIdx<(), u32> or <(), u64>; the checksum is right"
+            detail = f"{size} bytes of metadata are not MetaWithIdx<(), u32> or <(), u64>; the checksum is right"
             return self._lost(segment, cursor, after, Kind.UNREADABLE, detail, int(lengths[0]))
         starts, lengths = starts[:same], lengths[:same]
         stored = self._indices(cursor, data, starts, size)
         return self._numbered(segment, cursor, Values(data, stored, starts + 4 + size, lengths - 4 - size))
 
     def _numbered(self, segment: SegmentFile, cursor: Cursor, found: Values) -> Step:
-        """Records with the index that they say they have."""
+        """Records with the index in their metadata."""
         stored, count = found.offsets, len(found)
         numbered = assign(stored, cursor.count, base=segment.base, trust=Trust.CHECKED, final=True, loose=cursor.loose)
         assert len(numbered.offsets) == count, "checked numbers are always taken"
@@ -183,7 +183,7 @@ class LaminarmqLog(WalkedLog):
         lengths: Numbers,
         decoder: Decoder,
     ) -> Step:
-        """Records with metadata that somebody can decode; ends before one that is not understood."""
+        """Records with metadata that the decoder understands; ends before one that it does not."""
         sizes, stored = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
         good, following = 0, cursor.count.stored + 1
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
@@ -195,7 +195,7 @@ class LaminarmqLog(WalkedLog):
             good, following = good + 1, int(stored[good]) + 1
         if not good:
             after = cursor.to(cursor.position + int(lengths[0]), cursor.count.skip(), entry=cursor.entry + ENTRY_BYTES)
-            detail = f"{size} bytes of metadata that the decoder does not understand; the checksum is right"
+            detail = f"the decoder rejects {size} bytes of metadata; the checksum is right"
             return self._lost(segment, cursor, after, Kind.UNREADABLE, detail, int(lengths[0]))
         starts, lengths, sizes = starts[:good] + 4, lengths[:good] - 4, sizes[:good]
         kept = (Part(_METADATA, starts, sizes),)
@@ -203,7 +203,7 @@ class LaminarmqLog(WalkedLog):
         return self._numbered(segment, cursor, found)
 
     def _indices(self, cursor: Cursor, data: memoryview, starts: Numbers, size: int) -> Numbers:
-        """The index that each record says it has; without one, the next."""
+        """The index stored in each record; without one, the next index."""
         first = cursor.count.stored + 1
         if size == 1:
             return np.arange(first, first + len(starts), dtype=np.int64)
@@ -212,12 +212,12 @@ class LaminarmqLog(WalkedLog):
         kernel.numbers_at(data, memoryview(starts), 5, size - 1, False, memoryview(stored))
         return stored
 
-    # --- where something is wrong
+    # --- errors
 
     def _odd_entry(
         self, segment: SegmentFile, cursor: Cursor, entries: np.ndarray[tuple[int], np.dtype[np.void]]
     ) -> Step:
-        """An entry that does not follow, or whose record is not right."""
+        """Handle an entry that does not follow the previous one, or whose record is bad."""
         checksum, length, position = (int(number) for number in entries[0])
         index = segment.index or ""
         if self._is_zero_from(segment, cursor.entry):
@@ -225,40 +225,38 @@ class LaminarmqLog(WalkedLog):
             self.note(Kind.PADDED_INDEX, index, cursor.entry, f"{size} zeros at the end", size_bytes=size)
             return Step(cursor.to(cursor.position, entry=segment.index_size))
         if length == 0 and position == 0 and checksum in (segment.base, self._marked(segment)):
-            self.note(Kind.SECOND_MARKER, index, cursor.entry, "the base marker stands here once more; passed over")
+            self.note(Kind.SECOND_MARKER, index, cursor.entry, "the base marker is repeated here; skipped")
             return Step(cursor.to(cursor.position, entry=cursor.entry + ENTRY_BYTES))
         if self._proves(segment, position, length, checksum):
             return self._elsewhere(segment, cursor, position)
         shift = self._shift(segment, cursor)
         if shift:
-            detail = f"{shift} bytes of a torn entry; the entries behind it are read on"
+            detail = f"{shift} bytes of a torn entry; the entries after it are read"
             self.note(Kind.TORN_INDEX, index, cursor.entry, detail, size_bytes=shift)
             return Step(cursor.to(cursor.position, entry=cursor.entry + shift))
         for size in self._other_lengths(segment, cursor, entries):
             if self._proves(segment, cursor.position, size, checksum):
-                detail = f"an entry says {length} bytes at {position}; the checksum proves {size} at {cursor.position}"
+                detail = f"an entry has {length} bytes at {position}; the checksum proves {size} at {cursor.position}"
                 self.note(Kind.BAD_INDEX, index, cursor.entry, detail, offset=cursor.count.following)
                 data = self.read_data(segment, cursor.position, size)
                 return self._records(segment, cursor, data, np.zeros(1, np.int64), np.array([size], np.int64))
         return self._unproven(segment, cursor, entries)
 
     def _elsewhere(self, segment: SegmentFile, cursor: Cursor, position: int) -> Step:
-        """The entry is right, but does not point at where the record before it ends."""
+        """The entry is right, but does not point at the end of the previous record."""
         if position > cursor.position:
             size = position - cursor.position
-            detail = f"{size} bytes that no entry points at, as a failed append leaves them; left out"
+            detail = f"{size} bytes without an entry, as after a failed append; left out"
             self.note(Kind.ORPHAN_BYTES, segment, cursor.position, detail, size_bytes=size)
         else:
-            detail = (
-                f"an entry points at byte {position}, before the end of the record before it; its checksum is right"
-            )
+            detail = f"an entry points at byte {position}, before the end of the previous record; its checksum is right"
             self.note(Kind.BAD_INDEX, segment.index or "", cursor.entry, detail)
         return Step(cursor.to(position, loose=cursor.loose))
 
     def _unproven(
         self, segment: SegmentFile, cursor: Cursor, entries: np.ndarray[tuple[int], np.dtype[np.void]]
     ) -> Step:
-        """An entry that nothing bears out: the record is lost, or the store never had it."""
+        """An entry that nothing confirms: the record is lost, or was never in the store."""
         ends = entries["position"].astype(np.int64) + entries["length"].astype(np.int64)
         last = cursor.entry + len(entries) * ENTRY_BYTES
         if bool((ends > segment.size).all()) and segment.index_size - last < ENTRY_BYTES:
@@ -269,17 +267,17 @@ class LaminarmqLog(WalkedLog):
         length, position = int(entries["length"][0]), int(entries["position"][0])
         after = cursor.position + length if position == cursor.position and ends[0] <= segment.size else cursor.position
         step = cursor.to(after, cursor.count.skip(), entry=cursor.entry + ENTRY_BYTES)
-        detail = f"the entry at byte {cursor.entry} of the index says {length} bytes; their checksum does not match"
+        detail = f"the entry at byte {cursor.entry} of the index has {length} bytes; their checksum does not match"
         if int(entries["checksum"][0]) >> 32:
             detail += " (it has more than 32 bits: another hasher than crc32fast?)"
         return self._lost(segment, cursor, step, Kind.CHECKSUM, detail, length)
 
     def _end_of_index(self, segment: SegmentFile, cursor: Cursor) -> Step:
-        """Nothing more to point at records; look at what is left of both files."""
+        """No more entries; examine the rest of both files."""
         rest = self.read_index(segment, cursor.entry, max(segment.index_size - cursor.entry, 0))
         left = segment.size - cursor.position
         if any(rest):
-            self.note(Kind.TORN_INDEX, segment.index or "", cursor.entry, f"{len(rest)} bytes are no whole entry")
+            self.note(Kind.TORN_INDEX, segment.index or "", cursor.entry, f"{len(rest)} bytes are not a complete entry")
             checksum = int.from_bytes(rest[:8], "little")
             if len(rest) >= 8 and self._proves(segment, cursor.position, left, checksum):
                 data = self.read_data(segment, cursor.position, left)
@@ -293,16 +291,16 @@ class LaminarmqLog(WalkedLog):
         if left <= 0:
             return Step(after)
         if self._holds_records(segment, cursor):
-            detail = f"{left} bytes of records that the index has no entries for"
+            detail = f"{left} bytes of records without entries in the index"
             return self._lost(segment, cursor, after, Kind.INDEX_BEHIND, detail, left)
-        detail = f"{left} bytes that no entry points at, as an interrupted append leaves them; left out"
+        detail = f"{left} bytes without an entry, as after an interrupted append; left out"
         self.note(
             Kind.ORPHAN_BYTES, segment, cursor.position, detail, "cut", size_bytes=left, offset=cursor.count.following
         )
         return Step(after)
 
     def _unindexed(self, segment: SegmentFile, cursor: Cursor) -> Step | None:
-        """Records that no entry points at, by their metadata; None if there are none that are known to be whole."""
+        """Records without an entry, found by their metadata; None if none is known to be complete."""
         index, size = cursor.count.stored + 1, CHUNK_BYTES
         while True:
             size = min(size, segment.size - cursor.position)
@@ -318,13 +316,13 @@ class LaminarmqLog(WalkedLog):
 
     def _stretch(self, segment: SegmentFile, cursor: Cursor, data: bytes, found: Stretch) -> Step | None:
         if found.unclear is not None:
-            detail = "two records that the index has no entries for, and that cannot be told apart"
+            detail = "two records without entries in the index, with no clear boundary between them"
             after = cursor.to(cursor.position + found.unclear, cursor.count.skip(2), loose=True)
             return self._lost(segment, cursor, after, Kind.INDEX_BEHIND, detail, found.unclear)
         count = len(found.bounds) - 1
         if not count:
             return None
-        detail = f"{count} records that the index has no entries for, and so no checksums, were found by their metadata"
+        detail = f"{count} records without entries in the index, and so without checksums, were found by their metadata"
         self.note(
             Kind.INDEX_BEHIND,
             segment,
@@ -340,7 +338,7 @@ class LaminarmqLog(WalkedLog):
         left = segment.size - cursor.position
         if left > 0 and (found := self._unindexed(segment, cursor)) is not None:
             return found
-        detail = f"a store of {segment.size} bytes without an index: nobody knows where its last record ends"
+        detail = f"a store of {segment.size} bytes without an index: the end of its last record is unknown"
         after = self.enter(cursor.segment + 1, cursor)
         if left <= 0:
             return Step(after)
@@ -368,7 +366,7 @@ class LaminarmqLog(WalkedLog):
         return found == checksum
 
     def _shift(self, segment: SegmentFile, cursor: Cursor) -> int:
-        """By how many bytes the entries are out of step: a torn one was followed by others. 0 if that is not it."""
+        """By how many bytes the entries are misaligned after a torn one; 0 if they are not."""
         raw = self.read_index(segment, cursor.entry, min(2 * ENTRY_BYTES, segment.index_size - cursor.entry))
         for shift in range(1, min(len(raw) - ENTRY_BYTES + 1, ENTRY_BYTES)):
             checksum, length, position = (int(n) for n in np.frombuffer(raw, _ENTRY, 1, shift)[0])
@@ -379,7 +377,7 @@ class LaminarmqLog(WalkedLog):
     def _other_lengths(
         self, segment: SegmentFile, cursor: Cursor, entries: np.ndarray[tuple[int], np.dtype[np.void]]
     ) -> Iterator[int]:
-        """How long the record may be if its entry is wrong: up to the next one, or to the end."""
+        """The possible length of the record if its entry is wrong: up to the next record, or to the end."""
         if len(entries) > 1:
             yield int(entries["position"][1]) - cursor.position
         if segment.index_size - cursor.entry < 2 * ENTRY_BYTES:
@@ -398,7 +396,7 @@ class LaminarmqLog(WalkedLog):
         return int.from_bytes(self.read_index(segment, 0, 8), "little")
 
     def _holds_records(self, segment: SegmentFile, cursor: Cursor) -> bool:
-        """Whether more than one record lies behind the last entry: the metadata of the next but one stands there."""
+        """Whether more than one record follows the last entry: the metadata of the next but one is there."""
         index = cursor.count.stored + 2
         size = min(segment.size - cursor.position, CHUNK_BYTES)
         rest = bytes(self.read_data(segment, cursor.position, size))
@@ -411,13 +409,11 @@ class LaminarmqLog(WalkedLog):
 
 
 def _leading(good: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
-    """How many are right from the first on."""
+    """How many are right, counted from the first."""
     return len(good) if bool(good.all()) else int(np.argmin(good))
 
 
 class LaminarmqFormat:
-    """laminarmq's directories."""
-
     name = NAME
     title = "laminarmq: <base>.store and a dense, checksummed <base>.index"
 
@@ -426,13 +422,11 @@ class LaminarmqFormat:
         return detect_below(NAME, directory, _sniff)
 
     def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> LaminarmqLog:
-        """One log."""
         return LaminarmqLog(directory, damage=damage, strict=strict)
 
     def open_decoding(
         self, directory: Directory, metadata: Decoder, *, damage: Damage = "stop", strict: bool = False
     ) -> LaminarmqLog:
-        """One log with metadata other than `()`."""
         return LaminarmqLog(directory, damage=damage, strict=strict, metadata=metadata)
 
     def place(self, topic: str, partition: int) -> str:
@@ -440,7 +434,6 @@ class LaminarmqFormat:
         return f"{topic}-{partition}"
 
     def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        """Stores and indexes."""
         bits = job.options.get("index_bits", 32 if job.end <= 2**32 else 64)
         if bits not in (32, 64):
             raise InvalidConfig(f"index_bits must be 32 or 64, not {bits!r}")
@@ -451,8 +444,6 @@ class LaminarmqFormat:
 
 
 class _Writer(SegmentWriter):
-    """Metadata, values and entries of laminarmq."""
-
     names = (".store", ".index")
     kept_headers = (_OFFSET,)
 
@@ -461,7 +452,6 @@ class _Writer(SegmentWriter):
         self._head = np.dtype([("size", "<u4"), ("tag", "u1"), ("index", f"<u{width}")])
 
     def sizes(self, rows: Rows) -> Numbers:
-        """Metadata and value."""
         return rows.lengths + self._head.itemsize
 
     def index_head(self) -> bytes:
@@ -469,7 +459,6 @@ class _Writer(SegmentWriter):
         return self.base.to_bytes(8, "little") + bytes(8)
 
     def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
-        """One entry a record."""
         heads = np.empty(len(rows), self._head)
         heads["size"], heads["tag"], heads["index"] = self._head.itemsize - 4, 1, rows.offsets
         data = woven(heads, rows)

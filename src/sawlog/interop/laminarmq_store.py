@@ -1,9 +1,10 @@
-"""laminarmq's stores without their index: where records begin, by the metadata that each begins with.
+"""laminarmq's stores without their index: finds where records begin by the metadata at their start.
 
-A store has no frames, but the metadata holds the record's index, which is the one before plus one. So where record 57
-is known to begin, it ends where `[metadata length][metadata with index 58]` stands: nine bytes or more that are known
-in advance. The last record of a store ends nowhere in that sense, and may be torn. If what should stand in one place
-stands in several (a value may hold anything), nobody can say where the two records around it begin and end.
+A store has no frames, but the metadata contains the record's index, which is the previous one plus one. So if the
+beginning of record 57 is known, it ends where `[metadata length][metadata with index 58]` begins: at least nine bytes
+that are known in advance. The end of the last record in a store cannot be found this way, and the record may be torn.
+If the expected bytes occur in several places (a value may contain anything), the boundary between the two records is
+unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-#: The index in the metadata of a record, or None if it has none; `ValueError` if it is not understood.
+#: Returns the index in the metadata of a record, or None if it has none; `ValueError` if it cannot be decoded.
 Decoder = Callable[[bytes], int | None]
 
 _LENGTH_BYTES = 4
@@ -21,7 +22,7 @@ _LENGTH_BYTES = 4
 class Heads(Protocol):
     """What records begin with: the length of the metadata, and the metadata."""
 
-    #: How many bytes that are.
+    #: Its size in bytes.
     size: int
 
     def find(self, data: bytes, index: int, start: int, end: int | None = None) -> int:
@@ -36,7 +37,7 @@ class PlainHeads:
         self.size = _LENGTH_BYTES + 1 + width
 
     def find(self, data: bytes, index: int, start: int, end: int | None = None) -> int:
-        """All of its bytes are known."""
+        """All bytes of the prefix are known in advance."""
         if index >= 1 << (8 * self._width):
             return -1
         head = (1 + self._width).to_bytes(_LENGTH_BYTES, "little") + b"\1" + index.to_bytes(self._width, "little")
@@ -44,7 +45,7 @@ class PlainHeads:
 
 
 class DecodedHeads:
-    """Those with other metadata, of one length, that somebody can decode."""
+    """The prefix of other metadata, of one length, that the decoder understands."""
 
     def __init__(self, metadata_bytes: int, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -52,7 +53,7 @@ class DecodedHeads:
         self.size = _LENGTH_BYTES + metadata_bytes
 
     def find(self, data: bytes, index: int, start: int, end: int | None = None) -> int:
-        """Wherever the length stands, the decoder is asked."""
+        """The decoder is called wherever the length occurs."""
         last = len(data) if end is None else end
         at = data.find(self._length, start, last)
         while 0 <= at <= last - self.size:
@@ -63,7 +64,7 @@ class DecodedHeads:
 
 
 def decoded(decoder: Decoder, metadata: bytes) -> int | None:
-    """What a decoder makes of metadata, -1 if it does not understand it."""
+    """The result of a decoder, -1 if it does not understand the metadata."""
     try:
         return decoder(metadata)
     except (ValueError, LookupError, ArithmeticError):
@@ -71,7 +72,7 @@ def decoded(decoder: Decoder, metadata: bytes) -> int | None:
 
 
 def heads_at(data: bytes, index: int, decoder: Decoder | None) -> Heads | None:
-    """How the record looks that these bytes begin with, if it has that index."""
+    """The prefix of the record that these bytes begin with, if it has that index."""
     size = int.from_bytes(data[:_LENGTH_BYTES], "little")
     made: Heads | None = None
     if decoder is not None:
@@ -83,23 +84,24 @@ def heads_at(data: bytes, index: int, decoder: Decoder | None) -> Heads | None:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What was found at the beginning of some bytes: where records begin, and how far that is certain."""
+    """What was found at the beginning of some bytes: where records begin, and how much of that is certain."""
 
-    #: Where whole records begin, and where the last of them ends.
+    #: Where complete records begin, and where the last of them ends.
     bounds: tuple[int, ...]
-    #: If there are none: where the two records end that cannot be told apart; None if that is not it.
+    #: If there are none: the end of the two records whose boundary is unknown; None if that is not the reason.
     unclear: int | None = None
 
 
 def stretch(data: bytes, index: int, heads: Heads, *, final: bool) -> Stretch | None:
-    """The whole records that these bytes begin with, the first of which has that index; None if more bytes are needed.
+    """The complete records that these bytes begin with, the first of which has that index; None if more bytes are
+    needed.
 
-    `final` says that nothing follows in the store: then the last record is what is left.
+    `final` means that nothing follows in the store: then the last record is the rest.
     """
     bounds = [0]
     while (at := heads.find(data, index + len(bounds), bounds[-1] + heads.size)) >= 0:
         bounds.append(at)
-    known = len(bounds) if final else len(bounds) - 1  # how many are known to stand in one place only
+    known = len(bounds) if final else len(bounds) - 1  # how many have only one possible boundary
     sure = 1
     while sure < known:
         end = bounds[sure + 1] if sure + 1 < len(bounds) else len(data)

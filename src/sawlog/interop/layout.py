@@ -1,7 +1,7 @@
-"""Where the logs of a system lie below a directory: the part of detection that is about names.
+"""Where the logs of a system are below a directory: the part of detection that deals with names.
 
-A format says what one log looks like (`sniff`); here that is asked of a directory, and if it is none, of those below
-it, as the system arranges them.
+A format recognises one log (`sniff`). Here a directory is checked with it, and if it is not a log, the directories
+below it are, in the way the system arranges them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Literal
 from ..storage import Directory
 from .foreign import Detection, Place
 
-#: So many directories are looked into; a disk full of them is not somebody's log.
+#: The maximum number of directories to examine.
 _MOST_DIRECTORIES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Sniffed:
-    """What the files of a directory look like, in a few words, and whether nothing else looks like that."""
+    """What the files of a directory look like, in a few words, and whether only this format looks like that."""
 
     why: str
     certain: bool
@@ -31,7 +31,7 @@ Sniff = Callable[[Directory], Sniffed | None]
 
 
 def detect_below(format: str, directory: Directory, sniff: Sniff) -> Detection | None:
-    """One log, or a directory of logs, each of which is called as its directory is."""
+    """One log, or a directory of logs, each named after its directory."""
     seen = sniff(directory)
     if seen is not None:
         return Detection(format, "partition", directory.path, (Place(directory.path),), seen.why, seen.certain)
@@ -45,7 +45,7 @@ def detect_below(format: str, directory: Directory, sniff: Sniff) -> Detection |
 
 
 def detect_topics(format: str, directory: Directory, sniff: Sniff) -> Detection | None:
-    """`partition-<n>` below a topic's directory, and those below `topics`; from whichever of them one looks."""
+    """`partition-<n>` below a topic's directory, and topics below `topics`; from any of these levels."""
     seen = sniff(directory)
     if seen is not None:
         topic, partition = _named(directory.path)
@@ -95,7 +95,7 @@ def _partitions(directory: Directory, topic: str, sniff: Sniff) -> Iterator[tupl
 def detection(
     kind: Literal["topic", "data"], format: str, directory: Directory, found: list[tuple[Place, Sniffed]]
 ) -> Detection | None:
-    """Several logs as one answer; None if there are none."""
+    """Several logs as one detection; None if there are none."""
     if not found:
         return None
     places = sorted((place for place, _ in found), key=lambda place: (place.topic or "", place.partition))
@@ -106,7 +106,7 @@ def detection(
 
 @contextmanager
 def child_of(directory: Directory, name: str) -> Iterator[Directory]:
-    """A directory below another, closed at the end; "" is the directory itself."""
+    """A directory below another, closed at exit; "" is the directory itself."""
     if not name:
         yield directory
         return

@@ -1,15 +1,15 @@
-"""Which offset a record gets, where its own system wrote one down that may be wrong.
+"""Which offset a record gets if the one stored by its system may be wrong.
 
-Offsets are kept. Where they do not follow each other, the neighbours decide what happened:
+Offsets are kept. Where they are not consecutive, the neighbours decide what happened:
 
-* one record says something else, and the next goes on as if it had not: its number is damaged (`BAD_OFFSET`);
-* numbers jump forward, and go on from there: some are missing (`GAP`), and stay missing;
-* numbers go back: the system forgot where it was and began again (`RESTART`). The records get new offsets behind the
-  ones before them, and so do all that follow in the same way: no record is lost, and none is read twice;
-* nothing of the kind: what stands there is no record.
+* one record differs, and the next continues as if it had not: its number is damaged (`BAD_OFFSET`);
+* numbers jump forward and continue from there: some are missing (`GAP`), and stay missing;
+* numbers go back: the system lost its position and started again (`RESTART`). The records get new offsets after the
+  previous ones, and so do all that follow in the same way: no record is lost, and none is read twice;
+* none of these: the bytes are not a record.
 
-How much the neighbours have to say depends on how much a number can be trusted: `CHECKED` is under a checksum,
-`PARSED` comes from a record that parses, `BARE` is eight bytes that could be anything.
+How much evidence is needed depends on how trustworthy a number is: `CHECKED` is covered by a checksum, `PARSED` comes
+from a record that parses, `BARE` is eight bytes that could be anything.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .damage import Kind, Outcome
 
 Numbers = npt.NDArray[np.int64]
 
-#: More offsets than this are missing in no log: such a jump is damage.
+#: A larger jump is treated as damage, not as missing offsets.
 MAX_JUMP = 2**44
-#: No log goes as far as this.
+#: Offsets of all logs are below this.
 MAX_OFFSET = 2**62
 
 
@@ -40,13 +40,13 @@ class Trust(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Where the numbering is: the last number that a record of this segment had, and the offset that comes next."""
+    """The state of the numbering: the last number of a record in this segment, and the next offset."""
 
     stored: int
     following: int
 
     def skip(self, count: int = 1) -> Count:
-        """As if so many more records had been seen."""
+        """The state after that many more records."""
         return Count(self.stored + count, self.following + count)
 
 
@@ -63,7 +63,7 @@ class Oddity:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbered:
-    """Offsets for the first `len(offsets)` records; `bad` if the one behind them is none."""
+    """Offsets for the first `len(offsets)` records; `bad` if the next bytes are not a record."""
 
     offsets: Numbers
     count: Count
@@ -71,7 +71,7 @@ class Numbered:
     bad: bool = False
 
     def first(self, count: int, stored: Numbers, before: Count) -> Numbered:
-        """Of the first `count` of these records, which is at least one; `stored` and `before` as given to `assign`."""
+        """Those of the first `count` of these records (at least one); `stored` and `before` as given to `assign`."""
         oddities = tuple(odd for odd in self.oddities if odd.index < count)
         shift = before.following - before.stored - 1
         for odd in oddities:
@@ -82,11 +82,11 @@ class Numbered:
 
 
 def assign(stored: Numbers, count: Count, *, base: int, trust: Trust, final: bool, loose: bool = False) -> Numbered:
-    """Offsets for records with these numbers, which stand behind what was counted so far.
+    """Assign offsets to records with these numbers, which follow those counted so far.
 
-    `base` is the first offset of the segment, where some systems begin again; `final` says that nothing follows in it.
-    A record that cannot be judged because its successor is not among these is left for the next call. With `loose` a
-    jump at the first one is as it should be: what lies before it could not be read.
+    `base` is the first offset of the segment, where some systems start again; `final` means that nothing follows in it.
+    A record that cannot be judged without its successor is left for the next call. With `loose` a jump at the first
+    record is accepted: the bytes before it could not be read.
     """
     total = len(stored)
     shift = count.following - count.stored - 1
@@ -97,7 +97,7 @@ def assign(stored: Numbers, count: Count, *, base: int, trust: Trust, final: boo
 
 
 class _Judge:
-    """The slow way: from one number that does not follow to the next."""
+    """The slow path: from one number that does not follow to the next."""
 
     def __init__(self, stored: Numbers, count: Count, base: int, trust: Trust, final: bool, loose: bool) -> None:
         self.stored, self.base, self.trust, self.final, self.loose = stored, base, trust, final, loose
@@ -120,7 +120,7 @@ class _Judge:
         )
 
     def _regular(self, until: int) -> None:
-        """The records up to `until` follow each other."""
+        """The records up to `until` are consecutive."""
         count = until - self.at
         if count > 0:
             first = self.last + 1 + self.shift
@@ -142,12 +142,12 @@ class _Judge:
             self._take(said, self.shift)
         elif not alone and 0 <= said < wanted and (borne_out or said == self.base or self.trust >= Trust.PARSED):
             given = wanted + self.shift
-            what = f"offset {said} once more" if said == self.last else f"offsets go back from {self.last} to {said}"
-            self._note(i, Kind.RESTART, f"{what}; the records get {given} and the ones behind it", given)
+            what = f"offset {said} is repeated" if said == self.last else f"offsets go back from {self.last} to {said}"
+            self._note(i, Kind.RESTART, f"{what}; the records get offsets from {given} on", given)
             self._take(said, given - said)
         elif alone or self.trust >= Trust.PARSED or (successor is None and self.final):
             given = wanted + self.shift
-            self._note(i, Kind.BAD_OFFSET, f"a record says offset {said % 2**64}, its neighbours say {wanted}", given)
+            self._note(i, Kind.BAD_OFFSET, f"a record has offset {said % 2**64}, its neighbours imply {wanted}", given)
             self._take(wanted, self.shift)
         else:
             self.bad = True

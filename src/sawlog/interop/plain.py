@@ -1,24 +1,23 @@
-"""The plain segmented log of the Kafka paper: no index, and a record is addressed by the byte where it begins.
+"""The plain segmented log of the Kafka paper: no index; a record is addressed by the byte where it begins.
 
-The paper and laminarmq's page `segmented_log` say how records are addressed and not what their bytes are. These are the
-bytes of the one implementation that there was: laminarmq's, before it had an index. Little endian.
+The paper and laminarmq's page `segmented_log` say how records are addressed but not what their bytes are. These are the
+bytes of the one implementation that existed: laminarmq's, before it had an index. Little endian.
 
 ```
-<base>.store    [CRC-32 u32][length u32][offset u64][value]     length and checksum are of offset and value
+<base>.store    [CRC-32 u32][length u32][offset u64][value]     length and checksum cover offset and value
 ```
 
 `base` and `offset` count bytes through all segments: a record's offset is `base` plus its position in the file, the
-next record's is that plus its length, and the next segment is called after the end of this one. A head of zeros is the
-end. Later, laminarmq's book has `[checksum u64][length u64][value]` instead; such files are read as well (and written
-with `head="u64"`), told apart by the checksum.
+next record's is that plus its length, and the next segment is named after the end of this one. A head of zeros is the
+end. Later, laminarmq's book has `[checksum u64][length u64][value]` instead; such files are read too (and written with
+`head="u64"`); the checksum tells which one it is.
 
-In our log records are counted, from 0. The byte offset is kept in the header `plain.byte-offset` (u64, big endian) of
-each record; `offset_of(log, byte_offset)` finds a record by it, in a log that was imported as well as in the source
-(`ForeignLog.offset_of`). Export takes the first byte offset from there.
+In our log, records are counted from 0. The byte offset is kept in the header `plain.byte-offset` (u64, big endian) of
+each record; `offset_of(log, byte_offset)` finds a record by it in an imported log, and `ForeignLog.offset_of` in the
+source. Export takes the first byte offset from there.
 
-What is known to go wrong: a torn tail, and zeros behind the last record (files were written in blocks): left out and
-reported. A record whose checksum does not match is lost; behind it the way is found again by the offsets that records
-carry.
+What is known to go wrong: a torn tail, and zeros after the last record (files were written in blocks): left out and
+reported. A record whose checksum does not match is lost; the next record is found by the offsets that records contain.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ from .writing import NO_TIMES, Rows, SegmentWriter, woven, write_segments
 
 NAME = "plain"
 BYTE_OFFSET = f"{NAME}.byte-offset"
-#: The two kinds of head: 8 bytes and an offset behind them, or 16 bytes.
+#: The two kinds of head: 8 bytes followed by an offset, or 16 bytes.
 _SHORT, _LONG = Frame(8, 4, 4, False, MAX_VALUE_BYTES), Frame(16, 8, 8, False, MAX_VALUE_BYTES)
 _META_BYTES = 8
 
 
 class PlainLog(FrameLog):
-    """A plain segmented log, read only: records are counted from 0, and `offset_of` knows them by byte."""
+    """A plain segmented log, read only: records are counted from 0, and `offset_of` finds them by byte offset."""
 
     format = NAME
     trust = Trust.CHECKED
@@ -61,10 +60,10 @@ class PlainLog(FrameLog):
     def _segments_of(self) -> list[SegmentFile]:
         found, strangers = segment_files(self.directory, ".store", ".index")
         for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "left alone")
+            self.note(Kind.STRANGER, name, 0, "ignored")
         for segment in found:
             if segment.index is not None:
-                self.note(Kind.STRANGER, segment.index, 0, "an index, which a plain log does not have; left alone")
+                self.note(Kind.STRANGER, segment.index, 0, "an index, which a plain log does not have; ignored")
         return [segment for segment in found if segment.data is not None]
 
     @property
@@ -73,7 +72,7 @@ class PlainLog(FrameLog):
         return 0
 
     def enter(self, number: int, before: Cursor | None) -> Cursor:
-        """Segments join if one begins at the byte where the one before it ends."""
+        """Segments are contiguous if one begins at the byte where the previous one ends."""
         following = 0 if before is None else before.count.following
         if number < len(self.segments) and before is not None:
             last, segment = self.segments[number - 1], self.segments[number]
@@ -82,16 +81,16 @@ class PlainLog(FrameLog):
                 detail = f"bytes {end} to {segment.base - 1} are in no file"
                 self.note(Kind.GAP, segment, 0, detail, "missing", offset=following)
             elif segment.base < end and self._trimmed_end(number - 1, before) != segment.base:
-                detail = f"the segment begins at byte {segment.base}, the one before it ends at {end}"
+                detail = f"the segment begins at byte {segment.base}, the previous one ends at {end}"
                 self.note(Kind.RESTART, segment, 0, detail, offset=following)
         return Cursor(number, 0, 0, Count(following - 1, following))
 
     def _trimmed_end(self, number: int, before: Cursor) -> int:
-        """Where the records of a segment end, if zeros follow them; noted in `entry` when they were found."""
+        """Where the records of a segment end if zeros follow them; stored in `entry` when they were found."""
         return self.segments[number].base + before.entry
 
     def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
-        """Compare the checksums, and the offset that a record says it has."""
+        """Verify the checksums, and the offset stored in each record."""
         count, head = len(frames), self.frame.head_size
         checksums, found = np.empty(count, np.int64), np.empty(count, np.int64)
         size = head - self.frame.length_size
@@ -114,17 +113,17 @@ class PlainLog(FrameLog):
         wrong = np.flatnonzero(said != positions)
         if len(wrong):
             i = int(wrong[0])
-            detail = f"a record says it is at byte offset {int(said[i]) % 2**64}, and is at {int(positions[i])}"
+            detail = f"a record has byte offset {int(said[i]) % 2**64}, but is at {int(positions[i])}"
             self.note(Kind.BAD_OFFSET, segment, int(positions[i]) - segment.base, detail)
 
     def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
-        """There is no index; what is noted is where the records end."""
+        """There is no index; the position stored is where the records end."""
         head = bytes(self.read_data(segment, int(positions[-1]), self.frame.head_size))
         length = int.from_bytes(head[self.frame.length_at :][: self.frame.length_size], "little")
         return int(positions[-1]) + self.frame.head_size + length
 
     def resync(self, segment: SegmentFile, cursor: Cursor) -> Way | None:
-        """A place whose own offset stands where a record has it, and whose checksum matches."""
+        """A place where the stored offset is that of the place, and whose checksum matches."""
         for size in RESYNC_BYTES:
             found = self._search(segment, cursor.position + 1, size)
             if found is not None:
@@ -174,7 +173,7 @@ class PlainLog(FrameLog):
 
 
 def offset_of(log: Log, byte_offset: int) -> int:
-    """The offset in one of our logs, imported from a plain one, of the record that began at that byte."""
+    """The offset, in a log of ours imported from a plain one, of the record that began at that byte."""
     low, high = log.lowest_offset, log.next_offset
     while low < high:
         middle = (low + high) // 2
@@ -184,7 +183,9 @@ def offset_of(log: Log, byte_offset: int) -> int:
             continue
         said = int.from_bytes(dict(record.headers).get(BYTE_OFFSET) or b"", "big")
         if BYTE_OFFSET not in dict(record.headers):
-            raise InvalidConfig(f"{log.path} does not come from a plain log: offset {record.offset} has no byte offset")
+            raise InvalidConfig(
+                f"{log.path} was not imported from a plain log: offset {record.offset} has no byte offset"
+            )
         if said == byte_offset:
             return int(record.offset)
         if said < byte_offset:
@@ -197,8 +198,6 @@ def offset_of(log: Log, byte_offset: int) -> int:
 
 
 class PlainFormat:
-    """Directories of plain segmented logs."""
-
     name = NAME
     title = "the Kafka paper's plain segmented log: <byte offset>.store, no index"
 
@@ -207,7 +206,6 @@ class PlainFormat:
         return detect_below(NAME, directory, _sniff)
 
     def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> PlainLog:
-        """One log."""
         return PlainLog(directory, damage=damage, strict=strict)
 
     def place(self, topic: str, partition: int) -> str:
@@ -226,8 +224,6 @@ class PlainFormat:
 
 
 class _Writer(SegmentWriter):
-    """Heads and values."""
-
     names = (".store", "")
     dense = False
     kept_headers = (BYTE_OFFSET,)
@@ -241,21 +237,20 @@ class _Writer(SegmentWriter):
 
     def remarks(self) -> tuple[str, ...]:
         """Offsets are not kept."""
-        return NO_TIMES, "records are addressed by bytes; offsets are counted anew when it is read"
+        return NO_TIMES, "records are addressed by byte offset; readers count offsets from 0"
 
     def name_of(self, offset: int) -> int:
         """The byte where the segment begins."""
         return self._next_byte
 
     def sizes(self, rows: Rows) -> Numbers:
-        """Head, offset and value."""
         lengths = rows.lengths
         if self._frame is _LONG and not lengths.all():
             raise ExportRefused('a record without a value would look like the end of the log: export with head="u32"')
         return lengths + self._head.itemsize
 
     def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
-        """The checksum is put in when the rest is in its place."""
+        """The checksum is added last."""
         head = self._frame.head_size
         heads = np.zeros(len(rows), self._head)
         ends = np.cumsum(sizes)
@@ -272,7 +267,7 @@ class _Writer(SegmentWriter):
 
 
 def _frame_of(directory: Directory) -> Frame:
-    """Which head the records have; the short one if that cannot be told."""
+    """The kind of head of the records; the short one if that cannot be determined."""
     seen = _first_record(directory)
     return _SHORT if seen is None else seen[0]
 
@@ -298,7 +293,7 @@ def _is_record(frame: Frame, data: bytes, base: int) -> bool:
     length = int.from_bytes(data[frame.length_at : head], "little")
     if length == 0:
         return False
-    if length > len(data) - head:  # too long to look at all of it
+    if length > len(data) - head:  # too long to verify
         return frame is _SHORT and int.from_bytes(data[head : head + 8], "little") == base
     return crc32(data[head : head + length]) == int.from_bytes(data[: frame.length_at], "little")
 

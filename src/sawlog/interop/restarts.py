@@ -1,19 +1,19 @@
-"""Records that were torn, and what their system wrote after it was started again.
+"""Torn records, and what their system wrote after a restart.
 
-Some systems do not look at the end of their files when they start: they append behind whatever stands there. If that is
-a piece of a record (the process was killed, the disk was full), the file reads
+Some systems do not examine the end of their files when they start: they append after whatever is there. If that is a
+fragment of a record (the process was killed, the disk was full), the file reads
 
     [whole records][head and a part of record 57][record 7][record 8] ...
                    ^ torn                        ^ written after the restart, from the segment's first offset on
 
-and the length in the head of the torn record counts bytes that were never written: it reaches over the records behind
-it, perhaps exactly to the beginning of one of them. So a length is not believed where something is odd behind it (the
-way on is not clear, offsets do not follow, the file ends), or where so many records fit into it that offsets could
-follow by accident. Then the record is searched for a *run*: whole records, the first of which has an offset that the
-system begins with, and that lead to what stands behind. If there is one, the record ends where the run begins, and that
-piece of it is left out: it was never acknowledged.
+and the length in the head of the torn record counts bytes that were never written: it extends over the records after
+it, perhaps exactly to the beginning of one of them. So a length is not trusted if what follows is suspicious (no record
+follows, offsets are not consecutive, the file ends), or if it is so large that consecutive offsets could be an
+accident. Then the record is searched for a *run*: complete records, the first of which has an offset that the system
+starts with, and that lead to what follows. If there is one, the record ends where the run begins, and that fragment is
+left out: it was never acknowledged.
 
-A value that ends with such a run is taken for a torn record: without a checksum nobody can tell the two apart.
+A value that ends with such a run is treated as a torn record: without a checksum the two cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .frames import FrameLog, Way
 from .numbering import MAX_OFFSET, Numbers
 from .walking import Cursor, SegmentFile
 
-#: How far behind damage the next whole record is looked for.
+#: How many bytes after damage to search for the next complete record.
 _SEARCH_BYTES = 64 << 20
-#: How much of that is looked at in one go.
+#: How many of them to examine at once.
 _PIECE_BYTES = 1 << 20
-#: How much is read for looks at single heads.
+#: How many bytes to read for examining single heads.
 _NEAR_BYTES = 64 << 10
-#: So many records may be missing between two that are found again.
+#: This many records may be missing between two that are found again.
 _MOST_MISSING = 1 << 16
 
-#: Offsets, from the first to the one before the second.
+#: Offsets, from the first up to but not including the second.
 Range = tuple[int, int]
 
 
@@ -45,28 +45,28 @@ Range = tuple[int, int]
 class Head:
     """What looks like the beginning of a record."""
 
-    #: None if it cannot be known because the record is not whole.
+    #: None if it is unknown because the record is incomplete.
     offset: int | None
-    #: Where it stands.
+    #: Where it is.
     start: int
-    #: Where the record ends if its length is right; that may be beyond the end of the file.
+    #: Where the record ends if its length is right; may be after the end of the file.
     end: int
-    #: Whether it is nothing but zeros.
+    #: Whether it is all zeros.
     blank: bool = False
 
 
 class RestartingLog(FrameLog):
-    """A log of a system that appends behind torn records. A format provides `head_at`, `likely`, `begins`, `follows`
+    """A log of a system that appends after torn records. A format implements `head_at`, `likely`, `begins`, `follows`
     and `indexed_after`."""
 
-    #: Bytes that were read last for a look at heads: of which segment, from which byte on.
+    #: The bytes that were last read for examining heads: the segment, and the first byte.
     _near: tuple[SegmentFile | None, int, bytes] = (None, 0, b"")
 
     def peek(self, segment: SegmentFile, position: int, size: int) -> bytes:
-        """As `read_data`, for many looks at a few bytes each."""
+        """As `read_data`, for many reads of a few bytes each."""
         held, start, data = self._near
         if held is not segment or not start <= position <= position + size <= start + len(data):
-            start = max(position - _NEAR_BYTES // 4, 0)  # looks go back a little, too
+            start = max(position - _NEAR_BYTES // 4, 0)  # reads also go back a little
             end = min(max(position + size, start + _NEAR_BYTES), segment.size)
             data = bytes(self.read_data(segment, start, end - start))
             self._near = segment, start, data
@@ -82,29 +82,29 @@ class RestartingLog(FrameLog):
 
     @abstractmethod
     def begins(self, segment: SegmentFile) -> Range:
-        """The offsets that the system may begin with when it is started again."""
+        """The offsets with which the system may start after a restart."""
 
     @abstractmethod
     def follows(self, segment: SegmentFile, head: Head, rest: bytes) -> bool:
-        """Whether the first bytes behind a record may be those of another, of which no whole head is there."""
+        """Whether the first bytes after a record may begin another one whose head is incomplete."""
 
     @abstractmethod
     def goes_on(self, segment: SegmentFile, head: Head, following: Head) -> bool:
-        """Whether a record may stand behind another, by their offsets."""
+        """Whether a record may follow another, by their offsets."""
 
     @abstractmethod
     def indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
-        """Where the nearest record behind the cursor begins that the index knows."""
+        """Where the nearest record after the cursor begins that is in the index."""
 
-    # --- where the length of a record is in doubt
+    # --- if the length of a record is in doubt
 
     def joined(
         self, segment: SegmentFile, start: int, end: int, offset: int, *, broken: bool, exact: bool
     ) -> int | None:
-        """Where, in the record from `start` to `end`, others begin: then it was torn there.
+        """Where, in the record from `start` to `end`, others begin: it was torn there.
 
-        If the way on behind it is `broken`, one whole record with what may follow it is enough. Else they have to lead
-        to the end of the record, or beyond; `exact`ly to it if what stands there is in order.
+        If the chain after it is `broken`, one complete record with a possible successor is enough. Otherwise the
+        records have to lead to the end of the record, or beyond; `exact`ly to it if the bytes there are a good record.
         """
         ranges: tuple[Range, ...] = (self.begins(segment),)
         if not exact and 0 <= offset < MAX_OFFSET:
@@ -122,8 +122,8 @@ class RestartingLog(FrameLog):
         return None
 
     def _tear(self, segment: SegmentFile, start: int, end: int, offset: int, ranges: tuple[Range, ...]) -> int | None:
-        """Where the first whole record begins that was written behind a torn one: within that, or within another that
-        begins there and was torn as well. If nothing whole was written any more, where that other one begins."""
+        """Where the first complete record begins that was written after a torn one: within that, or within another that
+        begins there and was torn as well. If nothing complete was written, where that other one begins."""
         reach, other = end, None
         for position in self._candidates(segment, start + 1, segment.size, ranges):
             if position >= reach:
@@ -144,7 +144,7 @@ class RestartingLog(FrameLog):
         return next((position for position in found if self._believable(segment, position, ranges)), None)
 
     def _leads_to(self, segment: SegmentFile, position: int, end: int, passed: set[int], *, exact: bool) -> bool:
-        """Whether whole records lead from one byte to another; `passed` are those that are known to lead nowhere."""
+        """Whether complete records lead from one byte to another; `passed` are those that are known not to."""
         while position < end and position not in passed:
             passed.add(position)
             head = self.head_at(segment, position)
@@ -154,7 +154,7 @@ class RestartingLog(FrameLog):
         return position == end or (position > end and not exact)
 
     def _believable(self, segment: SegmentFile, position: int, ranges: tuple[Range, ...]) -> bool:
-        """Whether a whole record with such an offset stands there, and behind it what may follow."""
+        """Whether a complete record with such an offset is there, with a possible successor."""
         head = self.head_at(segment, position)
         if head is None or head.offset is None or not any(low <= head.offset < high for low, high in ranges):
             return False
@@ -165,7 +165,7 @@ class RestartingLog(FrameLog):
             return False
         rest = segment.size - head.end
         following = self.head_at(segment, head.end)
-        if self._is_zeros(segment, head):  # they are a record only if the next one says so
+        if self._is_zeros(segment, head):  # zeros are a record only if the next one confirms it
             return following is not None and following.offset == head.offset + 1
         if rest < self.frame.head_size:
             return rest == 0 or self.follows(segment, head, self.peek(segment, head.end, rest))
@@ -174,7 +174,7 @@ class RestartingLog(FrameLog):
         return following is not None and self.goes_on(segment, head, following)
 
     def _is_zeros(self, segment: SegmentFile, head: Head) -> bool:
-        """Whether there is nothing but zeros behind the length of a record."""
+        """Whether only zeros follow the length of a record."""
         position, size = head.start + self.frame.length_at + self.frame.length_size, 64
         end = min(head.end, segment.size)
         while position < end:
@@ -196,10 +196,10 @@ class RestartingLog(FrameLog):
                     yield start + at
             start += _PIECE_BYTES
 
-    # --- where there is no way on
+    # --- if the chain is broken
 
     def resync(self, segment: SegmentFile, cursor: Cursor) -> Way | None:
-        """The nearest record that is known by the index, or by its offset and what stands behind it."""
+        """The nearest record that is known by the index, or by its offset and what follows it."""
         wanted = cursor.count.stored + 1
         indexed = self.indexed_after(segment, cursor)
         end = min(indexed or segment.size, cursor.position + 1 + _SEARCH_BYTES)
@@ -208,7 +208,7 @@ class RestartingLog(FrameLog):
         for position in self._candidates(segment, cursor.position + 1, end, ranges):
             if self._believable(segment, position, ranges):
                 return self._way(segment, position, wanted, reach)
-            reach = self._further(segment, position, reach)  # perhaps it was torn as well
+            reach = self._further(segment, position, reach)  # it may have been torn as well
         return None if indexed is None else self._way(segment, indexed, wanted, reach)
 
     def _way(self, segment: SegmentFile, position: int, wanted: int, reach: int) -> Way:
@@ -217,7 +217,7 @@ class RestartingLog(FrameLog):
         return Way(position, again and position <= reach)
 
     def _reach(self, segment: SegmentFile, cursor: Cursor) -> int:
-        """Where the record at the cursor ends by its length; that of its head, if there is none."""
+        """Where the record at the cursor ends by its length; where its head ends, if there is no length."""
         least = cursor.position + self.frame.head_size
         head = self.head_at(segment, cursor.position)
         if least > segment.size or (head is not None and head.offset not in (None, cursor.count.stored + 1)):
@@ -236,5 +236,5 @@ class RestartingLog(FrameLog):
 
 
 def views(window: bytes, count: int, at: int, shape: str) -> np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]:
-    """The number that stands `at` bytes behind each of the first bytes."""
+    """The numbers `at` bytes after each of the first bytes."""
     return np.ndarray((count,), shape, window, at, (1,))

@@ -1,4 +1,4 @@
-"""RustLog: records with their offset, and a sparse index that nobody needs. Big endian.
+"""RustLog: records with their offset, and a sparse index that is not needed. Big endian.
 
 ```
 topics/<topic>/partition-<n>/            (newer documents: topics/<topic>/partitions/<n>/)
@@ -6,15 +6,15 @@ topics/<topic>/partition-<n>/            (newer documents: topics/<topic>/partit
   00000000000000000000.index   [offset u64][position u64]               for record 0 and every 100th after it
 ```
 
-There is no checksum. What cannot be told from the bytes is taken from the neighbours: a record's offset is the one
-before it plus one. What is known to go wrong, and what is done:
+There is no checksum. What cannot be determined from the bytes follows from the neighbours: a record's offset is the
+previous one plus one. What is known to go wrong, and what is done:
 
-* the last record is not whole: it is cut off, as RustLog's documents say;
-* a write that failed half-way left a piece of a record, and the record follows again behind it, or others that were
-  written after a restart: the piece is left out, and its length not believed (see restarts.py);
-* twelve zeros at the end are an empty record at offset 0 if the index points at them, else space without content;
-* RustLog begins again at the segment's first offset when it is opened again, so that offsets restart: the records get
-  new offsets, and keep the old one in the header `rustlog.offset`;
+* the last record is incomplete: it is cut off, as RustLog's documents say;
+* a write that failed half-way left a fragment of a record, followed by the same record again, or by others that were
+  written after a restart: the fragment is left out, and its length ignored (see restarts.py);
+* twelve zeros at the end are an empty record at offset 0 if the index points at them, else unused space;
+* RustLog starts again at the segment's first offset when it is reopened, so that offsets restart: the records get
+  new offsets, and the header `rustlog.offset` has the original one;
 * the index is missing (RustLog never writes one), of an odd size, or wrong: it is not needed, and reported.
 
 Export writes segments of `segment_bytes` (default 256 MiB) with an index.
@@ -41,7 +41,7 @@ from .writing import Rows, SegmentWriter, woven, write_segments
 NAME = "rustlog"
 HEAD_BYTES = 12
 MAX_RECORD_BYTES = 10 << 20
-#: One record in so many has an entry in the index.
+#: One record in this many has an entry in the index.
 INDEX_INTERVAL = 100
 _ENTRY_BYTES = 16
 _INDEX = np.dtype([("offset", ">u8"), ("position", ">u8")])
@@ -57,21 +57,23 @@ class RustLogLog(RestartingLog):
     def _segments_of(self) -> list[SegmentFile]:
         found, strangers = segment_files(self.directory, ".log", ".index", digits="[0-9]{20}")
         for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "left alone")
+            self.note(Kind.STRANGER, name, 0, "ignored")
         for segment in found:
             self._check_index(segment)
         return [segment for segment in found if segment.data is not None]
 
     def _check_index(self, segment: SegmentFile) -> None:
         if segment.data is None:
-            self.note(Kind.MISSING_FILE, segment, 0, "an index without a log; left alone")
+            self.note(Kind.MISSING_FILE, segment, 0, "an index without a log; ignored")
         elif segment.index is None:
             if segment.size:
-                self.note(Kind.MISSING_FILE, segment, 0, "there is no index; it is not needed")
+                self.note(Kind.MISSING_FILE, segment, 0, "the index is missing; it is not needed")
         elif segment.index_size % _ENTRY_BYTES:
             odd = segment.index_size % _ENTRY_BYTES
             at = segment.index_size - odd
-            self.note(Kind.TORN_INDEX, segment.index, at, f"{odd} bytes are no whole entry; the index is not needed")
+            self.note(
+                Kind.TORN_INDEX, segment.index, at, f"{odd} bytes are not a complete entry; the index is not needed"
+            )
 
     def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
         """A frame is a record; only its offset can be wrong."""
@@ -80,7 +82,7 @@ class RustLogLog(RestartingLog):
         blank = (frames.lengths == 0) & (stored == 0)
         return Parsed(frames.starts, frames.lengths, stored, blank=blank)
 
-    # --- finding the way again
+    # --- resynchronising
 
     def begins(self, segment: SegmentFile) -> Range:
         """At the segment's first offset, always."""
@@ -97,7 +99,7 @@ class RustLogLog(RestartingLog):
         return Head(offset, position, position + HEAD_BYTES + length, not any(head))
 
     def likely(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
-        """By the offset, and a length that can be."""
+        """By the offset, and a valid length."""
         found: set[int] = set()
         for low, high in ranges:
             if high - low > 1 or window.find(low.to_bytes(8, "big"), 4) >= 0:
@@ -108,9 +110,9 @@ class RustLogLog(RestartingLog):
         return at[~_are_hopeless(window, at, ranges[0][0])]
 
     def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
-        """By the offset that they would begin with."""
+        """By the offset that they would have at a restart."""
         first = segment.base.to_bytes(8, "big")
-        at = data.find(first[0], start, end)  # one byte is found much faster than eight
+        at = data.find(first[0], start, end)  # finding one byte is much faster than finding eight
         return at >= 0 and data.find(first, at, end) >= 0
 
     def goes_on(self, segment: SegmentFile, head: Head, following: Head) -> bool:
@@ -119,13 +121,13 @@ class RustLogLog(RestartingLog):
         return following.offset in (head.offset + 1, segment.base)
 
     def follows(self, segment: SegmentFile, head: Head, rest: bytes) -> bool:
-        """A length that can be, and the first bytes of such an offset."""
+        """A valid length, and the first bytes of such an offset."""
         assert head.offset is not None
         heads = (offset.to_bytes(8, "big") for offset in (head.offset + 1, segment.base))
         return rest[0] == 0 and any(each.startswith(rest[4:]) for each in heads)
 
     def indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
-        """By the first entry behind it that points at a record."""
+        """By the first entry after it that points at a record."""
         entries = self._entries(segment)
         behind = entries[(entries["position"] > cursor.position) & (entries["position"] < segment.size)]
         for offset, position in behind.tolist():
@@ -143,7 +145,7 @@ class RustLogLog(RestartingLog):
         return bool(((entries["position"] == position) & (entries["offset"] == 0)).any())
 
     def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
-        """Say if entries of the index point at something else than these records."""
+        """Report entries of the index that do not point at these records."""
         assert stored is not None
         last = min(
             cursor.entry + _ENTRY_BYTES * (len(positions) + 1), segment.index_size // _ENTRY_BYTES * _ENTRY_BYTES
@@ -152,7 +154,7 @@ class RustLogLog(RestartingLog):
         at, offsets = entries["position"].astype(np.int64), entries["offset"].astype(np.int64)
         passed = (
             int(np.argmax(np.append(at >= positions[0], True))) if cursor.loose else 0
-        )  # for what could not be read
+        )  # for records that could not be read
         at, offsets = at[passed:], offsets[passed:]
         beyond = np.flatnonzero((at > positions[-1]) | (at < positions[0]))
         here = int(beyond[0]) if len(beyond) else len(at)
@@ -162,25 +164,27 @@ class RustLogLog(RestartingLog):
         wrong = np.flatnonzero(odd)
         if len(wrong):
             entry = cursor.entry + _ENTRY_BYTES * (passed + int(wrong[0]))
-            self.note(Kind.BAD_INDEX, segment.index or "", entry, "an entry that points at no record; it is not needed")
+            self.note(
+                Kind.BAD_INDEX, segment.index or "", entry, "an entry does not point at a record; it is not needed"
+            )
         return cursor.entry + _ENTRY_BYTES * (passed + here)
 
     def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
-        """Say if the index has entries that do not point at any of the records."""
+        """Report entries of the index that do not point at any record."""
         if segment.index is None or cursor.loose or cursor.entry + _ENTRY_BYTES > segment.index_size:
             return
         entry = self.read_index(segment, cursor.entry, _ENTRY_BYTES)
         if int.from_bytes(entry[8:], "big") < segment.size:
-            self.note(Kind.BAD_INDEX, segment.index, cursor.entry, "an entry that is out of order; it is not needed")
+            self.note(Kind.BAD_INDEX, segment.index, cursor.entry, "an entry is out of order; it is not needed")
         else:
             offset = int.from_bytes(entry[:8], "big")
-            detail = f"an entry for offset {offset}, which is not in the log any more"
+            detail = f"an entry for offset {offset}, which is no longer in the log"
             self.note(Kind.INDEX_AHEAD, segment.index, cursor.entry, detail, "cut", offset=cursor.count.following)
 
 
 def _are_hopeless(window: bytes, at: Numbers, base: int) -> npt.NDArray[np.bool_]:
-    """Which of these heads are certainly of no whole record, by what stands behind it, and are not the first that was
-    written after a restart: all at once, because a value may be full of them."""
+    """Which of these heads certainly do not begin a complete record, by what follows, and are not the first that was
+    written after a restart: all at once, because a value may contain many of them."""
     count = len(window) - HEAD_BYTES + 1
     lengths, offsets = views(window, count, 0, ">u4"), views(window, count, 4, ">u8")
     following = at + HEAD_BYTES + lengths[at].astype(np.int64)
@@ -193,37 +197,30 @@ def _are_hopeless(window: bytes, at: Numbers, base: int) -> npt.NDArray[np.bool_
 
 
 class RustLogFormat:
-    """RustLog's directories."""
-
     name = NAME
     title = "RustLog: topics/<topic>/partition-<n>/, records with their offset, sparse index"
 
     def detect(self, directory: Directory) -> Detection | None:
-        """By the names, and by a first record that has the offset that the name says."""
+        """By the names, and by a first record with the offset in the file name."""
         return detect_topics(NAME, directory, _sniff)
 
     def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> RustLogLog:
-        """One partition."""
         return RustLogLog(directory, damage=damage, strict=strict)
 
     def place(self, topic: str, partition: int) -> str:
-        """As its documents have it."""
+        """As in its documents."""
         return f"topics/{topic}/partition-{partition}"
 
     def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        """Segments and their indexes."""
         return write_segments(NAME, log, directory, job, _Writer(directory))
 
 
 class _Writer(SegmentWriter):
-    """Heads and values of RustLog."""
-
     names = (".log", ".index")
     digits = 20
     kept_headers = (f"{NAME}.offset",)
 
     def sizes(self, rows: Rows) -> Numbers:
-        """Head and payload."""
         lengths = rows.lengths
         if len(lengths) and int(lengths.max()) > MAX_RECORD_BYTES:
             raise ExportRefused(

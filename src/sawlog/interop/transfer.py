@@ -1,19 +1,19 @@
-"""Copying whole logs: from another system into ours, and out again.
+"""Copies whole logs: from another system into ours, and back.
 
-*Import* keeps offsets: a record has the same offset here as in the source (`ForeignLog.tables` says which), and where
-the source has a gap, so has the copy (an empty batch stands for it, as Kafka's compaction leaves them). That is all
-that is needed to go on after an interruption: `log.next_offset` says which record is next. Before anything is appended
-to a log that holds something already, its last record is compared with the source's at that offset, so that nothing
-is ever appended to the copy of another log. There is no state file.
+*Import* keeps offsets: a record has the same offset here as in the source (`ForeignLog.tables` defines it), and where
+the source has a gap, the copy has one too (an empty batch represents it, as after Kafka's compaction). That is enough
+to continue after an interruption: `log.next_offset` is the next record to copy. Before anything is appended to a log
+that already has records, its last record is compared with the source's at that offset, so that nothing is ever appended
+to the copy of another log. There is no state file.
 
-A system that is running may not have written the end of each segment yet (GUMLOG buffers every store): then the copy
-has a gap there. So an import that goes on looks whether the copy has the last record of every segment. If one is
-missing, and the source has it now, the copy is cut back to where the gap begins, once it is known that the source still
-has all that is cut off, and copied again from there. Whoever reads the copy goes back, too: leader epochs see to that.
+A running system may not have written the end of each segment yet (GUMLOG buffers every store): then the copy has a gap
+there. So an import that continues checks whether the copy has the last record of every segment. If one is missing and
+the source now has it, the copy is truncated to where the gap begins, once it is known that the source still has
+everything that is truncated, and copied again from there. Readers of the copy go back too, because of leader epochs.
 
-*Export* writes beside the target and renames at the end: a directory of the target's name is always a whole one.
+*Export* writes next to the target and renames at the end: a directory with the target's name is always complete.
 
-Memory: some megabytes, or the largest record if that is larger.
+Memory: a few megabytes, or the largest record if that is larger.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from .numbering import MAX_JUMP
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How much is appended at once, at least.
+#: The minimum number of bytes to append at once.
 APPEND_BYTES = 4 << 20
-#: What an unfinished export is called until it is whole.
+#: The name of an unfinished export.
 _PARTIAL = ".partial"
 
 
@@ -63,21 +63,21 @@ class LogImport:
     """What was done for one log."""
 
     place: Place
-    #: The directory of the log that it went to.
+    #: The directory of the log that was written.
     target: str
-    #: Where this run began; above the source's lowest offset if an earlier one had been interrupted.
+    #: The first offset of this run; above the source's lowest offset if an earlier run was interrupted.
     start_offset: int
     next_offset: int
-    #: Copied by this run.
+    #: Records copied by this run.
     records: int
-    #: Bytes of the source's files.
+    #: Size of the source's files.
     size_bytes: int
     report: ForeignReport
 
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What was done, log by log."""
+    """What was done, per log."""
 
     format: str
     source: str
@@ -86,17 +86,17 @@ class ImportReport:
 
     @property
     def records(self) -> int:
-        """Copied by this run."""
+        """Records copied by this run."""
         return sum(each.records for each in self.logs)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the source's files."""
+        """Size of the source's files."""
         return sum(each.size_bytes for each in self.logs)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What was not as it should be, in all logs."""
+        """What was wrong, in all logs."""
         return tuple(finding for each in self.logs for finding in each.report)
 
 
@@ -118,14 +118,14 @@ def import_log(
     progress: Progress | None = None,
     metadata: Decoder | None = None,
 ) -> ImportReport:
-    """Copy another system's log, or all that a directory of it holds, keeping offsets; run again, it goes on.
+    """Copy another system's log, or all logs in a directory, keeping offsets; run again, it continues.
 
-    Into a `Log` goes one log. Into a `Store` go all that are there: topics are made where they are missing (with these
-    `settings`), under the names that the source has; one that has none becomes `topic`, or is named after its
-    directory. `only` is for one topic of several. A topic that holds records already is continued if it is a beginning
-    of the same log (`ImportMismatch` if not); with `resume=False` it is refused. `damage="skip"` leaves out what cannot
-    be read, with a line in the report. `metadata` is for laminarmq: see `open`. `timestamp` (ms) is for records of
-    systems that keep no time; by default it is the time of the import.
+    A `Log` takes one log. A `Store` takes all logs: missing topics are created (with these `settings`) under the names
+    that they have in the source; one without a name becomes `topic`, or is named after its directory. `only` selects
+    one topic of several. A topic that already has records is continued if they are the beginning of the same log
+    (`ImportMismatch` if not); with `resume=False` it is refused. `damage="skip"` leaves out what cannot be read, with a
+    line in the report. `metadata` is for laminarmq: see `open`. `timestamp` (ms) is for records of systems that store
+    no time; the default is the time of the import.
     """
     started = time.monotonic()
     if isinstance(source, ForeignLog):
@@ -140,11 +140,11 @@ def import_log(
         job = ImportJob(_shifted(progress, sum(sizes[:number]), sum(sizes)), timestamp)
         if isinstance(source, ForeignLog):
             done.append(_import_one(place, source, log, job, resume))
-        else:  # one after the other: a server may have more logs than a process may have open files
+        else:  # one after the other: a server may have more logs than a process may open files
             with open_place(place, name, damage=damage, metadata=metadata) as each:
                 done.append(_import_one(place, each, log, job, resume))
     if progress is not None:
-        progress(sum(sizes), sum(sizes))  # also what is no part of a log
+        progress(sum(sizes), sum(sizes))  # also counts files that are not part of a log
     return ImportReport(name, path, tuple(done), time.monotonic() - started)
 
 
@@ -160,7 +160,7 @@ def _chosen(found: Detection, only: str | None) -> tuple[Place, ...]:
 
 
 def _size_of(place: Place) -> int:
-    """Bytes of its files, for those who watch."""
+    """Size of its files, for the progress display."""
     directory = FileDirectory(place.path, create=False)
     try:
         return sum(directory.size(name) for name in directory.names() if not name.endswith("index"))
@@ -188,16 +188,18 @@ def _targets(
         topics[name] = target.create_topic(name, partitions=count, exist_ok=True, **settings)
         if topics[name].partitions < count:
             raise ImportMismatch(
-                f"the topic {name!r} has {topics[name].partitions} partitions and the source {count}; add some first"
+                f"the topic {name!r} has {topics[name].partitions} partitions, the source {count}; add partitions first"
             )
     return (topics[name].partition(place.partition) for place, name in zip(places, named, strict=True))
 
 
 def _topic_of(place: Place, places: tuple[Place, ...], topic: str | None) -> str:
-    """The topic that a log becomes. A name that was given is for a source with one topic, or with none."""
+    """The topic that a log becomes. A given name is for a source with one topic, or with none."""
     if topic is not None:
         if len({each.topic for each in places}) > 1:
-            raise InvalidConfig("the source holds several topics, which keep their names; `topic` is for a single one")
+            raise InvalidConfig(
+                "the source holds several topics, which keep their names; give `topic` only for a single one"
+            )
         return topic
     return place.topic if place.topic is not None else place.path.rstrip("/").rpartition("/")[2]
 
@@ -208,13 +210,13 @@ def _import_one(place: Place, source: ForeignLog, log: Log, job: ImportJob, resu
     try:
         records = source.copy_to(log, job)
     finally:
-        log.sync()  # what was taken in before an error stays, and can be read
+        log.sync()  # what was copied before an error is kept and becomes readable
     return LogImport(place, log.path, start, log.next_offset, records, source.size_bytes, source.report)
 
 
 def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
-    """See that what the log holds is a beginning of the source; an empty log begins where the source does."""
-    with log.hold():  # as its writer: an import that was killed may have left more than was visible then
+    """Check that the log is a beginning of the source; an empty log begins where the source does."""
+    with log.hold():  # as its writer: an import that was killed may have left more than is visible
         pass
     lowest, following = log.lowest_offset, log.next_offset
     first = source.lowest_offset
@@ -237,14 +239,14 @@ def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
 
 
 def _look_again(source: ForeignLog, log: Log) -> None:
-    """Cut the log back to where it lacks records that the source has now, and had not when they were copied."""
+    """Truncate the log to where it lacks records that the source has now but had not when they were copied."""
     for file, first, following in source.segments_below(log.next_offset):
         last = following - 1
         if last >= log.lowest_offset and not _has(log, last) and _has_now(source, last):
             missing = _first_missing(log, max(first, log.lowest_offset), last)
             _check_same_from(source, log, missing)
             log.truncate(missing)
-            detail = f"offsets {missing} to {last} were not there when they were copied; copied again from there on"
+            detail = f"offsets {missing} to {last} were missing in an earlier import; copied again from there"
             source.report.add(Finding(Kind.LATE, file, 0, detail, offset=missing))
             return
 
@@ -262,7 +264,7 @@ def _has_now(source: ForeignLog, offset: int) -> bool:
 
 
 def _first_missing(log: Log, low: int, high: int) -> int:
-    """The first of these offsets that the log has not; it has not the last. What is missing is the end of a segment."""
+    """The first of these offsets that the log lacks; it lacks the last. What is missing is the end of a segment."""
     while low < high:
         middle = (low + high) // 2
         low, high = (middle + 1, high) if _has(log, middle) else (low, middle)
@@ -270,19 +272,19 @@ def _first_missing(log: Log, low: int, high: int) -> int:
 
 
 def _check_same_from(source: ForeignLog, log: Log, offset: int) -> None:
-    """See that the source has all that the log has from there on."""
+    """Check that the source has everything that the log has from there on."""
     theirs = source.scan(offset)
     for ours in log.scan(offset):
         same = next((each for each in theirs if each.offset >= ours.offset), None)
         if same is None or (same.offset, same.value) != (ours.offset, ours.value):
             raise ImportMismatch(
-                f"{log.path} lacks records from offset {offset} on that {source.path} has now, and has another at "
+                f"{log.path} lacks records from offset {offset} on that {source.path} now has, and differs at "
                 f"{ours.offset}: import into a new log"
             )
 
 
 def _same_record(source: ForeignLog, log: Log, offset: int) -> bool:
-    """Whether both have the same at that offset: the same value, or both nothing because it lies in a gap."""
+    """Whether both have the same at that offset: the same value, or both nothing because it is in a gap."""
     try:
         value = [log.read(offset).value]
     except RecordRemoved:
@@ -295,7 +297,7 @@ def _same_record(source: ForeignLog, log: Log, offset: int) -> bool:
 
 
 def copy_records(source: ForeignLog, log: Log, job: ImportJob) -> int:
-    """Append what the source has from `log.next_offset` on, as Arrow; how many records."""
+    """Append the source's records from `log.next_offset` on, as Arrow, and return their number."""
     import pyarrow as pa
 
     copied = 0
@@ -312,8 +314,8 @@ def copy_records(source: ForeignLog, log: Log, job: ImportJob) -> int:
 
 
 def _advance(source: ForeignLog, log: Log, offset: int) -> None:
-    """Pass over offsets that the source has not. At the beginning of the copy they are a gap as well, so that the copy
-    begins where the source does, and what may still come has a place."""
+    """Skip offsets that the source lacks. At the beginning of the copy they are a gap as well, so that the copy begins
+    where the source does, and records that appear later have a place."""
     if offset - log.next_offset > MAX_JUMP:
         raise OffsetsOutOfOrder(
             f"offsets jump from {log.next_offset - 1} to {offset}: the gap is too large for a log",
@@ -327,7 +329,7 @@ def _advance(source: ForeignLog, log: Log, offset: int) -> None:
 
 
 def _place_holder(offset: int) -> bytearray:
-    """A batch without a record that stands for one offset."""
+    """A batch without a record that represents one offset."""
     made = bytearray(HEADER_BYTES)
     view = memoryview(made)
     kernel.write_header(view, 0, offset, HEADER_BYTES, 0, 0, 0, -1, -1, -1, -1, -1, 0)
@@ -336,8 +338,8 @@ def _place_holder(offset: int) -> bytearray:
 
 
 def _gathered(tables: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Some megabytes at once: a log may have segments of a kilobyte, and an append may wait for the disk. What precedes
-    damage is given before that is raised."""
+    """A few megabytes at once: a log may have segments of a kilobyte, and an append may wait for the disk. What
+    precedes damage is yielded before the error is raised."""
     held: list[pa.RecordBatch] = []
     size = 0
     try:
@@ -356,7 +358,7 @@ def _gathered(tables: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]
 
 
 def _runs(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[tuple[int, int]]:
-    """The stretches of consecutive offsets."""
+    """The runs of consecutive offsets."""
     if not len(offsets):
         return
     ends = [*(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
@@ -394,10 +396,10 @@ def export_log(
     progress: Progress | None = None,
     **options: object,
 ) -> ExportReport:
-    """Write a log as another system would have: one log into one directory, which must be empty or not there yet.
+    """Write a log in another system's format: one log into one directory, which must be empty or not exist yet.
 
-    `options` are the format's own (see its module), `segment_bytes` for all but Kafka's among them. The directory
-    appears when it is whole; what the format has no place for is counted in the report.
+    `options` are those of the format (see its module); all formats have `segment_bytes`. The directory appears when it
+    is complete; the report counts what the format cannot store.
     """
     chosen = format_named(format)
     first = log.lowest_offset if start is None else start

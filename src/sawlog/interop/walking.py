@@ -1,10 +1,10 @@
-"""Reading a log from its first byte on, some megabytes at a time: what the formats without a server have in common.
+"""Reads a log from its first byte on, a few megabytes at a time: what the formats without a server have in common.
 
-A format says how to go one step (`step`): from a `Cursor`, which is all that has to be remembered, over some records
-to the next one. Everything else follows: a scan is a walk, a survey is a walk that looks at nothing, and reading at an
-offset is a walk from the last place before it where somebody has been. One such place is kept for each few megabytes.
+A format implements one step (`step`): from a `Cursor`, which is the complete state, over some records to the next one.
+Everything else follows: a scan is a walk, a survey is a walk that ignores the records, and reading at an offset is a
+walk from the last visited place before it. One such place is remembered every few megabytes.
 
-Offsets may depend on everything before them (see `numbering`), so the first walk begins at the beginning.
+Offsets may depend on everything before them (see `numbering`), so the first walk starts at the beginning.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .numbering import MAX_JUMP, MAX_OFFSET, Count
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How much is read at once.
+#: How many bytes are read at once.
 CHUNK_BYTES = 4 << 20
-#: A place to come back to is kept for each so many bytes.
+#: A place to return to is remembered once per this many bytes.
 MARK_BYTES = 1 << 20
 
 
@@ -47,13 +47,13 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a walk is: in which segment, at which byte of its data and of its index, and how far the offsets are."""
+    """The state of a walk: the segment, the positions in its data and its index, and the state of the numbering."""
 
     segment: int
     position: int
     entry: int
     count: Count
-    #: Whether what lies before could not be read, so that offsets may jump.
+    #: Whether the bytes before could not be read, so that offsets may jump.
     loose: bool = False
 
     def to(self, position: int, count: Count | None = None, *, entry: int | None = None, loose: bool = False) -> Cursor:
@@ -73,7 +73,7 @@ def _following(cursor: Cursor) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """What one step went over: records, then perhaps something that could not be read, then where to go on."""
+    """What one step covered: records, then perhaps something that could not be read, then where to continue."""
 
     after: Cursor
     values: Values | None = None
@@ -81,7 +81,7 @@ class Step:
 
 
 class WalkedLog(ForeignLog):
-    """A log that is read by walking. A format provides `_segments_of`, `_enter` where it needs to, and `step`."""
+    """A log that is read by walking. A format implements `_segments_of`, `_enter` if needed, and `step`."""
 
     def __init__(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> None:
         super().__init__(directory.path, damage=damage)
@@ -96,17 +96,17 @@ class WalkedLog(ForeignLog):
             )
         if self.segments[0].base >= MAX_OFFSET:
             first = self.segments[0]
-            detail = f"the log begins at offset {first.base}, and sawlog's logs end below 2**62: it cannot be read"
+            detail = f"the log begins at offset {first.base}; sawlog supports offsets below 2**62 only"
             raise Finding(Kind.BAD_OFFSET, first.data or first.index or "", 0, detail).error(self.path)
-        #: How many bytes lie before each segment, and before the end.
+        #: How many bytes are before each segment, and before the end.
         self._before = [0, *accumulate(segment.size for segment in self.segments)]
-        #: Where the offsets of each segment begin and end, as far as anybody has been.
+        #: Where the offsets of each segment begin and end, as far as they are known.
         self._firsts: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._marks: list[Cursor] = [self.enter(0, None)]
         self._ended: Cursor | None = None
 
-    # --- what a format has to say
+    # --- what a format implements
 
     @abstractmethod
     def _segments_of(self) -> list[SegmentFile]:
@@ -114,14 +114,14 @@ class WalkedLog(ForeignLog):
 
     @abstractmethod
     def step(self, cursor: Cursor) -> Step:
-        """Read on from there; the cursor stands in a segment, perhaps at its end."""
+        """Read on from there; the cursor is in a segment, perhaps at its end."""
 
     #: Where the data and the index of a segment begin.
     first_position = 0
     first_entry = 0
-    #: Whether the name of a segment says its first offset.
+    #: Whether the name of a segment is its first offset.
     named_by_offset = True
-    #: What to say about offsets that are in no file.
+    #: A hint for offsets that are in no file.
     gap_hint = ""
 
     @property
@@ -132,7 +132,7 @@ class WalkedLog(ForeignLog):
     # --- walking
 
     def enter(self, number: int, before: Cursor | None) -> Cursor:
-        """The beginning of a segment, after another or as the first; says so if the two do not join."""
+        """The beginning of a segment, after another or as the first; reports if the two are not contiguous."""
         if before is not None:
             self._ends[number - 1] = before.count.following
         if number >= len(self.segments):
@@ -147,48 +147,50 @@ class WalkedLog(ForeignLog):
             self.note(Kind.GAP, segment, 0, detail, "missing", offset=following)
             following = segment.base
         elif segment.base < following and segment.size:
-            detail = f"the segment begins at offset {segment.base}, the one before it ends at {following - 1}"
+            detail = f"the segment begins at offset {segment.base}, the previous one ends at {following - 1}"
             self.note(Kind.RESTART, segment, 0, f"{detail}; its records get offsets from {following} on")
         self._firsts[number] = following
         return Cursor(number, self.first_position, self.first_entry, Count(segment.base - 1, following))
 
     def _is_too_far(self, segment: SegmentFile, following: int) -> bool:
-        """Whether a segment begins where no log can go on."""
+        """Whether a segment begins at an impossible offset."""
         return self.named_by_offset and (segment.base - following > MAX_JUMP or segment.base >= MAX_OFFSET)
 
     def _refused(self, cursor: Cursor) -> Step | None:
-        """Over a segment that begins too far behind the one before: its name is damaged, or it is none of this log."""
+        """Skip a segment that begins too far after the previous one: its name is damaged, or it is not part of this
+        log."""
         segment, following = self.segments[cursor.segment], cursor.count.following
         if not self._is_too_far(segment, following):
             return None
-        detail = f"a segment that begins at offset {segment.base}, where {following} should be: no log has such a gap"
+        detail = f"a segment begins at offset {segment.base}, expected {following}: the gap is too large for a log"
         outcome: Outcome = "lost" if segment.size else "mended"
         found = self.note(Kind.BAD_OFFSET, segment, 0, detail, outcome, size_bytes=segment.size, offset=following)
         after = self.enter(cursor.segment + 1, cursor.to(segment.size, Count(following - 1, following)))
         return Step(after, lost=found if segment.size else None)
 
     def _bounded(self, cursor: Cursor, step: Step) -> Step:
-        """The same, but for records whose offsets no log of ours can hold: there it ends."""
+        """The same without records whose offsets are too large for a log of ours: the walk ends there."""
         values = step.values
         if values is None or int(values.offsets[-1]) < MAX_OFFSET:
             return step
         segment, kept = self.segments[cursor.segment], values.between(0, MAX_OFFSET)
-        detail = f"{len(values) - len(kept)} records or more at offset {MAX_OFFSET} and behind it: sawlog ends there"
+        detail = (
+            f"at least {len(values) - len(kept)} records at or above offset {MAX_OFFSET}, which sawlog does not support"
+        )
         lost = self.note(Kind.BAD_OFFSET, segment, cursor.position, detail, "lost", offset=MAX_OFFSET)
         after = Cursor(len(self.segments), 0, 0, Count(MAX_OFFSET - 1, MAX_OFFSET))
         return Step(after, kept if len(kept) else None, lost)
 
     def segments_below(self, end: int) -> Iterator[tuple[str, int, int]]:
-        """The segments that end at or below an offset up to which this log was read, and hold something: the file, the
-        first offset, and the one behind the last."""
+        """The non-empty segments that end at or below an offset up to which this log was read: file, first offset, and
+        the offset after the last."""
         for number, first in sorted(self._firsts.items()):
             last = self._ends.get(number, end + 1)
             if first < last <= end:
                 yield self.segments[number].data or "", first, last
 
     def walk(self, start: int | None = None) -> Iterator[Step]:
-        """From the last place before offset `start` where somebody has been (None: from where nobody has), to the
-        end."""
+        """From the last visited place before offset `start` (None: from the first place not visited yet) to the end."""
         cursor = self._marks[-1] if start is None else self._mark_before(start)
         while cursor.segment < len(self.segments):
             self.check_open()
@@ -200,7 +202,7 @@ class WalkedLog(ForeignLog):
         self._ended = cursor
 
     def _mark_before(self, start: int) -> Cursor:
-        """The first of the last places that are not behind `start`: what could not be read there has to be met."""
+        """The first of the last places that are not after `start`: findings there must be met again."""
         last = max(bisect_right(self._marks, start, key=_following) - 1, 0)
         return self._marks[bisect_left(self._marks, _following(self._marks[last]), key=_following)]
 
@@ -217,24 +219,24 @@ class WalkedLog(ForeignLog):
 
     @property
     def next_offset(self) -> int:
-        """Behind the last record; the first call reads through the log."""
+        """The offset after the last record; the first call reads the whole log."""
         return self._survey().count.following
 
     @property
     def report(self) -> ForeignReport:
-        """All findings; the first call reads through the log."""
+        """All findings; the first call reads the whole log."""
         self._survey()
         return self._report
 
     @property
     def size_bytes(self) -> int:
-        """Of the files with records."""
+        """Size of the files with records."""
         return self._before[-1]
 
     def tables(
         self, start: int, end: int | None, columns: Sequence[str], *, progress: Progress | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The records of a range, some megabytes at a time."""
+        """The records of a range, a few megabytes at a time."""
         self.check_open()
         total = self.size_bytes
         for step in self.walk(start):
@@ -269,7 +271,7 @@ class WalkedLog(ForeignLog):
         size_bytes: int = 0,
         offset: int | None = None,
     ) -> Finding:
-        """Write a finding down; raises it if this log is to be as it should be."""
+        """Add a finding to the report; raises it if this log was opened with `strict`."""
         file = segment if isinstance(segment, str) else segment.data or segment.index or ""
         finding = Finding(kind, file, position, detail, outcome, size_bytes, offset)
         self._report.add(finding)
@@ -320,7 +322,7 @@ def _within(lost: Finding, start: int, end: int | None) -> bool:
 def segment_files(
     directory: Directory, data_suffix: str, index_suffix: str, *, digits: str = "[0-9]{1,20}"
 ) -> tuple[list[SegmentFile], list[str]]:
-    """Files named after a number, in pairs and sorted by it; and the names that are no such thing."""
+    """Files named after a number, in pairs and sorted by it; and the names of the other files."""
     pattern = re.compile(rf"({digits})({re.escape(data_suffix)}|{re.escape(index_suffix)})")
     found: dict[int, dict[str, str]] = {}
     strangers: list[str] = []

@@ -1,8 +1,8 @@
-"""Writing a log as another system would: what the formats without a server have in common.
+"""Writes a log in another system's format: what the formats without a server have in common.
 
-Records come from our log as Arrow, a megabyte or so at a time, and go into segments. A segment ends before the record
-that would take it past `segment_bytes`, and, in formats whose index counts records, before a gap: the next one is
-named after the offset behind it. What a format has no place for is counted, not refused.
+Records come from our log as Arrow, about a megabyte at a time, and go into segments. A segment ends before the record
+that would exceed `segment_bytes`, and, in formats whose index counts records, before a gap: the next segment is named
+after the offset after the gap. What a format cannot store is counted, not refused.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .foreign import ExportJob, ExportReport
 from .numbering import Numbers
 
 DEFAULT_SEGMENT_BYTES = 256 << 20
-#: Positions of some formats have 32 bits; none needs more than this.
+#: Some formats have 32-bit positions; none needs more than this.
 _MOST_SEGMENT_BYTES = 2**32 - 1
-#: A log with more gaps than this is no longer written as so many files.
+#: A log with more gaps than this is refused, because each gap would need another file.
 _MOST_SEGMENTS = 100_000
 
-NO_TIMES = "the format keeps no times"
+NO_TIMES = "the format stores no timestamps"
 
 
 def _segment_bytes(format: str, options: Mapping[str, object], own: tuple[str, ...]) -> int:
-    """The option that all have; `InvalidConfig` for one that nobody has."""
+    """The option that all formats have; `InvalidConfig` for an unknown one."""
     unknown = set(options) - {"segment_bytes", *own}
     if unknown:
         known = ", ".join(("segment_bytes", *own))
@@ -46,11 +46,11 @@ def _segment_bytes(format: str, options: Mapping[str, object], own: tuple[str, .
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Records to write: consecutive in the log, or not."""
+    """Records to write; their offsets may have gaps."""
 
     offsets: Numbers
     values: pa.Array
-    #: Numbers from headers that the format has a place for, by the header's name; 0 where a record has none.
+    #: Numbers from headers that the format can store, by the header's name; 0 where a record has none.
     extras: Mapping[str, Numbers]
 
     def __len__(self) -> int:
@@ -63,21 +63,20 @@ class Rows:
         return np.diff(ends).astype(np.int64)
 
     def slice(self, first: int, last: int) -> Rows:
-        """Some of them."""
         extras = {name: numbers[first:last] for name, numbers in self.extras.items()}
         return Rows(self.offsets[first:last], self.values.slice(first, last - first), extras)
 
 
 class SegmentWriter(ABC):
-    """Writes one segment after the other. A format says how large a record is and what its bytes are."""
+    """Writes one segment after the other. A format defines how large a record is and what its bytes are."""
 
     #: The suffixes of data and index; "" if there is none.
     names = ("", "")
-    #: How many digits a file's name has at least.
+    #: The minimum number of digits in a file name.
     digits = 1
-    #: Whether a segment's index counts records, so that there can be no gap in it.
+    #: Whether a segment's index counts records, so that it cannot have a gap.
     dense = True
-    #: Headers that the format has a place for.
+    #: Headers that the format can store.
     kept_headers: tuple[str, ...] = ()
 
     def __init__(self, directory: Directory) -> None:
@@ -91,22 +90,22 @@ class SegmentWriter(ABC):
 
     @abstractmethod
     def sizes(self, rows: Rows) -> Numbers:
-        """Bytes that each record takes in the data."""
+        """Size of each record in the data, in bytes."""
 
     @abstractmethod
     def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[bytes | memoryview, bytes]:
-        """The bytes of these records for the data, from a position of it on, and for the index."""
+        """The bytes of these records for the data, from this position on, and for the index."""
 
     def name_of(self, offset: int) -> int:
-        """What a segment is called that begins with the record at this offset."""
+        """The name of a segment that begins with the record at this offset."""
         return offset
 
     def index_head(self) -> bytes:
-        """What an index begins with."""
+        """The first bytes of an index."""
         return b""
 
     def remarks(self) -> tuple[str, ...]:
-        """What a reader of the format should know, once all is written."""
+        """What a reader of the format should know, once everything is written."""
         return (NO_TIMES,)
 
     def begin(self, offset: int) -> None:
@@ -125,12 +124,12 @@ class SegmentWriter(ABC):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a segment to write to."""
+        """Whether a segment is open."""
         return self._data is not None
 
     @property
     def position(self) -> int:
-        """How large the segment is."""
+        """Size of the open segment in bytes."""
         return 0 if self._data is None else self._data.size
 
     def put(self, rows: Rows, sizes: Numbers) -> None:
@@ -143,7 +142,7 @@ class SegmentWriter(ABC):
         self.size_bytes += len(data)
 
     def end(self) -> None:
-        """Make the segment durable, and close it."""
+        """Make the segment durable and close it."""
         if self._index is not None:
             self.largest_index_bytes = max(self.largest_index_bytes, self._index.size)
         for storage in (self._data, self._index):
@@ -185,7 +184,7 @@ def write_segments(
     writer: SegmentWriter,
     *own_options: str,
 ) -> ExportReport:
-    """Write the records of a range with this writer. Options that nobody has are refused."""
+    """Write the records of a range with this writer. Unknown options are refused."""
     start, end = job.start, job.end
     segment_bytes = _segment_bytes(format, job.options, own_options)
     dropped: Counter[str] = Counter()
@@ -200,7 +199,7 @@ def write_segments(
             if job.progress is not None:
                 job.progress(total * (following - start) // max(end - start, 1), total)
         if writer.dense and following < end:
-            writer.begin(end)  # so that the next record gets the offset that it would get here
+            writer.begin(end)  # so that the next record gets the same offset as here
         writer.end()
     except BaseException:
         writer.abandon()
@@ -219,7 +218,7 @@ def write_segments(
 
 
 def _parts(rows: Rows, writer: SegmentWriter, following: int, limit: int) -> Iterator[tuple[Rows, Numbers]]:
-    """Stretches that go into one segment each; the writer is at that segment when they are given."""
+    """Runs of records that go into one segment each; the writer is at that segment when they are yielded."""
     sizes = writer.sizes(rows)
     holes = np.flatnonzero(rows.offsets != np.concatenate(([following], rows.offsets[:-1] + 1))).tolist()
     stops = [*(holes if writer.dense else []), len(rows)]
@@ -250,7 +249,7 @@ def _rows_of(log: Log, start: int, end: int, kept: tuple[str, ...], dropped: Cou
 
 
 def _extras(headers: pa.Array, kept: tuple[str, ...]) -> tuple[dict[str, Numbers], int]:
-    """The numbers in headers of these names, and how many records have others."""
+    """The numbers in headers of these names, and how many records have other headers."""
     extras = {name: np.zeros(len(headers), np.int64) for name in kept}
     pairs = headers.flatten()
     if not len(pairs):

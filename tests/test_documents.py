@@ -1,0 +1,134 @@
+"""What the documents show is what the program does: commands are run as printed, and what they print is compared.
+
+The README has its own tests (test_readme.py), the command line's reference and help too (cli/test_reference.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sawlog
+from sawlog import Store, interop
+
+from .interop.files import lay
+from .interop.kafkas import batch
+from .interop.test_unindexed import behind, with_metadata
+
+ROOT = Path(__file__).resolve().parent.parent
+INTEROP = (ROOT / "docs" / "interop.md").read_text(encoding="utf-8")
+#: What differs from run to run: how long it took, and how fast that was.
+_TIMING = re.compile(r" in [\d.]+ (ms|s|min)(: [\d.]+ \S+/s, [\d.]+k? records/s)?$")
+
+
+def blocks(text: str, kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The directories that docs/interop.md names, and a program called `sawlog`."""
+    shutil.copytree(ROOT / "tests" / "golden" / "interop", tmp_path, dirs_exist_ok=True)
+    shutil.copytree(tmp_path / "laminarmq-u32", tmp_path / "damaged")
+    store = bytearray((tmp_path / "damaged" / "42.store").read_bytes())
+    store[170] ^= 1
+    (tmp_path / "damaged" / "42.store").write_bytes(store)
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "sawlog"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sawlog.cli "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return tmp_path
+
+
+def shell(place: Path, command: str) -> list[str]:
+    """What a command prints on both streams, sorted: a pipe does not keep the order between the two."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if name not in ("COLUMNS", "SAWLOG_DATA", "FORCE_COLOR")},
+        "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(sawlog.__file__).parents[1]),
+    }
+    done = subprocess.run(
+        command, shell=True, cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return without_timing((done.stdout + done.stderr).splitlines())
+
+
+def without_timing(lines: list[str]) -> list[str]:
+    return sorted(_TIMING.sub("", line) for line in lines if line)
+
+
+def sessions(block: str) -> list[tuple[str, list[str]]]:
+    """The commands of a console block with the lines that follow each."""
+    found: list[tuple[str, list[str]]] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_console_session_prints_what_the_document_shows(place: Path, number: int) -> None:
+    for command, expected in sessions(blocks(INTEROP, "console")[number]):
+        assert shell(place, command) == without_timing(expected), command
+
+
+def test_the_session_with_kafka_shows_what_is_printed_for_such_a_directory(place: Path) -> None:
+    """The directory was a real broker's and is not kept; this one has the same things in it, with fewer records."""
+    torn = b"x" * 15
+    lay(
+        place / "kafka-logs",
+        {
+            "meta.properties": b"version=1\n",
+            **{
+                f"{name}/{0:020}.log": batch(0, b"a", b"b")
+                for name in ("__cluster_metadata-0", "__transaction_state-0", "empty.tmp-0", "plain-1", "txn-0")
+            },
+            f"plain-0/{0:020}.log": batch(0, b"a", b"b") + torn,
+            f"compacted-0/{0:020}.log": batch(0, b"a") + batch(5, b"b"),
+        },
+    )
+    (importing, shown), (exporting, exported) = sessions(blocks(INTEROP, "console")[2])
+    printed = shell(place, importing)
+    told = without_numbers(shown)
+    assert [line for line in shown if line.startswith("not imported")] == [
+        line for line in printed if line.startswith("not imported")
+    ]
+    assert {line for line in told if line.startswith("!!")} == {
+        line for line in without_numbers(printed) if line.startswith("!!")
+    }
+    assert "TOPIC PARTITION FROM TO RECORDS SIZE FINDINGS SOURCE" in told & without_numbers(printed)
+    assert without_numbers(shell(place, exporting)) == without_numbers(exported)
+
+
+def without_numbers(lines: list[str]) -> set[str]:
+    units = re.compile(r"[\d,.]+( [KMG]iB| B)?( in N (ms|s))?")
+    return {re.sub(r" in N m?s.*", "", re.sub(r"\s+", " ", units.sub("N", line))) for line in lines if line}
+
+
+def test_python_shown_for_reading_prints_what_is_shown_below_it(place: Path) -> None:
+    code, printed = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```", INTEROP, re.DOTALL | re.MULTILINE)[0]
+    environment = {**os.environ, "PYTHONPATH": str(Path(sawlog.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=place, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == (printed, 0), done.stderr
+
+
+def test_python_shown_for_metadata_reads_such_a_log(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = [with_metadata(7 + i, b"own%d" % i, b"value %d" % i) for i in range(5)]
+    lay(place / "laminarmq-own", behind(contents, 7, 5))
+    monkeypatch.chdir(place)
+    code = blocks(INTEROP, "python")[1]
+    with Store.open("data") as store:
+        exec(code, {"interop": interop, "store": store})
+        assert [record.value for record in store["laminarmq-own"].partition(0)] == [b"value %d" % i for i in range(5)]
