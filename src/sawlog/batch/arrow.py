@@ -1,11 +1,11 @@
-"""Batches and Arrow: columns in, columns out.
+"""Converts between batches and Arrow.
 
-Out (`to_arrow`): any of `offset` int64, `timestamp` timestamp[ms, UTC], `timestamp_type` int8, `key` and `value`
-binary, `headers` list<struct<key: string, value: binary>>. With `views=True` key and value become binary_view:
-16 bytes a value that point into the batch itself, nothing is copied, and the mapping lives as long as the array does.
+From batches (`to_arrow`): any of `offset` int64, `timestamp` timestamp[ms, UTC], `timestamp_type` int8, `key` and
+`value` binary, `headers` list<struct<key: string, value: binary>>. With `views=True` key and value become binary_view:
+16 bytes per value that point into the batch itself, nothing is copied, and the mapping lives as long as the array.
 
-In (`record_columns`): `value`, and if wanted `key`, `timestamp`, `headers`. Binary and string of every kind is taken,
-timestamps in any unit or as int64 milliseconds; nulls in `timestamp` become the time of the append.
+To batches (`record_columns`): `value`, and optionally `key`, `timestamp`, `headers`. Binary and string types of every
+kind are accepted, timestamps in any unit or as int64 milliseconds; nulls in `timestamp` become the time of the append.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def _schema(columns: tuple[str, ...], views: bool) -> pa.Schema:
     }
     unknown = [name for name in columns if name not in types]
     if unknown:
-        raise InvalidRecord(f"no such column: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+        raise InvalidRecord(f"no such column: {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}")
     return pa.schema([types[name] for name in columns])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Out
+# From batches
 
 
 def _mutable(size_bytes: int) -> tuple[pa.Buffer, memoryview]:
@@ -87,7 +87,7 @@ def _bitmap(count: int) -> memoryview:
 
 
 def joined(view: memoryview, rows: Rows, max_bytes: int) -> tuple[memoryview, Rows]:
-    """All batches in one buffer, unpacked; where nothing is compressed that is the buffer as it is."""
+    """All batches in one buffer, decompressed; if nothing is compressed, this is the buffer itself."""
     runs: list[tuple[memoryview, Rows]] = []
     unpacked = total = 0
     for body, run, error in unpack(view, rows, max_bytes):
@@ -97,7 +97,7 @@ def joined(view: memoryview, rows: Rows, max_bytes: int) -> tuple[memoryview, Ro
         total += size
         unpacked += size if body is not view else 0
         if unpacked > max_bytes or total > _MAX_ARRAY_BYTES:
-            raise DecompressionLimit(f"batches of {total:,} bytes in all do not fit into one Arrow batch")
+            raise DecompressionLimit(f"batches of {total:,} bytes in total do not fit into one Arrow batch")
         runs.append((body, run))
     if len(runs) == 1:
         return runs[0]
@@ -253,7 +253,7 @@ def _decode_headers(view: memoryview, rows: Rows, total: int, count: int) -> pa.
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """Header keys as strings; what is not UTF-8 is shown with replacement characters, as Arrow allows nothing else."""
+    """Header keys as strings; bytes that are not UTF-8 become replacement characters, because Arrow requires UTF-8."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:
@@ -266,12 +266,12 @@ def _check(bad: int) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# In
+# To batches
 
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """One chunk of rows as the buffers that `kernel.encode_arrow` takes."""
+    """One chunk of rows as the buffers that `kernel.encode_arrow` expects."""
 
     rows: int
     buffers: tuple[Any, ...]
@@ -279,12 +279,12 @@ class RecordColumns:
     keep: tuple[pa.Array, ...]
 
     def bound(self, row: int) -> int:
-        """At most so many bytes does the record in `row` take."""
+        """The maximum size of the record in `row`, in bytes."""
         return 128 + sum(int(size(row)) for size in self.sizes)
 
 
 def record_columns(table: pa.Table | pa.RecordBatch, now: int, max_record_bytes: int = 0) -> Iterator[RecordColumns]:
-    """The chunks of a table, checked and turned into buffers; raises before the first chunk if a column is wrong."""
+    """The chunks of a table, checked and converted to buffers; raises before the first chunk if a column is wrong."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
@@ -314,7 +314,7 @@ def _check_names(names: Sequence[str]) -> None:
     strange = {name for name in names if name not in ("value", "key", "timestamp", "headers") or names.count(name) > 1}
     if strange:
         raise InvalidRecord(
-            f"the table has columns that a record does not, or twice: {', '.join(sorted(strange))}; select value, "
+            f"the table has unknown or duplicate columns: {', '.join(sorted(strange))}; select value, "
             "key, timestamp, headers first"
         )
 
@@ -351,7 +351,7 @@ def _binary(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _timestamps(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As milliseconds in int64; what lies before 1970 or too late is refused by `_in_range`."""
+    """As milliseconds in int64; `_in_range` refuses times before 1970 and too far in the future."""
     kind = column.type
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return column.cast(pa.int64())
@@ -362,7 +362,7 @@ def _timestamps(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pc.multiply_checked(numbers, 1000)
     if kind.unit == "ms":
         return numbers
-    # Rounded down, so that a moment before 1970 stays before it.
+    # Rounded down, so that a time before 1970 stays before it.
     step = 1000 if kind.unit == "us" else 1_000_000
     chunks = [_floor(chunk, step) for chunk in numbers.chunks]
     return pa.chunked_array(chunks, pa.int64())

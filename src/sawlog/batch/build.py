@@ -1,10 +1,10 @@
-"""From records to a batch.
+"""Encodes records as batches.
 
-`encode` makes one batch of Python objects, `encode_table` makes batches of an Arrow table. Both work in buffers of
-an `Encoder`, which is kept and used again: on the machines we measured, touching fresh memory costs more than
-encoding into it. What an encoder gives out is valid until it is used again.
+`encode` makes one batch of Python objects, `encode_table` makes batches of an Arrow table. Both use the buffers of an
+`Encoder`, which is kept and reused: on the machines that we measured, touching fresh memory costs more than encoding
+into it. What an encoder returns is valid until it is used again.
 
-Bad input raises `InvalidRecord` and its kin before anything is encoded or written.
+Bad input raises `InvalidRecord` or a related error before anything is encoded or written.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 #: Kafka stores a batch's length as a signed 32-bit number.
 MAX_BATCH_BYTES = 2**31 - 1
-#: Above this an encoder gives its buffer back instead of keeping it for the next batch.
+#: A larger buffer is released instead of being kept for the next batch.
 KEEP_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Who an idempotent batch comes from: id, epoch and the sequence number of its first record."""
+    """The producer of an idempotent batch: id, epoch and the sequence number of its first record."""
 
     id: int = -1
     epoch: int = -1
@@ -43,28 +43,28 @@ class Producer:
         for name, most in (("id", 2**63 - 1), ("epoch", 2**15 - 1), ("sequence", 2**31 - 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= most:
-                raise InvalidRecord(f"a producer's {name} is a number from -1 (none) to {most}, not {value!r}")
+                raise InvalidRecord(f"a producer's {name} must be an integer from -1 (none) to {most}, not {value!r}")
         if len({self.id < 0, self.epoch < 0, self.sequence < 0}) > 1:
-            raise InvalidRecord(f"a producer has an id, an epoch and a sequence, or none of them, not {self}")
+            raise InvalidRecord(f"a producer needs id, epoch and sequence, or none of them, not {self}")
 
 
 NOBODY = Producer()
 
 
-#: A finished batch that has no place in a log yet: `data`, `count`, `base_timestamp`, `max_timestamp`.
+#: A finished batch without its place in a log: `data`, `count`, `base_timestamp`, `max_timestamp`.
 Encoded = kernel.Encoded
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How batches are made: codec, its level, who sets the time, and what is too large."""
+    """How batches are made: codec, its level, who sets the timestamp, and size limits."""
 
     codec: int = 0
     level: int | None = None
     append_time: bool = False
     max_record_bytes: int = 0
     max_batch_bytes: int = MAX_BATCH_BYTES
-    #: What readers will unpack at most: a batch that would be more is stored as it is.
+    #: The maximum that readers will decompress: a batch that would be larger is stored uncompressed.
     max_unpacked_bytes: int = DEFAULT_MAX
 
 
@@ -83,12 +83,12 @@ _REFUSALS: dict[str, tuple[type[SawlogError], str]] = {
         InvalidRecord,
         "this topic keeps the last record of each key (cleanup.policy), so a record needs a key",
     ),
-    "fields": (InvalidRecordType, "a record as a dict has the keys value, key, headers and timestamp, not {1}"),
+    "fields": (InvalidRecordType, "a record as a dict may have the keys value, key, headers and timestamp, not {1}"),
 }
 
 
 def refuse(kind: str, what: Any, value: Any) -> SawlogError:
-    """The error for a record that cannot be stored; the kernel asks for it by kind."""
+    """The error for a record that cannot be stored; the kernel calls this with the kind."""
     if kind == "timestamp":
         hint = "; is it in microseconds or nanoseconds?" if value > kernel.MAX_TIMESTAMP else ""
         return InvalidRecord(
@@ -98,19 +98,19 @@ def refuse(kind: str, what: Any, value: Any) -> SawlogError:
         return LogClosed("this writer is closed")
     if kind == "too_large":
         return RecordTooLarge(
-            f"a record of {what:,} bytes is larger than the {value:,} that this log takes; raise max_record_bytes, "
+            f"a record of {what:,} bytes is larger than this log's limit of {value:,} bytes; raise max_record_bytes, "
             "split it, or stream it with append_stream"
         )
     if kind == "batch_too_large":
         return RecordTooLarge(
-            f"a batch of {what:,} bytes or more does not fit into {value:,}; append fewer records at once"
+            f"a batch of at least {what:,} bytes exceeds the limit of {value:,} bytes; append fewer records at once"
         )
     error, text = _REFUSALS[kind]
     return error(text.format(what, _shown(value)))
 
 
 def _shown(value: Any) -> str:
-    """A short picture of anything; some objects cannot even be printed."""
+    """A short representation of any object; some objects cannot even be printed."""
     try:
         shown = repr(value)
     except Exception:
@@ -119,7 +119,7 @@ def _shown(value: Any) -> str:
 
 
 class Encoder:
-    """Encodes batch after batch in one buffer that it keeps. Not for two threads at once."""
+    """Encodes batch after batch in one buffer that it keeps. Not thread-safe."""
 
     __slots__ = ("_builder", "_recipe", "_scratch")
 
@@ -145,7 +145,7 @@ class Encoder:
             raise InvalidRecordType(f"records must be an iterable of records: {error}") from error
         builder.extend(source)
         if builder.count == 0:
-            raise InvalidRecord("there is no record to append")
+            raise InvalidRecord("no record to append")
         return finish(builder, self._recipe, producer)
 
     def _fresh(self) -> kernel.BatchBuilder:
@@ -164,7 +164,7 @@ class Encoder:
         return self._table(record_columns(table, now, self._recipe.max_record_bytes), batch_bytes, now)
 
     def _table(self, chunks: Iterator[RecordColumns], batch_bytes: int, now: int) -> Iterator[Encoded]:
-        usual = HEADER_BYTES + batch_bytes + 4096  # room for the record that crosses the line
+        usual = HEADER_BYTES + batch_bytes + 4096  # space for the record that crosses the limit
         for columns in chunks:
             row = 0
             while row < columns.rows:
@@ -191,11 +191,11 @@ class Encoder:
             )
             return made
         except ValueError as error:
-            raise InvalidRecord(f"the table is damaged: {error}; nothing of it was stored") from error
+            raise InvalidRecord(f"the table is damaged: {error}; nothing was stored") from error
 
 
 def finish(builder: kernel.BatchBuilder, recipe: Recipe, producer: Producer = NOBODY) -> Encoded:
-    """Close a builder's batch: compress, write the header, compute the CRC."""
+    """Finish a builder's batch: compress, write the header, compute the CRC."""
     if recipe.codec == 0:
         attributes, newest = (TIMESTAMP_TYPE_BIT, now_ms()) if recipe.append_time else (0, -1)
         made: Encoded = builder.finish(attributes, newest, producer.id, producer.epoch, producer.sequence, crc32c)
@@ -220,13 +220,13 @@ def seal(
     recipe: Recipe,
     producer: Producer = NOBODY,
 ) -> Encoded:
-    """Turn records that stand at 61 to `end` of a buffer into a batch that starts at 0 of a buffer."""
+    """Turn records at 61 to `end` of a buffer into a batch that starts at 0 of a buffer."""
     codec = recipe.codec
     if codec:
         packed = compress(
             codec, memoryview(buffer)[HEADER_BYTES:end], recipe.level, max_bytes=recipe.max_unpacked_bytes
         )
-        if packed is None:  # it would not shrink, or not be readable again
+        if packed is None:  # it would not be smaller, or could not be read again
             codec = 0
         else:
             buffer = bytearray(HEADER_BYTES + len(packed))
@@ -266,7 +266,7 @@ def encode(
 ) -> bytes:
     """One batch of records: bytes, `Record`s, dicts, or (value, key, headers, timestamp) tuples."""
     if not 0 <= base_offset < 2**62:
-        raise InvalidRecord(f"a base offset is a number from 0 to 2**62 - 1, not {base_offset}")
+        raise InvalidRecord(f"a base offset must be an integer from 0 to 2**62 - 1, not {base_offset}")
     encoder = Encoder(Recipe(codec_id(compression), append_time=append_time))
     batch = encoder.many(records, producer).data
     kernel.patch_place(batch, 0, base_offset, 0)

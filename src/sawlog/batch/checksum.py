@@ -1,11 +1,11 @@
 """CRC-32C, the checksum of a record batch, and the sum of two pieces from the sums of each.
 
-`crc32c(data, value=0)` is the `crc32c` package's own function, re-exported: it uses the processor's
-instruction, takes bytes, bytearray, memoryview and mmap without copying, and goes on from `value`. A wrapper
-would cost more than the checksum of a small batch.
+`crc32c(data, value=0)` is the `crc32c` package's own function, re-exported: it uses the processor's instruction,
+accepts bytes, bytearray, memoryview and mmap without copying, and continues from `value`. A wrapper would cost more
+than the checksum of a small batch.
 
-`combine(crc_a, crc_b, length_b)` is the CRC-32C of A followed by B. A streamed record needs it: its bytes are
-summed as they pass, before the header that stands in front of them is known.
+`combine(crc_a, crc_b, length_b)` is the CRC-32C of A followed by B. A streamed record needs it: its bytes are summed as
+they pass, before the header in front of them is known.
 
 How it works: a CRC is a polynomial over GF(2), reduced by Castagnoli's. To follow A by n bytes is to multiply
 A's CRC by x^(8n); what B adds is B's CRC. The powers x^(8·2^k) come from squaring, and the bits of n say
@@ -52,10 +52,11 @@ def combine(crc_a: int, crc_b: int, length_b: int) -> int:
 
 
 class PartialSums:
-    """The CRC-32C of any part of a buffer, in time that does not grow with the part: who looks for batches in bytes
-    that somebody else chose must not sum the same bytes again for every place that looks like one.
+    """The CRC-32C of any part of a buffer, in time that does not grow with the part: a search for batches in untrusted
+    bytes must not sum the same bytes again for every place that looks like a batch.
 
-    The sum of everything before each block is kept, made when first needed; that of a part follows from two of them.
+    The sum of everything before each block is kept, computed when first needed; that of a part follows from two of
+    them.
     """
 
     _BLOCK_BYTES = 16 << 10
@@ -127,6 +128,6 @@ def with_line(body: bytes) -> bytes:
 
 
 def without_line(data: bytes) -> bytes | None:
-    """The text that `with_line` was given; None unless every byte is as it was."""
+    """The text that was given to `with_line`; None if any byte has changed."""
     body, _, mark = data.rpartition(b"crc32c ")
     return body if mark == f"{crc32c(body):08x}\n".encode() else None

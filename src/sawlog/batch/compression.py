@@ -1,4 +1,4 @@
-"""Kafka's four compressions of a batch's records, read without trust and written for every reader.
+"""Kafka's four compressions of a batch's records, decoded defensively and written for every reader.
 
     number  name    what is written                               what is read
     0       none    the data itself                               the data itself
@@ -7,24 +7,24 @@
     3       lz4     a frame of independent blocks                 frames: linked blocks, checksums, sizes too
     4       zstd    a frame that declares its size                frames, with or without a size
 
-Kafka's Java client refuses lz4 frames with linked blocks, so ours never are; librdkafka writes bare snappy.
-Several members or frames in a row are read as one; skippable frames are skipped. Anything else behind the
-last one is corruption, and so is empty input: no codec packs nothing into nothing.
+Kafka's Java client refuses lz4 frames with linked blocks, so ours never are; librdkafka writes bare snappy. Several
+members or frames in a row are read as one; skippable frames are skipped. Anything else after the last one is
+corruption, and so is empty input: every codec produces at least one byte.
 
 **Bounds.** `decompress` trusts no declared size. What it returns is never longer than
 
     min(max_bytes, max(RATIO_FREE_BYTES, RATIO_MAX · input bytes))
 
-A size that is declared (zstd, snappy, lz4 if it says so, the end of a gzip member) is checked before anything
-is allocated. Where none is declared, blocks are counted first, and each has a largest size. The output is
-allocated once, at that bound or at the limit, and what was not filled is given back. Beside the output a
-decoder takes at most DECODER_BYTES: a window that a zstd frame asks for is counted against `max_bytes`.
+A size that is declared (zstd, snappy, lz4 if present, the end of a gzip member) is checked before anything is
+allocated. Where none is declared, blocks are counted first, and each has a maximum size. The output is allocated once,
+at that bound or at the limit, and what was not filled is released. In addition to the output a decoder takes at most
+DECODER_BYTES: a window that a zstd frame asks for is counted against `max_bytes`.
 
-**Errors.** Data that does not decompress: `CorruptBatch`. More than is allowed: `DecompressionLimit`, which
-is one. Out of memory is `MemoryError`, never called corruption. No error of a codec's library escapes.
+**Errors.** Data that does not decompress: `CorruptBatch`. More than is allowed: `DecompressionLimit`, a subclass of it.
+Out of memory is `MemoryError`, never reported as corruption. No error of a codec's library escapes.
 
-**The writer keeps the reader's rules.** `compress` returns None where the result would not be smaller, or
-where `decompress` would refuse it: the caller then stores the records as they are, with codec 0.
+**The writer keeps the reader's rules.** `compress` returns None if the result would not be smaller, or if `decompress`
+would refuse it: the caller then stores the records uncompressed, with codec 0.
 
 Pure functions over buffers, safe from any thread; the libraries release the GIL while they work.
 """
@@ -71,27 +71,27 @@ _ZSTD_LEVEL: Final = 3  # Kafka's default, which is zstd's
 
 MIB: Final = 1 << 20
 
-#: What one batch may unpack to unless the caller says otherwise: a default segment. Whatever fits there as it
-#: is may also be stored compressed.
+#: The default limit for the decompressed size of one batch: a default segment. Whatever fits there uncompressed may
+#: also be stored compressed.
 DEFAULT_MAX: Final = 1024 * MIB
 
-#: Up to here the ratio does not matter. A batch of 64 MiB is sixty times Kafka's default limit, and a process
-#: that cannot spare 64 MiB for a moment has other troubles; small repetitive batches compress 30,000-fold in
-#: earnest (zstd).
+#: Up to here the ratio does not matter. A batch of 64 MiB is sixty times Kafka's default limit, and a process can be
+#: expected to spare 64 MiB; small repetitive batches really do compress 30,000-fold (zstd).
 RATIO_FREE_BYTES: Final = 64 * MIB
 
-#: Beyond, this is the most that a byte may become. Real records reach a hundredfold; gzip ends at 1,032. So a
-#: gigabyte costs an attacker a megabyte.
+#: Above that, the maximum ratio. Real records reach a factor of a hundred; gzip at most 1,032. So a gigabyte costs
+#: an attacker a megabyte.
 RATIO_MAX: Final = 1000
 
-#: What a decoder may take beside its output: lz4 keeps two blocks of 4 MiB and some history, zstd its window.
+#: What a decoder may take in addition to its output: lz4 keeps two blocks of 4 MiB and some history, zstd its
+#: window.
 DECODER_BYTES: Final = 16 * MIB
 
-#: Windows up to here are nobody's concern: RFC 8878 asks every decoder for 8 MiB, and zstd needs no more up
-#: to level 19. Larger ones count against `max_bytes`.
+#: Windows up to here are not counted: RFC 8878 asks every decoder for 8 MiB, and zstd needs no more up to level 19.
+#: Larger ones count against `max_bytes`.
 _ZSTD_WINDOW_FREE: Final = 8 * MIB
 
-#: Blocks are walked in Python, at a microsecond or two each. A million honest ones are 32 GiB and more; many
+#: Blocks are walked in Python, at one or two microseconds each. A million real ones are 32 GiB and more; many
 #: millions of empty ones would be an attack on the processor.
 BLOCKS_MAX: Final = 1 << 20
 
@@ -115,12 +115,12 @@ def codec_name(codec: int) -> str:
 
 
 def check_level(codec: int, level: int | None) -> None:
-    """Raise `InvalidConfig` unless the codec takes the level; None, its default, always passes."""
+    """Raise `InvalidConfig` unless the codec supports the level; None, its default, is always valid."""
     name = codec_name(codec)
     if level is None or level in LEVELS[codec]:
         return
     levels = LEVELS[codec]
-    choice = f"takes levels {levels.start} to {levels.stop - 1}" if levels else "has no levels"
+    choice = f"has levels {levels.start} to {levels.stop - 1}" if levels else "has no levels"
     raise InvalidConfig(f"compression level {level} is not valid: {name} {choice}")
 
 
@@ -152,7 +152,7 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int = DEFAULT_MAX) -> mem
         raise CorruptBatch(f"{name}: the compressed data is empty")
     try:
         return _DECODERS[codec](view, max_bytes)
-    except (IndexError, struct.error):  # a header that the data ends in the middle of
+    except (IndexError, struct.error):  # the data ends within a header
         raise CorruptBatch(f"{name}: the compressed data is cut short at {len(view)} bytes") from None
 
 
@@ -180,19 +180,19 @@ def _refuse(name: str, view: memoryview, size_bytes: int | None, limit: int) -> 
     size = f"{size_bytes} bytes" if size_bytes is not None else "more"
     raise DecompressionLimit(
         f"{name}: {len(view)} bytes would unpack to {size}, {limit} are allowed; "
-        "raise the limit on decompressed bytes if you trust whoever wrote them"
+        "raise the limit on decompressed bytes if you trust the writer"
     )
 
 
 def _too_many_blocks(name: str) -> NoReturn:
-    raise DecompressionLimit(f"{name}: more than {BLOCKS_MAX} blocks, which no honest writer needs")
+    raise DecompressionLimit(f"{name}: more than {BLOCKS_MAX} blocks, which no real writer needs")
 
 
 def _filled(room: NDArray[np.uint8], size_bytes: int) -> memoryview:
-    """The start of a buffer that nobody else has a view of. What is left of it goes back if it is much.
+    """The start of a buffer that nobody else has a view of. The unused rest is released if it is large.
 
-    Little is left alone: malloc learns from the sizes it gets back to keep such buffers at hand. To shrink
-    them first made every batch pay for fresh pages, which tripled the time for 100 KB of lz4.
+    A small rest is kept: malloc learns from the sizes it gets back to keep such buffers at hand. Shrinking them first
+    made every batch pay for fresh pages, which tripled the time for 100 KB of lz4.
     """
     if len(room) - size_bytes > MIB:
         room.resize(size_bytes, refcheck=False)
@@ -209,14 +209,14 @@ def _attempt(name: str, decode: Decode, view: memoryview, room_bytes: int) -> me
         with room.data as target:
             size = decode(view, target)
     except cramjam.DecompressionError as error:
-        if "failed to write whole buffer" in str(error):  # Rust's words for an output that is full
+        if "failed to write whole buffer" in str(error):  # Rust's message for an output that is full
             return None
         raise _as_ours(name, error) from error
     return _filled(room, size)
 
 
 def _run(name: str, decode: Decode, view: memoryview, bound: int, limit: int) -> memoryview:
-    """Decode what cannot honestly unpack to more than `bound`, and must not unpack to more than `limit`."""
+    """Decode what cannot legitimately decompress to more than `bound`, and must not decompress to more than `limit`."""
     plain = _attempt(name, decode, view, min(bound, limit))
     if plain is not None:
         return plain
@@ -244,7 +244,7 @@ def _gzip_compress(view: memoryview, level: int | None) -> bytes:
 
 
 def _gzip_decompress(view: memoryview, max_bytes: int) -> memoryview:
-    """First into the size that stands at the end; where members follow each other, that is too small."""
+    """First into the size that is stored at the end; if there are several members, that is too small."""
     limit, bound = _limit(len(view), max_bytes), _DEFLATE_RATIO * len(view)
     (declared,) = _u32_le(view, len(view) - 4)
     if declared > bound:
@@ -391,9 +391,9 @@ def _lz4_decompress(view: memoryview, max_bytes: int) -> memoryview:
 
 
 def _lz4_decode_plain(view: memoryview, target: memoryview) -> int:
-    """What cramjam's frame decoder does, without its copies: a fifth faster on the frames that Kafka has.
+    """What cramjam's frame decoder does, without its copies: 20 % faster on the frames that Kafka writes.
 
-    `_lz4_bound` has been here before: every block lies within the view, and `target` has room for it.
+    `_lz4_bound` has checked the frames: every block is within the view, and `target` has space for it.
     """
     position, filled, block_max = 7, 0, _LZ4_PLAIN[bytes(view[:7])]
     while word := _u32_le(view, position)[0]:
@@ -412,7 +412,7 @@ def _lz4_decode_plain(view: memoryview, target: memoryview) -> int:
 
 
 def _lz4_bound(view: memoryview, limit: int) -> int:
-    """The most that the frames can unpack to. The decoder checks them; this only reads as far as it must."""
+    """The maximum that the frames can decompress to. The decoder checks them; this only reads as far as it must."""
     position = bound = blocks = 0
     while position < len(view):
         (magic,) = _u32_le(view, position)
@@ -429,12 +429,12 @@ def _lz4_bound(view: memoryview, limit: int) -> int:
 
 
 def _lz4_frame(view: memoryview, position: int, limit: int, blocks_max: int) -> tuple[int, int, int]:
-    """From behind a frame's magic: where it ends, the most that it unpacks to, and how many blocks it has."""
+    """From after a frame's magic: where it ends, the maximum that it decompresses to, and how many blocks it has."""
     flags, block_max = view[position], _LZ4_BLOCK_SIZES.get(view[position + 1] >> 4 & 7)
     if block_max is None:
         raise CorruptBatch("lz4: the frame's block size is not one that the format defines")
     position += 2
-    content_bytes = 0  # which the format takes for unknown
+    content_bytes = 0  # which the format treats as unknown
     if flags & 0x08:
         (content_bytes,) = _u64_le(view, position)
         position += 8
@@ -493,10 +493,11 @@ def _zstd_window_fits(packed: memoryview | bytes, max_bytes: int) -> bool:
 
 
 def _zstd_plan(view: memoryview, limit: int, max_bytes: int) -> tuple[int, memoryview]:
-    """The most that the frames can unpack to, and the frames, with windows no wider than that if they are short.
+    """The maximum that the frames can decompress to, and the frames, with windows no larger than that if they are
+    short.
 
-    Java's levels 20 to 22 ask for windows of 32 to 128 MiB however little there is in the batch. No frame can
-    reach back further than the whole of what it unpacks to, so a window of that size decodes it as well.
+    Java's levels 20 to 22 ask for windows of 32 to 128 MiB however small the batch is. No frame can refer back further
+    than its decompressed size, so a window of that size decodes it as well.
     """
     position = bound = blocks = window_max = 0
     narrowed: bytearray | None = None
@@ -528,7 +529,7 @@ def _zstd_plan(view: memoryview, limit: int, max_bytes: int) -> tuple[int, memor
 
 
 def _zstd_window_byte(size_bytes: int) -> int:
-    """The header's byte for the smallest window that holds `size_bytes`, and as much as is free."""
+    """The header's byte for the smallest window that holds `size_bytes`, at least the size that is not counted."""
     return bisect_left(_ZSTD_WINDOWS, max(size_bytes, _ZSTD_WINDOW_FREE))
 
 
@@ -537,13 +538,13 @@ def _check_zstd_window(window_bytes: int, output_bytes: int, max_bytes: int) -> 
         return
     if window_bytes > _ZSTD_WINDOW_MAX or output_bytes + window_bytes > max_bytes + _ZSTD_WINDOW_FREE:
         raise DecompressionLimit(
-            f"zstd: a window of {window_bytes} bytes beside up to {output_bytes} of output; {max_bytes} are "
+            f"zstd: a window of {window_bytes} bytes and up to {output_bytes} bytes of output; {max_bytes} are "
             f"allowed for both, and {_ZSTD_WINDOW_MAX} for a window"
         )
 
 
 def _zstd_header(view: memoryview, position: int) -> tuple[int, int, int | None]:
-    """From behind a frame's magic: where its blocks begin, its window in bytes, its content if declared."""
+    """From after a frame's magic: where its blocks begin, its window in bytes, its content size if declared."""
     descriptor = view[position]
     position += 1
     single = descriptor & 0x20
@@ -562,7 +563,7 @@ def _zstd_header(view: memoryview, position: int) -> tuple[int, int, int | None]
 
 
 def _zstd_blocks(view: memoryview, position: int, blocks_max: int) -> tuple[int, int, int]:
-    """From a frame's first block: where the last one ends, the most that all unpack to, and their count."""
+    """From a frame's first block: where the last one ends, the maximum that all decompress to, and their count."""
     bound = 0
     for count in range(1, blocks_max + 1):
         header = view[position] | view[position + 1] << 8 | view[position + 2] << 16

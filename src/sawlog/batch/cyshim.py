@@ -1,8 +1,8 @@
 """A stand-in for the `cython` module, for machines that have neither a compiled kernel nor Cython.
 
 The kernel is written in Cython's pure-Python mode: every Cython word in it is an ordinary decorator or annotation.
-Interpreted, those words must exist but mean nothing, and this is that nothing. Annotations are never evaluated
-(`from __future__ import annotations`), so only what runs has to be here.
+Interpreted, those words must exist but do nothing; here they are. Annotations are never evaluated (`from __future__
+import annotations`), so only what is executed has to be here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _Nothing:
-    """Stands for every directive: used bare or called, it gives back what it decorates."""
+    """Replaces every directive: used bare or called, it returns what it decorates."""
 
     compiled = False
 
@@ -31,7 +31,7 @@ class _Nothing:
 
     @staticmethod
     def cast(_type: Any, value: Any) -> Any:
-        """A C cast: Python's integers need none."""
+        """A C cast: Python's integers do not need it."""
         return value
 
 

@@ -3,9 +3,9 @@
 All numbers big endian. A batch is this header, then `record count` records, compressed as one blob or not:
 
 ```
- 0  i64  base offset             the log writes it when it places the batch; not under the CRC
+ 0  i64  base offset             written by the log when it places the batch; not covered by the CRC
  8  i32  batch length            bytes after this field
-12  i32  partition leader epoch  the log writes it, too; not under the CRC
+12  i32  partition leader epoch  also written by the log; not covered by the CRC
 16  i8   magic = 2
 17  u32  CRC-32C                 of everything from here + 4 to the end
 21  i16  attributes              bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
@@ -21,12 +21,12 @@ All numbers big endian. A batch is this header, then `record count` records, com
          varint header count · (varint key length · key · varint value length · value)*
 ```
 
-All varints are zig-zag. They need not be minimal: a streamed record pads its lengths to five bytes, because it learns
-them last. Since base offset and leader epoch are not under the CRC, a finished batch can be placed at any offset of
+All varints are zig-zag. They need not be minimal: a streamed record pads its lengths to five bytes, because they are
+known last. Since the CRC does not cover base offset and leader epoch, a finished batch can be placed at any offset of
 any log by patching 12 bytes.
 
-`rows` is how many headers travel through the engine: a two-dimensional int64 array with one line a batch and the
-columns named below. The kernel fills it.
+`rows` holds many headers at once: a two-dimensional int64 array with one row per batch and the columns named below. The
+kernel fills it.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ DELETE_HORIZON_BIT = 0x40
 
 NO_PRODUCER = -1
 
-#: The columns that records can have in Arrow, and those that they have if nobody says otherwise. Here and not in
-#: arrow.py, because importing that takes longer than everything else together.
+#: The columns that records can have in Arrow, and the default ones. Here and not in arrow.py, because importing that
+#: takes longer than everything else together.
 COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value")
 
@@ -78,13 +78,13 @@ Rows = npt.NDArray[np.int64]
 
 
 def new_rows(count: int) -> Rows:
-    """Room for so many headers."""
+    """An array for that many headers."""
     return np.empty((count, kernel.ROW_WIDTH), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """One batch's header in plain Python, for inspection and for code that is not in a hurry."""
+    """One batch's header in plain Python, for inspection and for code that need not be fast."""
 
     position: int
     size_bytes: int
@@ -102,7 +102,7 @@ class BatchHeader:
 
     @classmethod
     def from_row(cls, row: Any) -> BatchHeader:
-        """From one line of a `rows` array."""
+        """From one row of a `rows` array."""
         numbers = [int(x) for x in row]
         return cls(*numbers[:BODY], *numbers[LEADER_EPOCH : LEADER_EPOCH + 1])
 
@@ -113,7 +113,7 @@ class BatchHeader:
 
     @property
     def timestamp_type(self) -> int:
-        """0: the producer set the times; 1: the log did, and all records have `max_timestamp`."""
+        """0: the producer set the timestamps; 1: the log did, and all records have `max_timestamp`."""
         return 1 if self.attributes & TIMESTAMP_TYPE_BIT else 0
 
     @property
@@ -128,7 +128,7 @@ class BatchHeader:
 
 
 def scan(buffer: Any, start: int = 0, end: int | None = None) -> list[BatchHeader]:
-    """The headers of all batches in a buffer; raises `CorruptBatch` at the first thing that is not a whole one."""
+    """The headers of all batches in a buffer; raises `CorruptBatch` at the first that is not complete."""
     buffer = memoryview(buffer).cast("B")
     end = len(buffer) if end is None else end
     rows = new_rows(256)
@@ -140,11 +140,11 @@ def scan(buffer: Any, start: int = 0, end: int | None = None) -> list[BatchHeade
         if why == kernel.SCAN_END:
             return found
         if why != kernel.SCAN_MORE:
-            what = "a batch that is cut short" if why == kernel.SCAN_SHORT else "no batch header"
+            what = "an incomplete batch" if why == kernel.SCAN_SHORT else "no batch header"
             raise CorruptBatch(f"{what} at byte {start}")
         least = found[-1].last_offset + 1
 
 
 def crc_matches(buffer: memoryview, position: int, size_bytes: int, crc: int) -> bool:
-    """Whether the batch at `position` has the content that its CRC was made of."""
+    """Whether the content of the batch at `position` matches its CRC."""
     return crc32c(buffer[position + 21 : position + size_bytes]) == crc

@@ -1,10 +1,10 @@
-"""From batches back to records.
+"""Decodes batches to records.
 
-The engine reads in *chunks*: a buffer, and a `rows` array that says where the batches in it stand. Steps, always in
-this order: `kernel.scan_batches` hops over the headers, `first_bad_crc` proves the content, `unpack` decompresses
-what is compressed, then `records` or `sawlog.batch.arrow` take the records out.
+The engine reads in *chunks*: a buffer, and a `rows` array with the positions of the batches in it. Steps, always in
+this order: `kernel.scan_batches` finds the headers, `first_bad_crc` verifies the content, `unpack` decompresses what is
+compressed, then `records` or `sawlog.batch.arrow` decode the records.
 
-Every finding is a `CorruptBatch`; path and position are added by whoever knows them.
+Every error is a `CorruptBatch`; callers that know path and position add them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from .compression import decompress
 from .header import ATTRIBUTES, BODY, BODY_END, COMPRESSION_MASK, COUNT, CRC, POSITION, SIZE, Rows, new_rows
 from .kernel import Record
 
-#: Up to this size the kernel computes a CRC faster than a call to the package, which has the processor do it.
+#: Up to this size the kernel computes a CRC faster than a call to the package, which uses the processor's
+#: instruction.
 SMALL_BYTES = 512
 
-#: No room for offsets, data and bitmap of a column that is not wanted.
+#: No space for offsets, data and bitmap of a column that is not wanted.
 _NO_PAYLOAD = (memoryview(np.empty(1, np.int32)), memoryview(bytearray(1)), memoryview(bytearray(1)))
 
 MALFORMED = "the records of a batch do not parse, although its checksum is right"
@@ -57,9 +58,9 @@ def _first_bad_of_mixed(view: memoryview, rows: Rows) -> int:
 
 
 def unpack(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[memoryview, Rows, CorruptBatch | None]]:
-    """The same batches in runs that the kernel can take apart: plain ones as they lie, each compressed one unpacked.
+    """The same batches in runs that the kernel can decode: plain ones in place, each compressed one decompressed.
 
-    A batch that cannot be unpacked comes as its row with the error; what precedes it has been given by then.
+    A batch that cannot be decompressed is yielded as its row with the error, after the batches before it.
     """
     packed = rows[:, ATTRIBUTES] & COMPRESSION_MASK
     if not packed.any():
@@ -75,7 +76,7 @@ def unpack(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[memor
         except CorruptBatch as error:
             yield view, rows[i : i + 1], error
             return
-        if row[0, COUNT] > len(body) // 7:  # a record takes seven bytes: more cannot be in there
+        if row[0, COUNT] > len(body) // 7:  # a record takes at least seven bytes
             yield view, rows[i : i + 1], CorruptBatch(MALFORMED)
             return
         row[0, BODY], row[0, BODY_END] = 0, len(body)
@@ -86,9 +87,9 @@ def unpack(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[memor
 
 
 def malformed(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[int, CorruptBatch]]:
-    """The batches whose records cannot be had although their checksum may be right, by number, with the reason.
+    """The batches whose records cannot be decoded although their checksum may be right, by number, with the reason.
 
-    Behind one that cannot be unpacked nothing more is looked at: call again from the next row.
+    Nothing after one that cannot be decompressed is examined: call again from the next row.
     """
     done = 0
     for body, run, error in unpack(view, rows, max_bytes):
@@ -101,7 +102,7 @@ def malformed(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[in
             body, memoryview(run), len(run), numbers[:total], numbers[total:], *_NO_PAYLOAD, *_NO_PAYLOAD, False, False
         )
         bad: int = said[0]
-        if said[6]:  # what is inside the headers, it has not looked at; before `bad`, that may be wrong, too
+        if said[6]:  # headers have not been examined yet; before `bad`, they may be wrong too
             wrong = _first_bad_headers(body, run if bad < 0 else run[:bad], said[6])
             bad = bad if wrong < 0 else wrong
         if bad >= 0:
@@ -111,7 +112,7 @@ def malformed(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[in
 
 
 def _first_bad_headers(view: memoryview, rows: Rows, most: int) -> int:
-    """The number of the first row with a record whose headers do not parse, or -1; there are at most so many."""
+    """The number of the first row with a record whose headers do not parse, or -1; there are at most that many."""
     size = int((rows[:, BODY_END] - rows[:, BODY]).sum())
     lists, names, contents = (memoryview(np.empty(n + 1, np.int32)) for n in (int(rows[:, COUNT].sum()), most, most))
     data = memoryview(np.empty(2 * size, np.uint8))
@@ -125,7 +126,7 @@ def _first_bad_headers(view: memoryview, rows: Rows, most: int) -> int:
 def records(view: memoryview, rows: Rows, start: int, end: int, found: list[Record], max_bytes: int) -> int:
     """Append the records with start <= offset < end to `found`; -1, or the row that does not parse.
 
-    Raises the error of a batch that cannot be unpacked; `found` then holds what came before it.
+    Raises the error of a batch that cannot be decompressed; `found` then holds what came before it.
     """
     done = 0
     for body, run, error in unpack(view, rows, max_bytes):
@@ -139,7 +140,7 @@ def records(view: memoryview, rows: Rows, start: int, end: int, found: list[Reco
 
 
 def decode(buffer: Any, start: int = 0, end: int = 2**63 - 1, *, max_bytes: int = 1 << 30) -> list[Record]:
-    """All records of one or more whole batches, checked; `start` and `end` are offsets."""
+    """All records of one or more complete batches, checked; `start` and `end` are offsets."""
     view = memoryview(buffer).cast("B")
     found: list[Record] = []
     rows = new_rows(256)
@@ -154,5 +155,5 @@ def decode(buffer: Any, start: int = 0, end: int = 2**63 - 1, *, max_bytes: int 
         if why == kernel.SCAN_END:
             return found
         if why != kernel.SCAN_MORE:
-            raise CorruptBatch(f"no whole batch at byte {position}")
+            raise CorruptBatch(f"no complete batch at byte {position}")
         least = int(rows[n - 1, 3]) + 1

@@ -1,8 +1,8 @@
-"""JSON that somebody else may have written: a value, or `ValueError`, whatever it is.
+"""Parses untrusted JSON: a value or `ValueError`, whatever the text is.
 
-Python's own reader has three more answers. Brackets in brackets, a thousand deep, end in `RecursionError`; `Infinity`
-and `1e999` become a float that no `int` can be made of, which is `OverflowError` where nobody expects it; and `NaN` is
-equal to nothing. None of them is anything that we write.
+Python's own parser has three more results. Brackets nested a thousand deep end in `RecursionError`; `Infinity` and
+`1e999` become a float that cannot be converted to `int`, which is an unexpected `OverflowError`; and `NaN` is not equal
+to itself. We write none of them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What the text says; `ValueError` if that is not JSON, or nothing that a program should be given."""
+    """The parsed text; `ValueError` if it is not JSON, or a value that a program should not get."""
     try:
         return json.loads(text, parse_float=_finite, parse_constant=_refuse)
     except RecursionError:
-        raise ValueError("brackets in brackets, too deep to be meant") from None
+        raise ValueError("brackets are nested too deeply") from None
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text} is too large a number")
+        raise ValueError(f"the number {text} is too large")
     return number
 
 

@@ -2,8 +2,7 @@
 
 ```
 <base>.store    [length u64][record]        record: protobuf {bytes value = 1; uint64 offset = 2; uint64 term = 3;
-                                                              |                                           uint32 type =
-                                                              4}, fields that are 0 are omitted
+                                                              uint32 type = 4}, fields that are 0 are omitted
 <base>.index    [relative offset u32][position u64]     one entry per record, padded with zeros while it is open
 ```
 

@@ -3,16 +3,16 @@
     ingest        text, JSON lines, CSV or Parquet files into a topic; once or continuously
     export        a topic to partitioned Parquet or a Delta table; once or continuously
     verify        every batch of every segment of a store, in parallel
-    compact       rewrite a topic so that each key has its last record only
-    repartition   rewrite a topic with another number of partitions
+    compact       rewrite a topic so that each key has only its last record
+    repartition   rewrite a topic with a different number of partitions
     stats         records, bytes, keys and rates over time
     scaffold      a project for Spark's own declarative pipelines around a topic
 
-Each is a module with a frozen dataclass of parameters, `run(spark, params, progress=None)` that gives a report, and
+Each is a module with a frozen dataclass of parameters, `run(spark, params, progress=None)` that returns a report, and
 `main(arguments)`. So each can be called from Python, as `sawlog pipeline …`, as `python -m sawlog.pipelines.ingest …`,
-and on a cluster, where all machines see the store under the same path:
+and on a cluster whose machines all see the store under the same path:
 
     spark-submit $(sawlog pipeline script) ingest --data data --topic orders --source incoming
 
-What streams is exactly once: it keeps a checkpoint, and a run that died is gone on with by running it again.
+Streaming jobs are exactly once: they keep a checkpoint. To continue a run that died, run the job again.
 """

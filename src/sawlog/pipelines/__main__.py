@@ -1,6 +1,6 @@
-"""`python -m sawlog.pipelines JOB …`, and the script for `spark-submit` (`sawlog pipeline script` says where it is).
+"""`python -m sawlog.pipelines JOB …`, and the script for `spark-submit` (`sawlog pipeline script` prints its path).
 
-A script is no part of a package, so unlike everywhere else the imports here are absolute.
+A script is not part of a package, so the imports here are absolute.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ JOBS = ("ingest", "export", "verify", "compact", "repartition", "stats", "scaffo
 
 
 def main(arguments: list[str]) -> int:
-    """Run the job that the first argument names; the exit code."""
+    """Run the job named by the first argument and return the exit code."""
     if not arguments or arguments[0] not in JOBS:
-        sys.stderr.write(f"usage: {Path(__file__).name} {{{','.join(JOBS)}}} …; each says more with --help\n")
+        sys.stderr.write(f"usage: {Path(__file__).name} {{{','.join(JOBS)}}} …; see JOB --help\n")
         return 2
     job = importlib.import_module(f"sawlog.pipelines.{arguments[0]}")
     code: int = job.main(arguments[1:])
@@ -24,5 +24,5 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     here = str(Path(__file__).resolve().parent)
-    sys.path[:] = [path for path in sys.path if path != here]  # ours are not top-level modules
+    sys.path[:] = [path for path in sys.path if path != here]  # our modules are not top-level modules
     sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
-"""Parameters of a job, said once: a frozen dataclass whose fields carry their help is also its command line.
+"""The parameters of a job: a frozen dataclass whose fields have help texts is also its command line.
 
-`parse` is for `python -m` and `spark-submit`; the program `sawlog` has its own, richer one. A field `every_s` becomes
-`--every-s`; a tuple of names is given with commas; a flag has a `--no-` form.
+`parse` is for `python -m` and `spark-submit`; the program `sawlog` has its own command line. A field `every_s` becomes
+`--every-s`; a tuple of names is separated by commas; a flag has a `--no-` form.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ P = TypeVar("P")
 
 
 def option(help: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field of the parameters, with what it is for."""
+    """A field of the parameters, with its help text."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
 def parse(kind: type[P], arguments: Sequence[str], about: str) -> P:
-    """The parameters that a command line gives."""
+    """Parse the parameters from a command line."""
     parser = argparse.ArgumentParser(prog=kind.__module__.rpartition(".")[2], description=about)
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
@@ -66,9 +66,9 @@ def run_main(
     check: Callable[[P], object] | None = None,
     needs_spark: bool = True,
 ) -> int:
-    """What `main` of a job does: parameters, the session that is there or a new one, the report as JSON on stdout.
+    """Runs a job from a command line: uses the active session or a new one, prints the report as JSON on stdout.
 
-    `check` raises what is wrong with the parameters and can be known before Spark is started.
+    `check` raises errors in the parameters that can be detected before Spark is started.
     """
     params = parse(kind, sys.argv[1:] if arguments is None else arguments, about)
     try:

@@ -1,12 +1,12 @@
-"""`compact`: rewrite a topic so that each key has its last record only; see rewrite.py for how it is swapped in.
+"""`compact`: rewrite a topic so that each key has only its last record; rewrite.py says how the topic is replaced.
 
-Unlike upkeep with `cleanup.policy=compact`, which goes through one log at a time, keeps offsets and leaves the active
-segment alone, this takes the whole topic at once, in parallel, and numbers the records from 0. The topic's settings
-stay what they are. A last record without a value (a tombstone) is dropped once it is older than the topic's
-`delete.retention.ms`. Records without a key all stay. Records that come while it runs are brought over as they are.
+Unlike upkeep with `cleanup.policy=compact`, which processes one log at a time, keeps offsets and skips the active
+segment, this rewrites the whole topic in parallel and numbers the records from 0. The topic's settings do not change. A
+last record without a value (a tombstone) is dropped if it is older than the topic's `delete.retention.ms`. All records
+without a key are kept. Records that arrive while it runs are copied unchanged.
 
-Any topic can be compacted. But where `cleanup.policy` is not compact, nobody has said that a record may be dropped when
-a later one has its key, so a command line has to say `yes`. With `dry_run` nothing is changed.
+Any topic can be compacted. But if its `cleanup.policy` is not compact, its owner has not agreed that records are
+dropped when a later one has the same key, so the command line requires `yes`. With `dry_run` nothing is changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CompactParams:
 
 
 def check_params(params: CompactParams) -> None:
-    """What is wrong and can be known without Spark: also that the topic is not one to be compacted."""
+    """Raise what is wrong and can be detected without Spark, also if the topic is not meant to be compacted."""
     check_topic(params.data, params.topic)
     policy = policy_of(params.data, params.topic)
     if "compact" not in policy and not (params.yes or params.dry_run):
@@ -46,7 +46,7 @@ def check_params(params: CompactParams) -> None:
 
 
 def run(spark: SparkSession, params: CompactParams, progress: Progress | None = None) -> RewriteReport | RewritePlan:
-    """Keep the last record of each key, or say what that would do. Who calls this from Python has decided: `yes` is for
+    """Keep the last record of each key, or report what that would do. From Python, `yes` is not required: it is for
     command lines."""
     if params.dry_run:
         return planned(spark, params.data, params.topic, progress)

@@ -1,11 +1,11 @@
-"""CSV as RFC 4180 has it, read the same way by `sawlog produce` and by `ingest`.
+"""CSV according to RFC 4180, read the same way by `sawlog produce` and by `ingest`.
 
-A cell in quotes may hold commas, newlines and, doubled, quotes. The text is UTF-8, with or without a byte order mark.
-Nothing is mended: a quote that is not closed, or text after a closing quote, is a `Fault`, and so are bytes that are
-not UTF-8. Rows are read one by one, so a file may be larger than memory.
+A quoted cell may contain commas, newlines and doubled quotes. The text is UTF-8, with or without a byte order mark.
+Nothing is corrected: an unclosed quote, text after a closing quote, and bytes that are not UTF-8 are a `Fault`. Rows
+are read one by one, so a file may be larger than memory.
 
-`CsvFile` is a whole file with its header: rows that do not have as many cells as the header names are refused, and an
-error names file, row and line. Rows are counted from 1 after the header, lines from 1 at the top of the file.
+`CsvFile` is a whole file with its header: rows with more or fewer cells than the header are refused, and an error names
+file, row and line. Rows are counted from 1 after the header, lines from 1 at the top of the file.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, BinaryIO
 
 from ..errors import InvalidRecord
 
-#: A cell may be as large as a record; Python's own limit is 128 KiB.
+#: A cell may be as large as a record; Python's default limit is 128 KiB.
 _CELL_MOST = (1 << 31) - 1
-#: What pyarrow calls the file systems that Hadoop, and so Spark, has other names for.
+#: pyarrow's names for file systems that have other names in Hadoop, and so in Spark.
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
 class BadRow(InvalidRecord):
-    """A row of a CSV file that cannot be taken; the message names file, row, line and reason."""
+    """A row of a CSV file that cannot be accepted; the message has file, row, line and reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,20 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row that is not CSV, and the line on which that shows."""
+    """A row that is not valid CSV, and the line where that shows."""
 
     line: int
     reason: str
 
 
 def read_rows(stream: BinaryIO) -> Iterator[Row | Fault]:
-    """The rows of a stream, empty lines left out. It goes on after a fault, except where bytes are not UTF-8."""
+    """The rows of a stream without empty lines. Continues after a fault, except where bytes are not UTF-8."""
     csv.field_size_limit(_CELL_MOST)
     yield from _rows(csv.reader(_lines(stream), strict=True))
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Lines that end with \\n, \\r\\n or \\r. Decoded one by one, so that it is known which one is not UTF-8."""
+    """Lines that end with \\n, \\r\\n or \\r. Decoded one by one, so that the line that is not UTF-8 is known."""
     encoding = "utf-8-sig"
     for line in stream:
         text = line.decode(encoding)
@@ -74,8 +74,8 @@ def _rows(reader: Any) -> Iterator[Row | Fault]:
             yield Fault(reader.line_num, str(error))
             continue
         except UnicodeDecodeError as error:
-            yield Fault(reader.line_num + 1, f"this is not UTF-8: {error}")
-            return  # the decoder does not say where to go on
+            yield Fault(reader.line_num + 1, f"not UTF-8: {error}")
+            return  # the decoder does not say where to continue
         if cells:
             yield Row(reader.line_num, cells)
 
@@ -85,14 +85,14 @@ def _rows(reader: Any) -> Iterator[Row | Fault]:
 
 @dataclass(frozen=True, slots=True)
 class CsvFile:
-    """A file that Spark has listed: its path, and whether its first row has the names."""
+    """A file listed by Spark: its path, and whether its first row is a header."""
 
     path: str
     header: bool = True
 
     @property
     def name(self) -> str:
-        """As it is shown in messages."""
+        """The file's name in messages."""
         return self.path.removeprefix("file://").removeprefix("file:")
 
     def names(self) -> list[str] | None:
@@ -101,7 +101,7 @@ class CsvFile:
             return self._names(read_rows(stream))
 
     def rows(self, names: Sequence[str]) -> Iterator[tuple[int, Row]]:
-        """Rows with their numbers, for columns that must have these names; `BadRow` where one does not fit."""
+        """Rows with their numbers, for columns that must have these names; `BadRow` if a row does not fit."""
         with self._opened() as stream:
             found = read_rows(stream)
             if self.header:
@@ -130,7 +130,7 @@ class CsvFile:
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
-        """The bytes, unpacked if the ending says that they are packed (.gz, .bz2, .zst, .lz4)."""
+        """The bytes, decompressed if the suffix asks for it (.gz, .bz2, .zst, .lz4)."""
         import pyarrow as pa
         from pyarrow import fs
 
@@ -148,7 +148,7 @@ class CsvFile:
 
 # --- types
 
-#: What a cell looks like that can become a number and back without a loss: no leading zeros, plus signs or exponents,
+#: What a cell must look like to become a number and back without loss: no leading zeros, plus signs or exponents,
 #: and no more digits than a double holds.
 _LOOKS: dict[str, re.Pattern[str]] = {
     "boolean": re.compile(r"true|false"),
@@ -159,18 +159,18 @@ _ANY = "string"
 
 
 def looks_like(kind: str) -> Callable[[str], object]:
-    """Whether a cell that is not empty fits a type that was inferred."""
+    """Whether a non-empty cell fits an inferred type."""
     found = _LOOKS.get(kind)
     return (lambda cell: True) if found is None else found.fullmatch
 
 
 def kind_of(cell: str) -> str:
-    """The narrowest type of a cell; empty for an empty one."""
+    """The narrowest type of a cell; empty for an empty cell."""
     return next((kind for kind, look in _LOOKS.items() if look.fullmatch(cell)), _ANY) if cell else ""
 
 
 def widened(one: str, other: str) -> str:
-    """The narrowest type that has room for both."""
+    """The narrowest type that can hold both."""
     if one == other or not other:
         return one
     if not one:

@@ -1,9 +1,9 @@
-"""Micro-batches as commits of a Delta table, through the `deltalake` package: no jar, and no Spark to read it.
+"""Micro-batches as commits to a Delta table, through the `deltalake` package: no jar, and no Spark to read it.
 
-Delta's log remembers the last batch of every application in the same commit that adds the batch's files (`txn`), so a
-replayed batch is recognised, and a reader finds a batch wholly or not at all. A micro-batch passes through the driver's
-memory; `max_records` bounds it. Small files are put together by Delta's own `optimize`; the old ones stay for those who
-read older versions, until somebody vacuums.
+Delta's log records the last batch of every application in the same commit that adds the batch's files (`txn`), so a
+replayed batch is recognised, and a reader sees a batch completely or not at all. A micro-batch passes through the
+driver's memory; `max_records` limits it. Delta's `optimize` merges small files; the old ones are kept for readers of
+older versions until the table is vacuumed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_package() -> None:
-    """The package that writes Delta tables is installed."""
+    """Raise if the package that writes Delta tables is not installed."""
     if importlib.util.find_spec("deltalake") is None:
         raise InvalidConfig(
             "Delta tables need the package deltalake, which is not installed: run `pip install deltalake`"
@@ -40,7 +40,7 @@ class DeltaTarget:
         self.merged_files = self.new_files = 0
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """Commit a micro-batch, unless it is there."""
+        """Commit a micro-batch, unless it is already there."""
         delta = self._deltalake
         if self._exists():
             last = delta.DeltaTable(self._root).transaction_version(self._name)
@@ -55,7 +55,7 @@ class DeltaTarget:
         return bool(self._deltalake.DeltaTable.is_deltatable(self._root))
 
     def compact(self) -> None:
-        """Put small files together."""
+        """Merge small files."""
         if not self._exists():
             return
         done = self._deltalake.DeltaTable(self._root).optimize.compact(target_size=self._file_bytes)

@@ -1,12 +1,13 @@
-"""`export`: a topic to Parquet or Delta, once or continuously, each record exactly once, small files put together.
+"""`export`: a topic to Parquet or Delta, once or continuously, each record exactly once, with small files merged.
 
-The columns are key, value, topic, partition, offset, timestamp (and headers); `by` names those that become directories,
-among them `date` and `hour`, taken from the timestamp in UTC. With `json`, value becomes a struct by a schema that is
-given or inferred from what is there at first; a value that does not parse is null there, and kept in `unparsed`.
+The columns are key, value, topic, partition, offset, timestamp (and headers); `by` selects those that become
+directories, also `date` and `hour`, which are taken from the timestamp in UTC. With `json`, value becomes a struct with
+a schema that is given or inferred from the first records; a value that does not parse is null there, and is kept in
+`unparsed`.
 
-How far it is lies in the target itself, in `_sawlog/` (readers pass over names that begin with an underscore): what is
-there and how far it got belong together, so whoever removes the target begins anew. A topic that was deleted and made
-anew, or rewritten, has other offsets; that is noticed, and wants another target.
+The progress is stored in the target itself, in `_sawlog/` (readers ignore names that begin with an underscore): to
+start again, remove the target. A topic that was deleted and recreated, or rewritten, has different offsets; this is
+detected, and needs another target.
 
 How a micro-batch becomes visible: see parquet.py and delta.py.
 """
@@ -38,7 +39,7 @@ FORMATS = ("parquet", "delta")
 #: Notes and checkpoint, in the target.
 NOTES = "_sawlog"
 _STATE = "export.json"
-#: So many records decide what a value looks like.
+#: This many records are used to infer the schema of values.
 _SAMPLE_RECORDS = 10_000
 _CORRUPT = "_corrupt_record"
 _BY = ("topic", "partition", "date", "hour")
@@ -46,7 +47,7 @@ _BY = ("topic", "partition", "date", "hour")
 
 @dataclass(frozen=True, slots=True)
 class ExportParams:
-    """What to write out, and how."""
+    """What to export, and how."""
 
     data: str = option("the store's directory")
     topic: str = option("the topic")
@@ -66,34 +67,32 @@ class ExportParams:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What was written by this run."""
-
     topic: str
     target: str
     format: str
     records: int
     batches: int
-    #: Small files that were put together, and what they became.
+    #: Small files that were merged, and the number of files that they became.
     merged_files: int
     new_files: int
     stopped: bool
 
 
 class Target(Protocol):
-    """Where micro-batches go: each once, however often it comes."""
+    """A destination for micro-batches: each is stored once, however often it is written."""
 
     merged_files: int
     new_files: int
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """A micro-batch; nothing if it is there already."""
+        """Write a micro-batch, unless it is already there."""
 
     def compact(self) -> None:
-        """Put small files together."""
+        """Merge small files."""
 
 
 def check_params(params: ExportParams) -> None:
-    """What is wrong and can be known without Spark."""
+    """Raise what is wrong and can be detected without Spark."""
     _check(params)
     running.check_topic(params.data, params.topic)
     _check_target(Path(params.target).absolute())
@@ -102,7 +101,7 @@ def check_params(params: ExportParams) -> None:
 
 
 def run(spark: SparkSession, params: ExportParams, progress: Progress | None = None) -> ExportReport:
-    """Write what is new, or go on until stopped."""
+    """Write the new records, once or until stopped."""
     check_params(params)
     with Store.open(params.data, "r") as store:
         root, topic_id = str(Path(store.path).absolute()), store.topic(params.topic).id
@@ -141,7 +140,7 @@ def _check(params: ExportParams) -> None:
 
 
 def _check_target(target: Path) -> None:
-    """Ours, or nothing there yet: nobody's files are mixed with ours by a mistyped path."""
+    """Refuse a directory that is neither empty nor an export's: a mistyped path must not mix our files with others."""
     if target.is_dir() and not (target / NOTES).is_dir() and any(target.iterdir()):
         raise InvalidConfig(f"{target} is neither empty nor the target of an export; choose another directory")
 
@@ -159,7 +158,7 @@ def _sink(params: ExportParams, notes: FileDirectory, name: str) -> Target:
 def _state(
     spark: SparkSession, params: ExportParams, root: str, topic_id: str, directory: FileDirectory
 ) -> dict[str, Any]:
-    """What the first run has decided; the later ones have to go on in the same way."""
+    """The decisions of the first run; later runs must use the same."""
     asked = {
         "topic": params.topic,
         "topic_id": topic_id,
@@ -222,7 +221,7 @@ def _first(row: Any) -> str:
 
 
 def _rows(spark: SparkSession, params: ExportParams, root: str, schema: str | None) -> DataFrame:
-    """The stream, with the columns that are written."""
+    """The stream with the columns to write."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
@@ -246,7 +245,7 @@ def _rows(spark: SparkSession, params: ExportParams, root: str, schema: str | No
 
 
 def _taken_apart(rows: DataFrame, shape: StructType) -> DataFrame:
-    """Value as a struct, and as it was where it is no JSON object of that shape."""
+    """Value as a struct, and unchanged where it is not a JSON object with that schema."""
     from pyspark.sql import functions as F
 
     whole = shape.add(_CORRUPT, "string")

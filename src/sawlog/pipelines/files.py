@@ -1,13 +1,13 @@
-"""The records of some files, for `ingest`: columns value, key and timestamp, in the order of the files' names.
+"""The records of files, for `ingest`: columns value, key and timestamp, in the order of the file names.
 
 ```
-text, json   a line each, as it is; key and timestamp are looked up in the JSON
-csv          rows read by csvfile.py; cells become columns by the schema, and the row a JSON object
+text, json   each line, unchanged; key and timestamp are looked up in the JSON
+csv          rows read by csvfile.py; cells become columns according to the schema, and the row a JSON object
 parquet      rows as Spark reads them; each becomes a JSON object
 ```
 
-Order: the tasks of a write are placed one after the other. So each task of ours has files, or parts of one, that follow
-each other by name, and the rows of a key stay in the order of the files and of their rows.
+Order: the tasks of a write are placed one after the other. So each task gets files, or parts of one, that are
+consecutive by name, and the rows of a key keep the order of the files and of their rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa  # here and not where it is needed: Spark looks at the types of what it is given
+import pyarrow as pa  # at module level: Spark inspects the types of the functions that it is given
 
 from ..errors import InvalidConfig
 from .csvfile import CsvFile, kinds_of, looks_like, widened
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LINES = ("text", "json")
-#: Rows of CSV go to Spark when so many, or so many characters, have come together.
+#: Rows of CSV are passed to Spark in chunks of this many rows or characters.
 _ROWS, _CHARACTERS = 4096, 1 << 20
 _TASKS_PER_CORE = 4
-#: What Spark's JSON calls the types that are inferred; a column without any value is text.
+#: The names of inferred types in Spark's JSON; a column without any value is text.
 _JSON_NAMES = {"boolean": "boolean", "bigint": "long", "double": "double"}
 _CELLS = pa.schema([("place", pa.string()), ("cells", pa.list_(pa.string()))])
 _KINDS = pa.schema([("kinds", pa.list_(pa.string()))])
@@ -39,20 +39,19 @@ _KINDS = pa.schema([("kinds", pa.list_(pa.string()))])
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns of CSV and Parquet files; `inferred` ones must come back from their type as they were."""
+    """The columns of CSV and Parquet files; `inferred` types must reproduce the text of each cell."""
 
     schema: StructType
     inferred: bool = False
 
     @property
     def names(self) -> list[str]:
-        """Of the columns."""
         return list(self.schema.fieldNames())
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What of the files is wanted."""
+    """Which columns of the files are wanted."""
 
     form: str
     source: str
@@ -62,7 +61,7 @@ class Wanted:
     header: bool = True
 
     def check(self, names: Sequence[str]) -> None:
-        """The columns that are asked for are there."""
+        """Raise if a requested column is missing."""
         for name in filter(None, (self.key, self.timestamp, self.value)):
             if name not in names:
                 raise InvalidConfig(f"no column {name!r} in {self.source}; its columns are {', '.join(names)}")
@@ -95,12 +94,12 @@ def listed(spark: SparkSession, source: str) -> list[str]:
 
 
 def _literally(path: str) -> str:
-    """A path in which nothing is a pattern."""
+    """A path without special pattern characters."""
     return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)
 
 
 def _places() -> list[Column]:
-    """Where a row comes from: by these columns the rows of all files are in order."""
+    """Where a row comes from: ordering by these columns orders the rows of all files."""
     from pyspark.sql import functions as F
 
     plain = F.url_decode(F.replace(F.col("_metadata.file_path"), F.lit("+"), F.lit("%2B")))
@@ -158,7 +157,7 @@ def _each_file(
     look: Callable[[Iterator[CsvFile]], Iterator[pa.RecordBatch]],
     shape: str,
 ) -> DataFrame:
-    """What `look` makes of files: in tasks, each with some that follow each other."""
+    """Apply `look` to files in tasks, each with consecutive files."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -182,7 +181,7 @@ def _cells(spark: SparkSession, wanted: Wanted, paths: Sequence[str], shape: Sha
 
 
 def _batches(file: CsvFile, names: Sequence[str], kinds: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a file as Arrow batches of a bounded size; `BadRow` where a cell is not of its inferred type."""
+    """The rows of a file as Arrow batches of limited size; `BadRow` where a cell is not of its inferred type."""
     looks = [(column, looks_like(kind), kind) for column, kind in enumerate(kinds)]
     places: list[str] = []
     cells: list[list[str]] = []
@@ -190,7 +189,7 @@ def _batches(file: CsvFile, names: Sequence[str], kinds: Sequence[str]) -> Itera
     for number, row in file.rows(names):
         for column, fits, kind in looks:
             if row.cells[column] and not fits(row.cells[column]):
-                reason = f"column {names[column]!r} was {kind} in the first run, and is {row.cells[column]!r} here"
+                reason = f"column {names[column]!r} was {kind} in the first run, but is {row.cells[column]!r} here"
                 raise file.bad(number, row.line, reason)
         places.append(f"{file.name}, row {number}, line {row.line}")
         cells.append(row.cells)
@@ -203,7 +202,7 @@ def _batches(file: CsvFile, names: Sequence[str], kinds: Sequence[str]) -> Itera
 
 
 def _from_cells(rows: DataFrame, wanted: Wanted, shape: Shape) -> DataFrame:
-    """Key and `--value` are the text of their cells, whatever type the column has. An empty key is none."""
+    """Key and `--value` are the text of their cells, whatever type the column has. An empty key is null."""
     from pyspark.sql import functions as F
 
     wanted.check(shape.names)
@@ -228,7 +227,7 @@ def _typed(cell: Column, name: str, kind: Any) -> Column:
 
 
 def _or_complain(cell: Column, found: Column, name: str, what: str) -> Column:
-    """What was made of a cell; null for an empty one; an error that names the place where nothing can be made of it."""
+    """The converted cell; null for an empty one; an error with the place if it cannot be converted."""
     from pyspark.sql import functions as F
 
     why = F.concat(F.col("place"), F.lit(f": column {name!r} is not {what}: '"), F.substring(cell, 1, 80), F.lit("'"))

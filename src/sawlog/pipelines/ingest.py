@@ -1,17 +1,17 @@
-"""`ingest`: files into a topic. New files of a directory are taken once each, whatever happens in between.
+"""`ingest`: files into a topic. Each new file in a directory is ingested once, even across failures and restarts.
 
-Text and JSON lines are stored as they are, byte for byte; a key and a time are looked up in a JSON line by name. Rows
-of CSV and Parquet become JSON objects, unless `value` names the column to store. The schema is inferred in the first
-run, and kept, so that a file that differs is noticed and not bent: a CSV file whose header or cells do not fit ends the
-run with an error that names file, row and reason. A key is the text of its cell: `01234` stays `01234`. So does any
-other cell that a number could not give back.
+Text and JSON lines are stored unchanged, byte for byte; key and timestamp are looked up in a JSON line by name. Rows of
+CSV and Parquet become JSON objects, unless `value` selects the column to store. The schema is inferred in the first run
+and kept, so that a file that differs is detected and not converted: a CSV file whose header or cells do not fit ends
+the run with an error that names file, row and reason. A key is the text of its cell: `01234` stays `01234`. The same
+holds for every other cell that a number could not reproduce.
 
-How far it is lies in the store, in `pipelines/ingest-<topic>-<source>/`. A run that died is gone on with by running it
-again: Spark repeats its last micro-batch, and the sink recognises what of it is stored. Spark takes a file as finished
-when it sees it: write it elsewhere and move it in.
+The progress is stored in the store, in `pipelines/ingest-<topic>-<source>/`. To continue a run that died, run it again:
+Spark repeats its last micro-batch, and the sink recognises what is already stored. Spark assumes that a file is
+complete when it sees it: write it elsewhere and move it in.
 
-What is new at one look is taken in order of the files' paths (`a10` before `a2`), `files` of them in each transaction.
-Within a partition, and so within a key, records stay in the order of the files and of their lines.
+New files that are found together are ingested in the order of their paths (`a10` before `a2`), `files` of them per
+transaction. Within a partition, and so within a key, records keep the order of the files and of their lines.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ _ENDINGS = {
 }
 _PACKED = (".gz", ".bz2", ".zst", ".lz4", ".snappy")
 _SCHEMA = "schema.json"
-#: How the current micro-batch is cut into transactions: so many files each, or all of them in one.
+#: How the current micro-batch is split into transactions: this many files each, or all of them in one.
 _BATCH = "batch.json"
 _WHOLE = 0
 _NUMBER_BITS = 20
-#: What Spark makes of a file whose content nobody asked for.
+#: Spark's columns for a file whose content is not requested.
 _BINARY = "path string, modificationTime timestamp, length long, content binary"
 
 
 @dataclass(frozen=True, slots=True)
 class IngestParams:
-    """What to take in, and where to."""
+    """What to ingest, and where."""
 
     data: str = option("the store's directory")
     topic: str = option("the topic; created if it is missing")
@@ -87,7 +87,7 @@ class IngestParams:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What was taken in by this run; a micro-batch that it had to repeat counts, though it was placed once."""
+    """What this run ingested. A repeated micro-batch is counted, although it is stored once."""
 
     topic: str
     source: str
@@ -99,7 +99,7 @@ class IngestReport:
 
 
 def check_params(params: IngestParams) -> None:
-    """What is wrong and can be known without Spark."""
+    """Raise what is wrong and can be detected without Spark."""
     _check(params)
     check_topic_name(params.topic)
     source = _source(params.source)
@@ -109,7 +109,7 @@ def check_params(params: IngestParams) -> None:
 
 
 def run(spark: SparkSession, params: IngestParams, progress: Progress | None = None) -> IngestReport:
-    """Take in what is new, or go on until stopped."""
+    """Ingest the new files, once or until stopped."""
     check_params(params)
     source = _source(params.source)
     form = _form(params, source)
@@ -131,7 +131,7 @@ def run(spark: SparkSession, params: IngestParams, progress: Progress | None = N
 
 
 def place(root: Path, topic: str, source: str) -> Path:
-    """Where a job of that topic and source keeps how far it is."""
+    """Where a job for that topic and source stores its progress."""
     return root / "pipelines" / f"ingest-{quoted(topic)}-{hashlib.sha256(source.encode()).hexdigest()[:12]}"
 
 
@@ -158,20 +158,20 @@ def _form(params: IngestParams, source: str) -> str:
 
 
 def _source(source: str) -> str:
-    """The source as Spark and the checkpoint know it; the same from wherever it is called."""
+    """The source as Spark and the checkpoint know it; independent of the working directory."""
     if "://" in source:
         return source
     return str(Path(source).absolute())
 
 
 def guessed(source: str) -> str:
-    """The format, by the endings of the files."""
+    """The format, by the suffixes of the files."""
     path = Path(source)
     names = [each.name for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path.name]
     shown = [name for name in names if not name.startswith((".", "_"))]
     found = Counter(form for form in map(_by_ending, shown) if form)
     if len(found) != 1:
-        what = "nothing tells" if not found else f"there are {' and '.join(sorted(found))}"
+        what = "no file has a known suffix" if not found else f"there are {' and '.join(sorted(found))}"
         raise InvalidConfig(
             f"cannot detect the format of {source}: {what}; give format as one of {', '.join(FORMATS[1:])}"
         )
@@ -187,7 +187,7 @@ def _by_ending(name: str) -> str | None:
 
 
 class _Taker:
-    """Takes the files that Spark has found to be new, in order of name, and counts what came of them."""
+    """Ingests the files that Spark reports as new, in order of name, and counts the results."""
 
     def __init__(
         self, spark: SparkSession, params: IngestParams, wanted: Wanted, root: str, directory: FileDirectory
@@ -201,16 +201,17 @@ class _Taker:
         self._told = 0
 
     def take(self, names: DataFrame, batch: int) -> None:
-        """A micro-batch of Spark's: the names of files. Each transaction is stored once, however often it comes."""
+        """A micro-batch from Spark: the names of files. Each transaction is stored once, however often it is
+        repeated."""
         with running.explained():
             paths = sorted(row.path for row in names.collect())
             for version, some in self._transactions(batch, paths):
                 self._write(version, some)
 
     def _transactions(self, batch: int, paths: list[str]) -> Iterator[tuple[int, list[str]]]:
-        """Files that are stored together, with the number by which a repetition is recognised.
+        """Files that are stored together, with the number that identifies a repetition.
 
-        How many files go together is noted first: whoever repeats a micro-batch has to cut it in the same way.
+        The number of files per transaction is stored first: a repeated micro-batch must be split in the same way.
         """
         size = self._params.files
         noted = documents.load(self._directory, _BATCH) if self._directory.exists(_BATCH) else {}
@@ -248,7 +249,7 @@ class _Taker:
         return str(json.loads(found.read_text())["id"])
 
     def tell(self, progress: Progress | None) -> None:
-        """Say how much more there is since it was last asked."""
+        """Report the progress since the last call."""
         more, self._told = self.records - self._told, self.records
         if more and progress is not None:
             progress(more)
@@ -265,7 +266,7 @@ def _note_unfinished(directory: FileDirectory) -> None:
 
 
 def _numbers(directory: Path) -> int:
-    """The highest number of a directory of Spark's; -1 if it has none."""
+    """The highest number in one of Spark's directories; -1 if there is none."""
     names = [path.name for path in directory.iterdir()] if directory.exists() else []
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
@@ -274,7 +275,7 @@ def _numbers(directory: Path) -> int:
 
 
 def _shape(spark: SparkSession, params: IngestParams, wanted: Wanted, directory: FileDirectory) -> Shape:
-    """The one that is given, or was inferred before, or can be inferred now; kept for the next run."""
+    """The schema that is given, was inferred before, or can be inferred now; kept for the next run."""
     from pyspark.sql.types import StructType
 
     if params.schema is not None:
@@ -304,7 +305,6 @@ def _inferred(spark: SparkSession, wanted: Wanted) -> StructType:
 
 
 def parsed_schema(text: str) -> StructType:
-    """Columns as DDL."""
     from pyspark.errors import ParseException
     from pyspark.sql.types import StructType
 

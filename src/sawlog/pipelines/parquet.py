@@ -1,22 +1,22 @@
 """Micro-batches as plain Parquet files that every reader understands, each batch exactly once.
 
-Spark has a sink for this. It makes a replayed batch harmless by a list of the files that count (`_spark_metadata`),
-which no other reader knows, and which forbids putting small files together. So here the files' names carry the batch:
+Spark has a sink for this. It makes a replayed batch harmless with a list of valid files (`_spark_metadata`), which
+other readers do not know and which prevents merging small files. So here the file names contain the batch:
 
 ```
 out/date=2026-01-31/9f3c01ab-0000000017-00000.parquet    target, batch, number
-out/_sawlog/done                                         the last batch that is wholly there
+out/_sawlog/done                                         the last batch that is complete
 out/_sawlog/staging/                                     what is being written
 out/_sawlog/merge                                        small files that are being replaced by one
 ```
 
-A batch is written to staging, moved in file by file, then noted in `done`. After a crash Spark repeats the batch with
-the same records: if `done` has it, nothing happens; if not, what was moved in is removed first. So a reader never finds
-a record twice or not at all, except one that looks while the files of a batch are being moved in: that one finds a part
-of it. Who needs more than that has Delta.
+A batch is written to staging, moved file by file, then recorded in `done`. After a crash Spark repeats the batch with
+the same records: if it is in `done`, nothing happens; if not, the files that were already moved are removed first. So a
+reader never misses a record or sees it twice, except that a reader may see only a part of a batch while its files are
+being moved. Use Delta if you need more than that.
 
-Small files of one directory are put together by a new file beside them; `merge` says which ones it replaces, so that
-after a crash the rest of them goes. A reader that lists the directory in just that moment finds those records twice.
+Small files of one directory are merged into a new file next to them; `merge` lists the files that it replaces, so that
+after a crash the rest of them is removed. A reader that lists the directory at that moment sees those records twice.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _DONE, _STAGING, _MERGE = "done", "staging", "merge"
-#: While a query goes on, files are put together every so many micro-batches.
+#: While a query runs, files are merged once per this many micro-batches.
 _COMPACT_EVERY = 32
-#: A file is small below this share of the wanted size.
+#: A file is small if it is below this share of the target size.
 _SMALL_SHARE = 2
 _MERGE_ROWS = 64 << 10
 
@@ -55,12 +55,13 @@ class ParquetTarget:
         self._finish_merge()
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """Write a micro-batch, unless it is there."""
+        """Write a micro-batch, unless it is already there."""
         done = self._done()
         if batch <= done:
             return
         self._remove(batch)
-        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # else INT96, of old
+        # Otherwise Spark writes the obsolete INT96.
+        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         rows.write.partitionBy(*self._by).option("compression", "zstd").mode("overwrite").parquet(str(self._staging))
         touched = {self._move_in(path, batch, number) for number, path in enumerate(_data_files(self._staging))}
         for directory in touched:
@@ -76,7 +77,7 @@ class ParquetTarget:
         return documents.field(documents.load(self._notes, _DONE), "batch", int, _DONE)
 
     def _remove(self, batch: int) -> None:
-        """What an attempt that died has moved in."""
+        """Files that were moved by an attempt that died."""
         for path in _data_files(self._root, f"{self._label}-{batch:010d}-*.parquet"):
             path.unlink()
 
@@ -95,7 +96,7 @@ class ParquetTarget:
     # --- small files
 
     def compact(self) -> None:
-        """Put small files of one directory together."""
+        """Merge small files of one directory."""
         if self._file_bytes is None:
             return
         for directory in sorted({path.parent for path in _data_files(self._root, f"{self._label}-*.parquet")}):
@@ -103,7 +104,7 @@ class ParquetTarget:
                 self._merge(directory, group)
 
     def _groups(self, directory: Path, most: int) -> Iterator[list[Path]]:
-        """Small files, in the order of their records, as many as make a whole one."""
+        """Small files, in the order of their records, enough for a full one."""
         group: list[Path] = []
         size_bytes = 0
         for path in sorted(directory.glob(f"{self._label}-*.parquet")):
@@ -137,7 +138,7 @@ class ParquetTarget:
         self.new_files += 1
 
     def _finish_merge(self) -> None:
-        """Remove what the merged file replaces, if that has come as far as to be there."""
+        """Remove the files that the merged file replaces, if that exists."""
         if not self._notes.exists(_MERGE):
             return
         merge = documents.load(self._notes, _MERGE)
@@ -151,7 +152,7 @@ class ParquetTarget:
 
 
 def _data_files(root: Path, pattern: str = "*.parquet") -> list[Path]:
-    """Parquet files below a directory, without what is nobody's business."""
+    """Parquet files below a directory, without hidden ones."""
     return [
         path
         for path in sorted(root.rglob(pattern))
@@ -166,7 +167,7 @@ def _same_shape(one: Path, other: Path) -> bool:
 
 
 def _write_together(paths: Sequence[Path], made: Path) -> None:
-    """All rows of all files, one after the other, in row groups of a decent size."""
+    """All rows of all files, in order, in row groups of a reasonable size."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

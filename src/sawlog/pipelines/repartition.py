@@ -1,7 +1,7 @@
-"""`repartition`: rewrite a topic with another number of partitions, more or fewer; see rewrite.py.
+"""`repartition`: rewrite a topic with a different number of partitions, more or fewer; see rewrite.py.
 
-With the number that it has, it puts every record where its key belongs: after partitions were added to a topic, older
-records lie where their keys belonged before.
+With the number that it already has, it moves every record to the partition of its key: after partitions were added to a
+topic, older records are where their keys belonged before.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class RepartitionParams:
 
 
 def check_params(params: RepartitionParams) -> None:
-    """What is wrong and can be known without Spark."""
+    """Raise what is wrong and can be detected without Spark."""
     check_topic(params.data, params.topic)
     if params.partitions < 1:
         raise InvalidConfig(f"partitions must be at least 1, not {params.partitions}")
 
 
 def run(spark: SparkSession, params: RepartitionParams, progress: Progress | None = None) -> RewriteReport:
-    """Spread the records over so many partitions."""
+    """Distribute the records over that many partitions."""
     return rewrite(spark, params.data, params.topic, params.partitions, last_only=False, progress=progress)
 
 

@@ -1,18 +1,18 @@
-"""Rewriting a whole topic: a new one is written beside it, and takes its place at one moment.
+"""Rewrites a whole topic: a new one is written next to it and replaces it atomically.
 
 ```
-orders, orders--rewrite-1f0c22ab     what is there is read, put in order, and written to the new one
-orders locked                        what came meanwhile follows; from here on nobody writes to it
-orders                               the new one has the name (Store.replace_topic); the old one is gone
+orders, orders--rewrite-1f0c22ab     the records are read, sorted and written to the new topic
+orders locked                        records that arrived meanwhile are copied; nobody can write to it now
+orders                               the new topic gets the name (Store.replace_topic); the old one is deleted
 ```
 
 Records go to the partition of their key (Kafka's murmur2) and keep key, value, headers and timestamp; those without a
-key are spread evenly. The records of a key keep their order. That of a partition is the order of its offsets; where a
-key lies in several partitions, because partitions were added once, these are merged by time.
+key are distributed evenly. The records of a key keep their order: within a partition that of its offsets; if a key is
+in several partitions because partitions were added, these are merged by time.
 
-The new topic counts its offsets from 0 and has an id of its own, so what consumer groups have committed for the old one
-does not count: they begin as new groups do. Nobody may hold a partition's lock when the topic is swapped. A run that
-dies leaves the topic as it was; the next one removes what it has left, and begins anew.
+The new topic counts its offsets from 0 and has its own id, so the offsets that consumer groups have committed for the
+old one do not apply: the groups start like new ones. Nobody may hold a partition's lock when the topic is replaced. A
+run that dies leaves the topic unchanged; the next run removes what it left and starts again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa  # here and not where it is needed: Spark looks at the types of `place`
+import pyarrow as pa  # at module level: Spark inspects the types of `place`
 
 from ..clock import now_ms
 from ..errors import InvalidConfig, SawlogError
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("sawlog.pipelines")
 
 _MARK = "--rewrite-"
-#: Records without a key change the partition every so many, so that all partitions get some.
+#: Records without a key change the partition after this many, so that all partitions get some.
 _KEYLESS_RUN = 4096
-#: What would change or drop records on their way: it counts again once the new topic is complete.
+#: Settings that would change or drop records during the copy: they apply again when the new topic is complete.
 _LATER = ("cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type")
 _TOMBSTONES_MS = 86_400_000
 
@@ -62,7 +62,7 @@ class RewriteReport:
     size_bytes: int
     partitions_before: int
     partitions: int
-    #: Records that came while it was rewritten, and were brought over under the lock.
+    #: Records that arrived while it was rewritten, and were copied under the lock.
     followed: int
 
 
@@ -79,7 +79,7 @@ class RewritePlan:
 
 
 def check_topic(data: str, name: str) -> None:
-    """What is wrong and can be known without Spark."""
+    """Raise what is wrong and can be detected without Spark."""
     if _MARK in name:
         raise InvalidConfig(f"{name!r} is left from an unfinished rewrite; rewrite the topic itself")
     running.check_topic(data, name)
@@ -92,7 +92,7 @@ def policy_of(data: str, name: str) -> str:
 
 
 def planned(spark: SparkSession, data: str, name: str, progress: Progress | None = None) -> RewritePlan:
-    """How many records would stay if each key kept its last one only. Takes no lock and writes nothing."""
+    """How many records would be kept if each key kept only its last one. Takes no lock and writes nothing."""
     check_topic(data, name)
     with Store.open(data, "r") as store:
         old = store.topic(name)
@@ -110,7 +110,7 @@ def rewrite(
     last_only: bool,
     progress: Progress | None = None,
 ) -> RewriteReport:
-    """Write the topic anew, with so many partitions, all records or the last of each key."""
+    """Rewrite the topic with that many partitions, with all records or the last of each key."""
     if partitions is not None and partitions < 1:
         raise InvalidConfig(f"partitions must be at least 1, not {partitions}")
     check_topic(data, name)  # also because a mistyped directory must not become a store
@@ -134,7 +134,7 @@ def _remove_leftovers(store: Store, name: str) -> None:
 
 
 def _check_unlocked(topic: Topic) -> None:
-    """Find out now, not after an hour, that somebody is writing."""
+    """Detect now, not after an hour, that another process is writing."""
     for number in range(topic.partitions):
         log = topic.partition(number)
         with log.hold():
@@ -151,7 +151,7 @@ def _discard(store: Store, made: str) -> None:
 
 
 class _Rewrite:
-    """One topic on its way from the old to the new form."""
+    """One topic, from the old to the new form."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class _Rewrite:
         read = self._copy({}, ends, last_only=self._last_only)
         for number in range(old.partitions):
             with old.partition(number).hold():
-                pass  # the lock stays ours until the store is closed
+                pass  # the store keeps the lock until it is closed
         last = _ends(old)
         followed = self._copy(ends, last, last_only=False) if last != ends else 0
         store.alter_topic(self._made, **later)
@@ -196,7 +196,7 @@ class _Rewrite:
         )
 
     def count(self) -> tuple[int, int]:
-        """Records as they are, and those that would stay."""
+        """All records, and those that would be kept."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
@@ -210,7 +210,7 @@ class _Rewrite:
         return before, kept
 
     def _copy(self, start: Ends, end: Ends, *, last_only: bool) -> int:
-        """Records from `start` to `end` to the new topic, in one transaction; how many were read."""
+        """Copy records from `start` to `end` to the new topic in one transaction and return how many were read."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
@@ -244,7 +244,8 @@ class _Rewrite:
         return reader.option("endingOffsets", _offsets(self._old.name, end)).load()
 
     def _moment(self) -> Column:
-        """A time that never goes back within a partition: by it several are merged without mixing any of them up."""
+        """A timestamp that never decreases within a partition: several partitions are merged by it, each in its
+        order."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
@@ -254,7 +255,8 @@ class _Rewrite:
         return F.max("timestamp").over(so_far)
 
     def _target(self) -> Column:
-        """The partition of the key; a record without one goes with its neighbours, and all get some."""
+        """The partition of the key; records without one change the partition in groups, so that all partitions get
+        some."""
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.functions import arrow_udf
 
@@ -273,7 +275,7 @@ class _Rewrite:
 
 
 def _last(rows: DataFrame, keep_tombstones_ms: int) -> DataFrame:
-    """The last record of each key, and all without one; a last one without a value goes when it is old enough."""
+    """The last record of each key, and all without a key; a last one without a value is dropped if it is old enough."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -1,7 +1,7 @@
-"""What the jobs share: a session, a streaming query that is watched until it ends, and errors in our words.
+"""What the jobs share: a session, a streaming query that is watched until it ends, and error messages.
 
-A streaming job has a directory of its own for its checkpoint and its notes; it is locked while the job runs, because
-two queries on one checkpoint spoil it.
+A streaming job has its own directory for its checkpoint and its state. It is locked while the job runs, because two
+queries would corrupt one checkpoint.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Called with how much more is done.
+#: Called with the progress since the last call.
 Progress = Callable[[int], None]
 
 CHECKPOINT = "checkpoint"
 _LOCK = "LOCK"
 _POLL_S = 0.25
-#: What Spark logs, in a session of ours (see sawlog.spark.session).
+#: Spark's log level, in a session of ours (see sawlog.spark.session).
 _LOG_LEVEL = "SAWLOG_SPARK_LOG"
-#: How errors of ours look inside a message of Spark's.
+#: How our errors look in a message from Spark.
 _OURS = re.compile(r"^(?:[\w.]+\.)?sawlog(?:\.\w+)+\.\w+: (.+)$", re.MULTILINE)
-#: What a query of ours complains of with `raise_error`.
+#: How errors of `raise_error` look in a message from Spark.
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 
 
 class PipelineFailed(SawlogError):
-    """A job ended with an error; the message says why. What was committed before stays, and a new run goes on there."""
+    """A job failed; the message says why. What was committed before is kept, and a new run continues there."""
 
 
 def session() -> SparkSession:
-    """The session that is active, or that spark-submit asks for, else a local one; it knows `format("sawlog")`."""
+    """The active session, or the one of spark-submit, else a local one; `format("sawlog")` is registered."""
     from pyspark.sql import SparkSession
 
     found = SparkSession.getActiveSession()
-    if found is None and "PYSPARK_GATEWAY_PORT" in os.environ:  # then master and settings are spark-submit's
+    if found is None and "PYSPARK_GATEWAY_PORT" in os.environ:  # then master and settings come from spark-submit
         found = SparkSession.builder.getOrCreate()
     elif found is None:
         found = _quiet_session()
@@ -59,9 +59,9 @@ def session() -> SparkSession:
 
 
 def _quiet_session() -> SparkSession:
-    """A local session that says nothing on stderr, unless SAWLOG_SPARK_LOG asks for it.
+    """A local session that prints nothing to stderr, unless SAWLOG_SPARK_LOG asks for it.
 
-    A job's error is one line of ours: traces of Java and of its Python workers would bury it.
+    A job's error is one line: stack traces of Java and of its Python workers would hide it.
     """
     if _LOG_LEVEL in os.environ:
         return local_session()
@@ -73,10 +73,10 @@ def _quiet_session() -> SparkSession:
 
 @contextmanager
 def _stderr_aside() -> Iterator[None]:
-    """Processes that are started here have a nameless file for their stderr; what is in it is shown if this fails."""
+    """Redirect the stderr of processes that are started here to an unnamed file; it is shown if this fails."""
     try:
         kept = os.dup(2)
-    except OSError:  # it is closed, so nothing can be shown
+    except OSError:  # stderr is closed, so nothing can be shown
         yield
         return
     with tempfile.TemporaryFile() as aside:
@@ -93,7 +93,7 @@ def _stderr_aside() -> Iterator[None]:
 
 
 def check_packages() -> None:
-    """What Spark needs is installed: found out before a minute is spent on starting it."""
+    """Raise if a package that Spark needs is missing, before a minute is spent on starting it."""
     if importlib.util.find_spec("pyspark") is None:
         raise PipelineFailed(
             "pipelines need pyspark, which is not installed: run pip install '.[spark]' in a clone of sawlog"
@@ -103,7 +103,7 @@ def check_packages() -> None:
 
 
 def check_topic(data: str, topic: str | None) -> None:
-    """The store is there, and the topic, if one is named."""
+    """Raise if the store, or the topic if one is given, does not exist."""
     with Store.open(data, "r") as store:
         if topic is not None:
             store.topic(topic)
@@ -111,7 +111,7 @@ def check_topic(data: str, topic: str | None) -> None:
 
 @contextmanager
 def alone(path: Path) -> Iterator[FileDirectory]:
-    """The directory of a job, made if it is missing, for one run at a time."""
+    """The directory of a job, created if it is missing, locked for one run at a time."""
     directory = FileDirectory(path)
     try:
         try:
@@ -132,17 +132,17 @@ class Flow:
 
     batches: int = 0
     records: int = 0
-    #: Whether somebody ended it (Ctrl-C), rather than that there was nothing more.
+    #: Whether it was stopped (Ctrl-C), rather than having finished.
     stopped: bool = False
 
 
 def trigger(every_s: float | None) -> dict[str, Any]:
-    """What is there now, or again and again."""
+    """The trigger: once, or repeatedly."""
     return {"availableNow": True} if every_s is None else {"processingTime": f"{round(every_s * 1000)} milliseconds"}
 
 
 def watch(query: StreamingQuery, progress: Progress | None = None, *, look: Callable[[], None] | None = None) -> Flow:
-    """Wait until a query ends, or until somebody presses Ctrl-C; tell how far it is. `look` is called now and then."""
+    """Wait until a query ends or is stopped with Ctrl-C, and report progress. `look` is called regularly."""
     from pyspark.errors import StreamingQueryException
 
     seen: set[int] = set()
@@ -165,11 +165,11 @@ def watch(query: StreamingQuery, progress: Progress | None = None, *, look: Call
 
 
 def _note(query: StreamingQuery, seen: set[int], flow: Flow, progress: Progress | None) -> None:
-    """Count micro-batches that are new since the last look."""
+    """Count the micro-batches that are new since the last call."""
     for each in query.recentProgress:
         batch, records = each["batchId"], each["numInputRows"]
         if batch in seen or not records:
-            continue  # counted, or a look that found nothing
+            continue  # already counted, or an empty micro-batch
         seen.add(batch)
         flow.batches += 1
         flow.records += records
@@ -178,7 +178,7 @@ def _note(query: StreamingQuery, seen: set[int], flow: Flow, progress: Progress 
 
 
 def failure(error: Exception) -> PipelineFailed:
-    """An error of Spark's as one line: ours if there is one inside it, else its first."""
+    """An error from Spark as one line: ours if it contains one, else its first line."""
     text = str(error)
     ours = _OURS.findall(text) or _RAISED.findall(text)
     if ours:
@@ -190,7 +190,7 @@ def failure(error: Exception) -> PipelineFailed:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """What a batch job of Spark's raises, in our words."""
+    """Errors of a Spark batch job become `PipelineFailed` with one line."""
     from pyspark.errors import PySparkException
 
     try:

@@ -1,15 +1,16 @@
-"""`scaffold`: a project for Spark's own declarative pipelines (`spark-pipelines`) around a topic, ready to run.
+"""`scaffold`: a project for Spark's declarative pipelines (`spark-pipelines`) around a topic, ready to run.
 
 ```
 project/
-  spark-pipeline.yml         what belongs to it, and where its checkpoints are
+  spark-pipeline.yml         the sources, and where the checkpoints are
   transformations/orders.py  tables over the topic: the records, and a count by key
   run                        a script that runs it
   README.md
 ```
 
-Each run takes what is new in the topic since the last one. The tables' catalogue has to outlive a run: Spark's default,
-in memory, forgets them and then finds their files in the way; so `run` asks for the one on disk (Hive's, embedded).
+Each run processes what is new in the topic since the last run. The tables' catalog must outlive a run: Spark's default
+catalog, in memory, forgets the tables, and their files are then in the way; so `run` selects the one on disk (Hive's,
+embedded).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ configuration:
 """
 
 _TABLES = '''\
-"""Tables over the topic {topic!r}. `spark` is put here by spark-pipelines."""
+"""Tables over the topic {topic!r}. `spark` is provided by spark-pipelines."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import functions as F
@@ -65,7 +66,7 @@ def {table}_by_key():
 
 _SINK = """
 
-# What is derived can go to a topic again, exactly once.
+# Results can be written to a topic again, exactly once.
 dp.create_sink(
     name="{sink}", format="sawlog", options={{"path": DATA, "topic": {to!r}, "partitions": "{partitions}"}}
 )
@@ -78,7 +79,7 @@ def to_{sink}():
 
 _RUN = """\
 #!/bin/sh
-# Runs the pipeline: ./run, or ./run --full-refresh-all; `spark-pipelines run --help` says what else.
+# Runs the pipeline: ./run, or ./run --full-refresh-all; see `spark-pipelines run --help`.
 cd "$(dirname "$0")" || exit 1
 python="${{PYSPARK_PYTHON:-{python}}}"
 export PYSPARK_PYTHON="$python"
@@ -106,7 +107,7 @@ start again.
 
 @dataclass(frozen=True, slots=True)
 class ScaffoldParams:
-    """What to lay out, and where."""
+    """What to create, and where."""
 
     target: str = option("the project's directory; new or empty")
     data: str = option("the store's directory")
@@ -117,14 +118,14 @@ class ScaffoldParams:
 
 @dataclass(frozen=True, slots=True)
 class ScaffoldReport:
-    """What was made."""
+    """The created files."""
 
     target: str
     files: tuple[str, ...]
 
 
 def run(params: ScaffoldParams) -> ScaffoldReport:
-    """Lay out the project."""
+    """Create the project."""
     target = Path(params.target).absolute()
     with Store.open(params.data, "r") as store:
         topic, data = store.topic(params.topic).name, str(Path(store.path).absolute())
@@ -155,7 +156,7 @@ def run(params: ScaffoldParams) -> ScaffoldReport:
 
 
 def identifier(name: str) -> str:
-    """A name that SQL and Python take without quotes."""
+    """A name that SQL and Python accept without quotes."""
     made = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower() or "topic"
     return f"t_{made}" if made[0].isdigit() else made
 

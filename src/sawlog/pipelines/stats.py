@@ -1,8 +1,8 @@
-"""`stats`: records, bytes, keys and rates over time, for each topic and partition; as a report and as Parquet.
+"""`stats`: records, bytes, keys and rates over time, per topic and partition; as a report and as Parquet.
 
-Everything is counted record by record, in parallel; only the number of different keys is an estimate (within about a
-per cent). A row without a partition is the whole topic. The size is that on disk, with headers and compression; bytes
-are those of keys and values.
+Everything is counted record by record, in parallel; only the number of distinct keys is an estimate (within about 1 %).
+A row without a partition is the whole topic. The size is that on disk, with headers and compression; bytes are those of
+keys and values.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _MOST_STEPS = 200
-#: How far off the number of different keys may be; Spark's default, 5 %, gets even five keys wrong.
+#: The maximum error of the number of distinct keys; Spark's default, 5 %, is wrong even for five keys.
 _KEYS_ERROR = 0.01
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
-#: Steps that people think in.
+#: Common time steps.
 _STEPS_MS = (
     *(each * _SECOND for each in (1, 2, 5, 10, 15, 30)),
     *(each * _MINUTE for each in (1, 2, 5, 10, 15, 30)),
@@ -53,7 +53,7 @@ class PartitionStats:
     records: int
     #: Bytes of keys and values.
     bytes: int
-    #: Different keys, about.
+    #: Approximate number of distinct keys.
     keys: int
     without_key: int
     #: Milliseconds since 1970; None if there is no record.
@@ -64,7 +64,7 @@ class PartitionStats:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What came in one step of time."""
+    """The records of one time step."""
 
     topic: str
     partition: int
@@ -76,7 +76,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class StatsReport:
-    """All partitions, and how they grew."""
+    """All partitions, and their growth over time."""
 
     partitions: tuple[PartitionStats, ...]
     rates: tuple[Rate, ...]
@@ -84,14 +84,14 @@ class StatsReport:
 
 
 def check_params(params: StatsParams) -> None:
-    """What is wrong and can be known without Spark."""
+    """Raise what is wrong and can be detected without Spark."""
     if params.every_s is not None and params.every_s < 0.001:
         raise InvalidConfig(f"every_s must be at least 0.001 (one millisecond), not {params.every_s}")
     running.check_topic(params.data, params.topic)
 
 
 def run(spark: SparkSession, params: StatsParams, progress: Progress | None = None) -> StatsReport:
-    """Count everything that is there now."""
+    """Count everything that is in the store now."""
     check_params(params)
     sizes, root = _sizes(params)
     names = sorted({topic for topic, _ in sizes})
@@ -114,7 +114,7 @@ def run(spark: SparkSession, params: StatsParams, progress: Progress | None = No
 
 
 def _sizes(params: StatsParams) -> tuple[dict[tuple[str, int], int], str]:
-    """What each partition takes on disk, and where the store is."""
+    """The size of each partition on disk, and the path of the store."""
     with Store.open(params.data, "r") as store:
         topics = list(store) if params.topic is None else [store.topic(params.topic)]
         return {
@@ -125,7 +125,7 @@ def _sizes(params: StatsParams) -> tuple[dict[tuple[str, int], int], str]:
 
 
 def _rows(spark: SparkSession, root: str, names: list[str]) -> DataFrame:
-    """What is counted of each record: small, so that it can be gone through twice."""
+    """The columns that are counted: small, because they are read twice."""
     rows = spark.read.format("sawlog").option("path", root).option("subscribe", ",".join(names))
     return (
         rows.option("columns", "topic,partition,key,value,timestamp")
@@ -176,7 +176,7 @@ def _row(topic: str, number: int | None, found: dict[str, Any], size_bytes: int)
 
 
 def _step(params: StatsParams, partitions: Sequence[PartitionStats]) -> int:
-    """The step that was asked for, or the finest of the usual ones that gives not too many."""
+    """The requested step, or the finest of the usual ones that does not give too many."""
     if params.every_s is not None:
         return round(params.every_s * 1000)
     oldest = [each.oldest for each in partitions if each.oldest is not None]
@@ -199,7 +199,7 @@ def _rates(rows: DataFrame, step_ms: int) -> tuple[Rate, ...]:
 
 
 def write_parquet(report: StatsReport, target: Path) -> None:
-    """The report as two files; times are times there."""
+    """Write the report as two files; times have a timestamp type there."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,7 +1,7 @@
-"""`verify`: every batch of every segment of a store, checked in parallel; what is bad, and where.
+"""`verify`: check every batch of every segment of a store in parallel, and report what is bad and where.
 
-The driver lists the segments, the tasks read them; no lock is taken and nothing is changed, so it may run beside
-writers. Segments that are replaced while it runs (compaction, merging) are looked for again under their new names.
+The driver lists the segments, the tasks read them; no lock is taken and nothing is changed, so it may run next to
+writers. Segments that are replaced while it runs (compaction, merging) are looked up again under their new names.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .running import Progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: A task has about so much to read, if segments are smaller.
+#: The approximate number of bytes per task, if segments are smaller.
 _TASK_BYTES = 64 << 20
-#: Tasks for each core before progress is shown and the next ones are handed out.
+#: Tasks per core in each round; progress is shown after each round.
 _WAVE = 4
-#: How often segments that were replaced are looked for.
+#: How often segments that were replaced are looked up again.
 _ROUNDS = 4
 
 
@@ -41,7 +41,7 @@ class VerifyParams:
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """One segment, or something else of a partition that cannot be read at all."""
+    """One segment, or another file of a partition that cannot be read at all."""
 
     topic: str
     partition: int | None
@@ -77,7 +77,7 @@ _Place = tuple[str, int, int]
 
 
 def check_params(params: VerifyParams) -> None:
-    """What is wrong and can be known without Spark; what is damaged is for the report."""
+    """Raise what is wrong and can be detected without Spark; damage is for the report."""
     try:
         running.check_topic(params.data, params.topic)
     except CorruptData:
@@ -85,7 +85,7 @@ def check_params(params: VerifyParams) -> None:
 
 
 def run(spark: SparkSession, params: VerifyParams, progress: Progress | None = None) -> VerifyReport:
-    """Check everything below the end as of now."""
+    """Check everything below the current end."""
     found: dict[_Place, SegmentReport] = {}
     broken: dict[tuple[str, int | None], SegmentReport] = {}
     for _ in range(_ROUNDS):
@@ -157,7 +157,7 @@ def _checked(
 
 
 def check(task: _Task) -> dict[_Place, SegmentReport]:
-    """In a task: read the segments. What is not there any more, or was replaced meanwhile, is left out."""
+    """In a task: read the segments. Those that no longer exist or were replaced meanwhile are left out."""
     with Store.open(task.data, "r") as store:
         try:
             log = store.topic(task.topic).partition(task.partition)
@@ -184,7 +184,7 @@ def _check_all(log: Log, task: _Task) -> Iterator[tuple[_Place, SegmentReport]]:
         if problems:
             segments.refresh()
             if segment not in segments.all:
-                continue  # replaced or deleted while it was read: that is no damage
+                continue  # replaced or deleted while it was read: this is not damage
         yield (
             (task.topic, task.partition, segment.base_offset),
             SegmentReport(
@@ -200,7 +200,7 @@ def _check_all(log: Log, task: _Task) -> Iterator[tuple[_Place, SegmentReport]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """For `python -m` and `spark-submit`; 4 if anything is wrong."""
+    """For `python -m` and `spark-submit`; exit code 4 if anything is wrong."""
     return run_main(
         VerifyParams, run, arguments, "Check every batch of every segment, in parallel.", check=check_params
     )

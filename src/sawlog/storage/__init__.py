@@ -1,8 +1,8 @@
-"""Where bytes live: files, memory, mappings, all behind one small interface.
+"""Where bytes are stored: files, memory, mappings, all behind one small interface.
 
-`Storage` is one run of bytes that grows at its end; `Directory` is where they are made, found and replaced by name.
-Everything above runs on any pair that keeps the promises in `interface.py`; `sawlog.testing` has a suite for that.
-Only this package talks to the operating system.
+`Storage` is a sequence of bytes that grows at its end; `Directory` is where storages are created, found and replaced by
+name. Everything above works with any pair that keeps the promises in `interface.py`; `sawlog.testing` has a test suite
+for that. Only this package talks to the operating system.
 """
 
 from .file import FileDirectory, FileStorage, SharedHold

@@ -1,9 +1,9 @@
-"""Storages in files, and the directory that holds them.
+"""Storages in files, and the directory that contains them.
 
-Writing is `pwrite` at a position that we keep ourselves: no file position is shared with a forked child, and a failed
-append cannot leave later ones behind a torn one. Reading the part that is still growing goes through a mapping of
-what had been written when it was made, and through `pread` beyond it. Such a mapping never outlives its bytes:
-nothing below the size that a log has committed is ever cut in place (see `sawlog.log.maintain.trimming`).
+Writing is `pwrite` at a position that we track ourselves: no file position is shared with a forked child, and a failed
+append cannot leave later ones after a torn one. The part of a file that is still growing is read through a mapping of
+what had been written when it was created, and through `pread` after that. The bytes of such a mapping never disappear:
+nothing below the size that a log has committed is ever truncated in place (see `sawlog.log.maintain.trimming`).
 
 Names are opened relative to one descriptor of the directory and never through a symbolic link.
 """
@@ -28,29 +28,29 @@ from .published import PublishedFile, is_published
 from .system import boot_id, claim_blocks, fcntl, reporting, reserve_blocks, storage_error, sync_data
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
-#: Reads beyond the mapping are copied until they add up to this; then the file is mapped anew.
+#: Reads after the mapping are copied until they add up to this; then the file is mapped again.
 _REMAP_BYTES = 1 << 20
-#: File times move in steps of a few milliseconds; well above that.
+#: File times change in steps of a few milliseconds; this is well above that.
 _CLOCK_STEP_NS = 50_000_000
 #: The file that both a log and a store lock first.
 _LOCK = "LOCK"
-#: A note in a lock's file is no longer than this.
+#: The maximum length of a note in a lock file.
 _NOTE_BYTES = 1 << 16
-#: How much is reserved beyond the end of a file at once.
+#: The maximum that is reserved after the end of a file at once.
 _RESERVE_LEAST_BYTES, _RESERVE_MOST_BYTES = 1 << 20, 32 << 20
 
 
 class Handle:
-    """A descriptor with one owner: closed once, by whoever is last, and never twice."""
+    """A descriptor with one owner: closed once, by the last user, and never twice."""
 
-    #: Also of one that an interrupt has left half-made.
+    #: Also set if an interrupt stopped the constructor.
     fd = -1
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
     def close(self) -> None:
-        """Close it, if it is still open."""
+        """Close it if it is still open."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -70,19 +70,19 @@ class FileStorage:
         self._map: memoryview | None = None
         self._copied_bytes = 0
         self._reserved = 0
-        with reporting("looking at", self._path):
+        with reporting("reading the size of", self._path):
             self._size = os.fstat(handle.fd).st_size
 
     @property
     def size(self) -> int:
-        """Bytes written; of a shared file, as of now."""
+        """Bytes written; for a shared file, as of now."""
         if self._shared:
-            with reporting("looking at", self._path):
+            with reporting("reading the size of", self._path):
                 self._size = os.fstat(self._handle.fd).st_size
         return self._size
 
     def append(self, data: Buffer) -> int:
-        """Write at the end; a short write goes on, a failed one is taken back."""
+        """Write at the end; a short write is continued, a failed one is rolled back."""
         position = self._size
         try:
             written = os.pwrite(self._handle.fd, data, position)
@@ -91,7 +91,7 @@ class FileStorage:
             self._size = position + len(data)
         except OSError as error:
             raise self._undo(error, position) from error
-        except BaseException:  # an interrupt in the middle of an append
+        except BaseException:  # an interrupt during an append
             os.ftruncate(self._handle.fd, position)
             self._size = position
             raise
@@ -115,34 +115,34 @@ class FileStorage:
         return made
 
     def reserve(self, size_bytes: int) -> None:
-        """Ask the file system for blocks beyond the end, doubling, so that a small file stays small on disk. Writing
-        into them was measured a fifth to a third cheaper. The file's size does not change, and if there are none to be
-        had, appending goes on without."""
+        """Ask the file system for blocks after the end, doubling, so that a small file stays small on disk. Writing
+        into them was measured to be 20 to 33 % cheaper. The file's size does not change, and if there are none,
+        appending works without them."""
         if self._size + size_bytes > self._reserved:
             step = min(max(self._size, _RESERVE_LEAST_BYTES), _RESERVE_MOST_BYTES)
             self._reserved = self._size + size_bytes + step
             reserve_blocks(self._handle.fd, self._size, self._reserved - self._size)
 
     def claim(self, size_bytes: int) -> None:
-        """Blocks for so many bytes, on a file system that can reserve them; else a look at what is free."""
+        """Reserve blocks for that many bytes, on a file system that can; else check how much is free."""
         with reporting("reserving room in", self._path):
             reserved = claim_blocks(self._handle.fd, self._size, size_bytes)
         if reserved:
             self._reserved = max(self._reserved, self._size + size_bytes)
 
     def release(self) -> None:
-        """Give back what was reserved and not used."""
+        """Release what was reserved and not used."""
         if self._reserved > self._size:
             self._reserved = 0
             self.truncate(self._size)
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Overwrite what nobody has seen yet."""
+        """Overwrite bytes that nobody has seen yet."""
         with reporting("writing", self._path):
             self._write(position, data)
 
     def read(self, position: int, size: int) -> bytes:
-        """A copy; loops, because a single pread gives at most 2 GiB."""
+        """A copy; loops, because a single pread returns at most 2 GiB."""
         with reporting("reading", self._path):
             data = os.pread(self._handle.fd, size, position)
             while len(data) < size:
@@ -155,7 +155,7 @@ class FileStorage:
         return data
 
     def view(self, position: int, size: int) -> memoryview:
-        """From the mapping if it reaches so far; a shared file, which its writer may cut, is always copied."""
+        """From the mapping if it is large enough; a shared file, which its writer may truncate, is always copied."""
         end = position + size
         mapped = self._map
         if mapped is not None and end <= len(mapped):
@@ -175,7 +175,7 @@ class FileStorage:
         return self._map
 
     def truncate(self, size: int) -> None:
-        """Cut the file; the caller sees to it that nobody maps what is cut off."""
+        """Truncate the file; the caller makes sure that nobody maps what is cut off."""
         with reporting("truncating", self._path):
             os.ftruncate(self._handle.fd, size)
         self._size = size
@@ -187,12 +187,12 @@ class FileStorage:
         sync_data(self._handle.fd, self._path)
 
     def forget(self, position: int, size: int) -> None:
-        """Let go of the pages of the mapping; they stay in the system's cache."""
+        """Release the pages of the mapping; they stay in the system's cache."""
         if self._map is not None:
             forget_pages(self._map, position, min(size, len(self._map) - position))
 
     def close(self) -> None:
-        """Close the descriptor. Without this call, the last reader that holds the storage closes it by going."""
+        """Close the descriptor. Without this call, it is closed with the last reader that holds the storage."""
         self._map = None
         self._handle.close()
 
@@ -203,7 +203,7 @@ class FileStorage:
 
 
 def forget_pages(view: memoryview, position: int, size: int) -> None:
-    """Drop whole pages of a mapping from this process's memory; touching them again brings them back."""
+    """Drop whole pages of a mapping from this process's memory; accessing them again reloads them."""
     page = mmap.PAGESIZE
     first = (position + page - 1) // page * page
     last = (position + size) // page * page
@@ -212,20 +212,20 @@ def forget_pages(view: memoryview, position: int, size: int) -> None:
 
 
 class FileLock:
-    """flock, which the kernel frees when the process dies, however it dies.
+    """flock, which the kernel releases when the process dies, however it dies.
 
-    Both the file and its directory are locked. The file says who holds it; but a file can be deleted, and then locks
-    nothing, while the directory cannot, as long as it holds a log.
+    Both the file and its directory are locked. The file says who holds the lock, but a file can be deleted, and then
+    locks nothing; the directory cannot be deleted as long as it contains a log.
 
     A child that was forked, or that is being started by another thread, has copies of the descriptors, which hold the
-    lock as well. So it is not given up by closing them, but by an unlock, which counts for all copies; and a child, in
-    its turn, only closes its own. It is held until `release`, or until nobody has the object any more: an interrupt may
-    have come between its making and whoever asked for it.
+    lock as well. So the lock is not released by closing them but by an unlock, which applies to all copies; a child
+    only closes its own copies. The lock is held until `release`, or until the object is no longer referenced: an
+    interrupt may have come between its creation and the return to the caller.
     """
 
     def __init__(self, directory: FileDirectory, name: str, *, alone: bool = True) -> None:
         if fcntl is None:
-            raise StorageError(errno.ENOTSUP, "sawlog needs flock to write safely; this system has none")
+            raise StorageError(errno.ENOTSUP, "sawlog needs flock to write safely, which this system does not have")
         fds = self._fds = list[int]()
         self._pid = os.getpid()
         self._directory, self._name = directory, name
@@ -242,7 +242,7 @@ class FileLock:
                     holder = os.pread(self._fds[0], 200, 0).partition(b"\n")[0].decode("utf-8", "replace").strip()
                     raise DirectoryLocked(directory.path if alone else path, holder) from None
                 self._identity = _identity(os.fstat(self._fds[0]))
-                #: What the holder before left behind its signature.
+                #: The note that the previous holder left after its signature.
                 self.found = os.pread(self._fds[0], _NOTE_BYTES, 0).partition(b"\n")[2]
             self.leave(b"")
         except BaseException:
@@ -251,8 +251,8 @@ class FileLock:
         _held.add(self)
 
     def leave(self, note: bytes) -> None:
-        """Say who holds it, and the note. A courtesy: if the disk is full, the lock holds all the same. Written first
-        and cut then, so that whoever reads meanwhile finds a signature."""
+        """Write who holds the lock, and the note. This is informative: if the disk is full, the lock still holds. The
+        file is written first and truncated afterwards, so that a concurrent reader finds a signature."""
         signed = f"process {os.getpid()} on {socket.gethostname()}\n".encode() + note
         try:
             os.pwrite(self._fds[0], signed, 0)
@@ -267,14 +267,14 @@ class FileLock:
 
     @property
     def current(self) -> bool:
-        """Whether it is held, and the name still stands for the file that is locked."""
+        """Whether it is held, and the name still refers to the file that is locked."""
         return self.held and self._directory.identity(self._name) == self._identity
 
     def release(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
         if self._pid == os.getpid():
             deque(map(fcntl.flock, self._fds, repeat(fcntl.LOCK_UN)), 0)
-        # Without a place between the two at which an interrupt could come: a descriptor that is taken is closed.
+        # With nothing between the two where an interrupt could come: a descriptor that is taken is closed.
         deque(map(os.close, map(self._fds.pop, repeat(0, len(self._fds)))), 0)
         _held.discard(self)
 
@@ -284,9 +284,9 @@ class FileLock:
 
 
 class SharedHold:
-    """A shared POSIX lock on a file that another program locks for itself while it runs, as Java programs do: while
-    this is held, that program does not start. Nothing is written. The kernel gives it up when this process closes the
-    file, or dies."""
+    """A shared POSIX lock on a file that another program locks while it runs, as Java programs do: while this is held,
+    that program does not start. Nothing is written. The kernel releases it when this process closes the file or
+    dies."""
 
     def __init__(self, directory: Directory, name: str) -> None:
         if fcntl is None or not isinstance(directory, FileDirectory):
@@ -296,16 +296,16 @@ class SharedHold:
             self._handle = Handle(os.open(name, os.O_RDONLY | _FLAGS, dir_fd=directory.fd))
             try:
                 fcntl.lockf(self._handle.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):  # POSIX lets a system say either
+            except (BlockingIOError, PermissionError):  # POSIX allows either
                 self._handle.close()
                 raise DirectoryLocked(path) from None
 
     def release(self) -> None:
-        """Let the other program start. Safe to call twice."""
+        """Allow the other program to start. Safe to call twice."""
         self._handle.close()
 
 
-#: Locks of this process. A forked child closes its copies, so that it cannot keep its parent's locks alive.
+#: Locks of this process. A forked child closes its copies, so that it does not keep its parent's locks alive.
 _held: WeakSet[FileLock] = WeakSet()
 
 
@@ -323,11 +323,11 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def _sync_names(path: str) -> None:
-    """Sync the name of a directory, and those of the directories above it, up to where its file system is mounted.
-    Those that may not be opened are left to whoever made them."""
+    """Sync the name of a directory, and those of the directories above it, up to the mount point. Directories that may
+    not be opened are skipped: whoever created them is responsible."""
     while True:
         parent = os.path.dirname(path)
-        with reporting("looking at", parent):
+        with reporting("reading", parent):
             if parent == path or os.stat(parent).st_dev != os.stat(path).st_dev:
                 return
         try:
@@ -349,7 +349,7 @@ def _sync_names(path: str) -> None:
 class FileDirectory:
     """A directory of the file system, held open by a descriptor."""
 
-    #: Also of one that could not be opened.
+    #: Also set if it could not be opened.
     fd = -1
 
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
@@ -367,8 +367,8 @@ class FileDirectory:
 
     @classmethod
     def _make(cls, path: str) -> None:
-        """mkdir -p whose every name is durable: also of directories that were there before, unless somebody has locked
-        something in here, who has seen to it then."""
+        """mkdir -p that makes every name durable, also of directories that existed before, unless a lock file exists in
+        here: then its creator has done so."""
         if not os.path.exists(f"{path}/{_LOCK}"):
             cls._make_missing(path)
             _sync_names(path)
@@ -396,7 +396,7 @@ class FileDirectory:
         return sorted(entry.name for entry in self._entries() if entry.is_dir(follow_symlinks=False))
 
     def _entries(self) -> list[os.DirEntry[str]]:
-        """Through a descriptor of its own: two threads that list at once would share the position of one."""
+        """Uses its own descriptor: two threads that list at the same time would share the position of one."""
         with reporting("listing", self.path):
             fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
             try:
@@ -434,22 +434,22 @@ class FileDirectory:
             os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd)
 
     def stamp(self) -> object:
-        """The time of the last change of a name. One of just now says nothing: the clock that the file system reads
-        may not have moved since."""
-        with reporting("looking at", self.path):
+        """The time of the last change of a name. A very recent time is not reliable: the clock of the file system may
+        not have advanced since."""
+        with reporting("reading", self.path):
             changed = os.fstat(self.fd).st_mtime_ns
         return changed if time.time_ns() - changed > _CLOCK_STEP_NS else None
 
     def _stat(self, name: str) -> os.stat_result | None:
-        try:  # and no block around it: opening a log asks for every file
+        try:  # no context manager here: opening a log does this for every file
             return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise storage_error(error, "looking at", f"{self.path}/{name}") from error
+            raise storage_error(error, "reading the size of", f"{self.path}/{name}") from error
 
     def exists(self, name: str) -> bool:
-        """Whether there is a regular file of that name."""
+        """Whether a regular file of that name exists."""
         found = self._stat(name)
         return found is not None and stat.S_ISREG(found.st_mode)
 
@@ -458,7 +458,7 @@ class FileDirectory:
         try:
             return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_size
         except OSError as error:
-            raise storage_error(error, "looking at", f"{self.path}/{name}") from error
+            raise storage_error(error, "reading the size of", f"{self.path}/{name}") from error
 
     def identity(self, name: str) -> object:
         """Device and inode."""
@@ -470,7 +470,7 @@ class FileDirectory:
             return Handle(os.open(name, flags | _FLAGS, 0o666, dir_fd=self.fd))
 
     def create(self, name: str) -> Storage:
-        """Create, fsync the file, fsync the directory: only then may something be appended."""
+        """Create, fsync the file, fsync the directory: only then may anything be appended."""
         handle = self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             sync_data(handle.fd, f"{self.path}/{name}")
@@ -508,7 +508,7 @@ class FileDirectory:
             handle.close()
 
     def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
-        """Write beside, fsync, rename, fsync the directory."""
+        """Write next to it, fsync, rename, fsync the directory."""
         temporary = f"{name}.tmp"
         handle = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
@@ -548,7 +548,7 @@ class FileDirectory:
         return None
 
     def _discard(self, name: str) -> None:
-        """Remove what a failed write left behind: on a full disk it takes room. If even that fails, so be it."""
+        """Remove what a failed write left: on a full disk it takes space. Errors are ignored."""
         try:
             os.unlink(name, dir_fd=self.fd)
         except OSError:
@@ -560,7 +560,7 @@ class FileDirectory:
             os.rename(old, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def remove(self, name: str) -> None:
-        """Unlink; those who have it open keep it."""
+        """Unlink; processes that have it open keep it."""
         with reporting("removing", f"{self.path}/{name}"):
             try:
                 os.unlink(name, dir_fd=self.fd)
@@ -575,11 +575,11 @@ class FileDirectory:
             raise SyncFailed(error.errno, f"{error.strerror} while syncing the directory {self.path}") from error
 
     def lock(self, name: str, *, alone: bool = True) -> Lock:
-        """flock, at once or not at all."""
+        """flock, without waiting."""
         return FileLock(self, name, alone=alone)
 
     def dispose(self) -> None:
-        """rmdir; strangers' files keep the directory alive."""
+        """rmdir; files of others keep the directory."""
         try:
             os.rmdir(self.path)
         except OSError as error:
@@ -587,8 +587,8 @@ class FileDirectory:
                 raise storage_error(error, "removing", self.path) from error
 
     def close(self) -> None:
-        """Close the descriptor once. Without this call, the last one who holds the directory closes it by going: not
-        everybody who fails on the way to use it can say so."""
+        """Close the descriptor once. Without this call, it is closed when the directory is no longer referenced: not
+        every caller that fails can close it."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)

@@ -1,13 +1,12 @@
-"""Locks between threads that a forked child finds free.
+"""Locks between threads that are free in a forked child.
 
-A child has one thread: the one that forked. If another thread of its parent was in the middle of an append, the
-child's copy of that log's lock is taken, and nobody is there to let go of it; whoever asks for it in the child, be it
-only to be told that the log belongs to the parent, or to close it, would wait for ever. So every lock of an object that
-lives longer than a call is made by `forkable`, and is free again in a child. Those that the forking thread itself holds
-stay as they are: it is going to let go of them.
+A child has one thread: the one that forked. If another thread of its parent was appending, the child's copy of that
+log's lock is held and never released: any thread in the child that asks for it, even to be told that the log belongs to
+the parent or to close it, would wait forever. So every lock of an object that outlives a call is created by `forkable`
+and is free again in a child. Locks that the forking thread itself holds stay held: it will release them.
 
-What the locks guarded may be half-changed in the child. It does not matter: a child may not write through what it
-inherited, and it reads the log as any other process would, not by what its parent knew (`in_children`).
+The data that the locks protect may be half-changed in the child. That does not matter: a child may not write through
+what it inherited, and it reads the log like any other process, not from its parent's memory (`in_children`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def forkable(lock: T) -> T:
-    """The lock or condition, which from now on is free in every forked child."""
+    """Register the lock or condition, which from now on is free in every forked child, and return it."""
     _locks.add(lock)
     return lock
 
@@ -31,19 +30,19 @@ _told: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Inherited(Protocol):
-    """Something that a forked child finds changed."""
+    """An object that changes in a forked child."""
 
     def after_fork(self) -> None:
-        """In the child, before anything else. It must not raise, and take no time: there may be thousands."""
+        """Called in the child before anything else. It must not raise and must be fast: there may be thousands."""
 
 
 def this_process() -> int:
-    """A number that a forked child has not."""
+    """A number that differs in a forked child."""
     return os.getpid()
 
 
 def in_children(what: Inherited) -> None:
-    """Tell this object, for as long as it lives, when it finds itself in a forked child."""
+    """Notify this object, as long as it lives, when it is in a forked child."""
     _told.add(what)
 
 
@@ -52,7 +51,7 @@ def _free() -> None:
         each.after_fork()
     for lock in list(_locks):
         owned = getattr(lock, "_is_owned", None)
-        # CPython's own way, by which its modules do the same; where there is none, the lock stays as it is.
+        # CPython's own method, which its modules also use; where it does not exist, the lock stays held.
         renew = getattr(lock, "_at_fork_reinit", None)
         if renew is not None and not (owned is not None and owned()):
             renew()

@@ -1,7 +1,7 @@
-"""A sealed file as a mapping: read by everybody, changed by nobody.
+"""A sealed file as a mapping: read by all, changed by none.
 
-Every process that maps it shares the same memory. It is replaced by rename or unlinked, never cut or edited, so a
-mapping cannot lose its bytes under a reader (which would kill the process with SIGBUS).
+Every process that maps it shares the same memory. It is replaced by rename or unlinked, never truncated or edited, so a
+reader's mapping cannot lose its bytes (which would kill the process with SIGBUS).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MappedStorage:
-    """Bytes that do not change any more."""
+    """Bytes that no longer change."""
 
     def __init__(self, name: str, path: str, fd: int, directory: Directory) -> None:
         self.name = name
@@ -47,16 +47,16 @@ class MappedStorage:
         return self._view[position : position + size]
 
     def forget(self, position: int, size: int) -> None:
-        """Let go of the pages; they stay in the system's cache."""
+        """Release the pages; they stay in the system's cache."""
         from .file import forget_pages
 
         forget_pages(self._view, position, size)
 
     def close(self) -> None:
-        """The mapping goes when its last user goes: somebody may be reading right now."""
+        """The mapping is released with its last user: somebody may be reading right now."""
 
     def remove(self) -> None:
-        """Close and delete the name; other mappings of it live on."""
+        """Close, and delete the name; other mappings of it stay valid."""
         self.close()
         self._directory.remove(self.name)
 

@@ -1,6 +1,6 @@
-"""Storages in memory, for tests, for scratch logs, and as the plainest example of the interface.
+"""Storages in memory, for tests, for temporary logs, and as the simplest example of the interface.
 
-A `MemoryDirectory` lives as long as it is referenced: a log closed and opened again on the same one finds its data.
+A `MemoryDirectory` lives as long as it is referenced: a log closed and reopened on the same one finds its data.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ class MemoryStorage:
         return memoryview(self._buffer).toreadonly()[position : position + size]
 
     def truncate(self, size: int) -> None:
-        """Keep the head in a buffer of its own: views of the old one must not see what is appended next."""
+        """Copy the head to a new buffer: views of the old one must not see what is appended next."""
         kept = bytearray(max(size, 4096))
         kept[:size] = memoryview(self._buffer)[:size]
         self._buffer, self._size = kept, size
 
     def sync(self) -> None:
-        """Memory is as durable as it gets."""
+        """Nothing to do."""
 
     def reserve(self, size_bytes: int) -> None:
-        """Memory is at hand when it is needed."""
+        """Nothing to do."""
 
     def claim(self, size_bytes: int) -> None:
-        """Memory is at hand when it is needed."""
+        """Nothing to do."""
 
     def release(self) -> None:
         """Nothing is reserved."""
 
     def forget(self, position: int, size: int) -> None:
-        """Nothing to let go of."""
+        """Nothing to do."""
 
     def close(self) -> None:
         """The directory keeps the bytes."""
@@ -80,28 +80,26 @@ class MemoryStorage:
 
 
 class PublishedMemory:
-    """Two numbers that everybody who has the directory shares."""
+    """Two numbers that all users of the directory share."""
 
     def __init__(self) -> None:
         self._numbers: tuple[int, int] | None = None
 
     def store(self, first: int, second: int) -> None:
-        """At one moment."""
         self._numbers = first, second
 
     def load(self) -> tuple[int, int] | None:
-        """What was stored last."""
         return self._numbers
 
     def close(self) -> None:
-        """The directory keeps them."""
+        """The directory keeps the numbers."""
 
 
 class MemoryLock:
-    """One holder per name, and with `alone` one per directory. The note lies in a file of the lock's name."""
+    """One holder per name, and with `alone` one per directory. The note is in a file with the lock's name."""
 
     def __init__(self, directory: MemoryDirectory, name: str, *, alone: bool) -> None:
-        self._taken = {name, ""} if alone else {name}  # no file has the empty name: it stands for the directory
+        self._taken = {name, ""} if alone else {name}  # no file has the empty name: it represents the directory
         if self._taken & directory._locked:
             raise DirectoryLocked(directory.path, "this process")
         directory._locked |= self._taken
@@ -115,17 +113,16 @@ class MemoryLock:
 
     @property
     def current(self) -> bool:
-        """Whether it is held, and the name still stands for the file that is locked."""
+        """Whether it is held, and the name still refers to the file that is locked."""
         return self.held and self._directory.identity(self._name) is self._file
 
     def leave(self, note: bytes) -> None:
-        """Into the lock's file."""
         if isinstance(self._file, MemoryStorage):
             self._file.truncate(0)
             self._file.append(b"this process\n" + note)
 
     def release(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
         if self.held:
             self.held = False
             if self._directory.identity(self._name) in (self._file, None):
@@ -151,7 +148,7 @@ class MemoryDirectory:
         return sorted(self._children)
 
     def child(self, name: str, *, create: bool = False) -> MemoryDirectory:
-        """The one and only object of that name."""
+        """The object of that name."""
         if name not in self._children:
             if not create:
                 raise StorageError(errno.ENOENT, f"no such directory: {self.path}/{name}")
@@ -159,11 +156,9 @@ class MemoryDirectory:
         return self._children[name]
 
     def remove_child(self, name: str) -> None:
-        """Forget the name."""
         self._children.pop(name, None)
 
     def move(self, name: str, target: Directory, new: str) -> None:
-        """Move the object."""
         if not isinstance(target, MemoryDirectory):
             raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot be moved to {target.path}")
         if name in self._children:
@@ -178,7 +173,7 @@ class MemoryDirectory:
         target._files[new] = found
 
     def stamp(self) -> object:
-        """Nobody counts the changes."""
+        """Changes are not counted."""
         return None
 
     def _move_to(self, path: str) -> None:
@@ -187,7 +182,7 @@ class MemoryDirectory:
             child._move_to(f"{path}/{name}")
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a name."""
+        """Whether the name exists."""
         return name in self._files
 
     def _find(self, name: str) -> MemoryStorage:
@@ -204,14 +199,14 @@ class MemoryDirectory:
         return self._files.get(name)
 
     def create(self, name: str) -> Storage:
-        """A new, empty one."""
+        """A new, empty storage."""
         if name in self._files:
             raise StorageError(errno.EEXIST, f"{self.path}/{name} exists")
         self._files[name] = MemoryStorage(self, name)
         return self._files[name]
 
     def open(self, name: str) -> Storage:
-        """The one and only object of that name."""
+        """The object of that name."""
         return self._find(name)
 
     open_shared = open
@@ -229,7 +224,7 @@ class MemoryDirectory:
         self._files[name] = made
 
     def published(self, name: str, *, create: bool = False) -> Published | None:
-        """The one and only object of that name; an empty file stands for it among the names."""
+        """The object of that name; an empty file represents it among the names."""
         if create:
             if name not in self._files:
                 self.create(name)
@@ -237,11 +232,10 @@ class MemoryDirectory:
         return self._published.get(name)
 
     def rename(self, old: str, new: str) -> None:
-        """Move the object."""
         self.move(old, self, new)
 
     def remove(self, name: str) -> None:
-        """Forget the name; whoever holds the object keeps it. A lock on it means nothing any more."""
+        """Delete the name; users of the object keep it. A lock on it is no longer effective."""
         self._files.pop(name, None)
         self._locked.discard(name)
         self._published.pop(name, None)
@@ -250,11 +244,10 @@ class MemoryDirectory:
         """Nothing to do."""
 
     def lock(self, name: str, *, alone: bool = True) -> Lock:
-        """One holder."""
         return MemoryLock(self, name, alone=alone)
 
     def dispose(self) -> None:
-        """Nothing to delete beyond the names."""
+        """Nothing to delete but the names."""
 
     def close(self) -> None:
-        """The bytes stay for the next open."""
+        """The bytes are kept for the next open."""

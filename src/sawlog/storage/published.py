@@ -2,17 +2,18 @@
 
 ```
  0   8  "sawlog" and two zero bytes
- 8  16  boot id: which start of the machine the slots are of
+ 8  16  boot id: identifies the start of the machine to which the slots belong
 64  64  two slots: see `sawlog.batch.kernel.Slots`
 ```
 
-The file is never synced, replaced or cut: a store is a few bytes in the page cache, where every process of this machine
-sees them, also after the one that wrote them was killed. A power cut leaves anything in it; the boot id is part of each
-slot's check, so that nobody believes what an earlier start of the machine, or another machine, has written.
+The file is never synced, replaced or truncated: a store changes a few bytes in the page cache, where every process of
+this machine sees them, also after the process that wrote them was killed. A power cut may leave anything in it; the
+boot id is part of each slot's check, so that nobody trusts what was written before a restart of the machine, or on
+another machine.
 
-A directory of somebody else's kind that knows nothing of this publishes by `replace` and `read` (`open_published`).
+A custom directory that does not implement this publishes with `replace` and `read` (`open_published`).
 
-The writer maps the file where that is safe on a full disk (`system.maps_safely`), and a store is 0.05 µs then;
+The writer maps the file where that is safe on a full disk (`system.maps_safely`), and a store then takes 0.05 µs;
 elsewhere it writes the slots with `pwrite`. Readers map it where the writer does, and never write.
 """
 
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 _TITLE = b"sawlog\0\0"
 _BOOT_AT, _SLOTS_AT = 8, 64
 _SIZE = _SLOTS_AT + SLOTS_BYTES
-#: From 3.13 on a mapping need not keep a descriptor of its own.
+#: From Python 3.13 on, a mapping does not need its own descriptor.
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-#: How often a reader looks again while a writer is in the middle of a store.
+#: How often a reader retries while a writer is storing.
 _TRIES = 100
 
 
 class PublishedFile:
-    """See the module's head. `handle` is open to write if `writable`; it is closed here."""
+    """See the module's docstring. `handle` is open for writing if `writable`; it is closed here."""
 
     #: Replace both numbers: into the mapped page, or by a write.
     store: Callable[[int, int], None]
@@ -54,7 +55,7 @@ class PublishedFile:
         if writable and not is_published(handle.fd):
             if os.fstat(handle.fd).st_size > _SIZE:
                 os.ftruncate(handle.fd, _SIZE)
-            # The head last: a file that has it is whole.
+            # The head last: a file that has it is complete.
             os.pwrite(handle.fd, bytes(SLOTS_BYTES), _SLOTS_AT)
             os.pwrite(handle.fd, _head(), 0)
         if maps_safely(handle.fd):
@@ -62,7 +63,7 @@ class PublishedFile:
             view = memoryview(mmap.mmap(handle.fd, _SIZE, access=access, **_UNTRACKED))
             handle.close()
             self._slots = Slots(view[_SLOTS_AT:], _secret(), writable)
-            self.store = self._slots.store  # at every append: not through a call of ours
+            self.store = self._slots.store  # called at every append: avoids a call of ours
         else:
             self._handle = handle
             self._copy = bytearray(os.pread(handle.fd, SLOTS_BYTES, _SLOTS_AT).ljust(SLOTS_BYTES, b"\0"))
@@ -70,8 +71,8 @@ class PublishedFile:
             self.store = self._write
 
     def _write(self, first: int, second: int) -> None:
-        """A write that a full disk may refuse. Readers then see less than they could; but not more than they may: if
-        the first number was to go back, the file is cut, so that nobody believes it."""
+        """A write that a full disk may refuse. Readers then see less than they could, but not more than they may: if
+        the first number was to go back, the file is truncated, so that nobody trusts it."""
         assert self._handle is not None
         fd, before = self._handle.fd, self.load()
         try:
@@ -101,8 +102,8 @@ class PublishedFile:
         return None
 
     def close(self) -> None:
-        """Let go of the mapping; what is stored from now on goes nowhere. What is there stays, twice: then one bad bit
-        hides nothing."""
+        """Release the mapping; what is stored from now on is lost. The current numbers are kept in both slots: one bad
+        bit then hides nothing."""
         if self._writable:
             self._slots.repeat()
         if self._handle is not None:
@@ -110,7 +111,7 @@ class PublishedFile:
                 if self._writable:
                     os.pwrite(self._handle.fd, self._copy, _SLOTS_AT)
             except OSError:
-                pass  # once is enough
+                pass  # one copy is enough
             self._handle.close()
         self._writable = False
         self._handle, self._slots = None, Slots(memoryview(bytearray(SLOTS_BYTES)), _secret(), True)
@@ -118,14 +119,14 @@ class PublishedFile:
 
 
 def is_published(fd: int) -> bool:
-    """Whether a file was made by this module, wholly, since the machine was started."""
+    """Whether this module has created the file completely since the machine was started."""
     boot = boot_id()
     head = os.pread(fd, _BOOT_AT + len(boot), 0)
     return bool(boot) and head == _TITLE + boot and os.fstat(fd).st_size == _SIZE
 
 
 def open_published(directory: Directory, name: str, *, create: bool = False) -> Published | None:
-    """`Directory.published`, or the same through calls that every directory has."""
+    """`Directory.published`, or the same with calls that every directory has."""
     if hasattr(directory, "published"):
         return directory.published(name, create=create)
     if not boot_id():
@@ -142,7 +143,7 @@ class PublishedByReplacing:
         self._writer = Slots(memoryview(self._slots), _secret(), True)
 
     def store(self, first: int, second: int) -> None:
-        """A new file; if it cannot be written, readers see the numbers before."""
+        """A new file; if it cannot be written, readers see the previous numbers."""
         self._writer.store(first, second)
         self._replace()
 
@@ -153,7 +154,7 @@ class PublishedByReplacing:
             pass
 
     def load(self) -> tuple[int, int] | None:
-        """From the file as it is now."""
+        """From the current file."""
         try:
             data = self._directory.read(self._name)
         except StorageError:
@@ -164,7 +165,7 @@ class PublishedByReplacing:
         return found
 
     def close(self) -> None:
-        """There is no handle. What is there stays, twice."""
+        """There is no handle. The current numbers are kept in both slots."""
         self._writer.repeat()
         if self._writer.load() is not None:
             self._replace()
@@ -175,6 +176,6 @@ def _head() -> bytes:
 
 
 def _secret() -> int:
-    """What makes the checks of another start of the machine wrong."""
+    """What makes the checks of another start of the machine fail."""
     boot = boot_id()
     return int.from_bytes(boot[:8], "big") ^ int.from_bytes(boot[8:], "big")

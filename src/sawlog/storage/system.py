@@ -1,4 +1,4 @@
-"""Errors of the operating system, turned into ours; and the calls that differ between systems."""
+"""Converts errors of the operating system to ours; and the calls that differ between systems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import SawlogError, StorageError, StorageFull, SyncFailed
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system; the lock says so when it is asked for
+except ImportError:  # not a POSIX system; taking a lock raises an error
     fcntl = None  # type: ignore[assignment]
 
 if sys.platform != "win32":
@@ -34,15 +34,15 @@ __all__ = [
     "sync_data",
 ]
 
-#: Disk full, quota used up, file-size limit met: the same thing for a log.
+#: Disk full, quota exceeded, file-size limit reached: the same for a log.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def storage_error(error: OSError, doing: str, path: str) -> StorageError:
-    """Our error for one of the system's, with what was tried and where."""
+    """Our error for one of the system's, with the operation and the path."""
     if error.errno in FULL:
         made: StorageError = StorageFull(
-            error.errno, f"no space left while {doing} {path}; free some, nothing was kept of this write"
+            error.errno, f"no space left while {doing} {path}; nothing of this write was kept; free some space"
         )
     else:
         made = StorageError(error.errno, f"{error.strerror} while {doing} {path}")
@@ -51,7 +51,7 @@ def storage_error(error: OSError, doing: str, path: str) -> StorageError:
 
 @contextmanager
 def reporting(doing: str, path: str) -> Iterator[None]:
-    """Errors of the system inside the block come out as ours."""
+    """Convert errors of the system inside the block to ours."""
     try:
         yield
     except SawlogError:
@@ -70,7 +70,7 @@ def most_descriptors() -> int:
 
 @cache
 def boot_id() -> bytes:
-    """16 bytes that are others each time the machine is started; empty where the system does not tell."""
+    """16 bytes that are different each time the machine is started; empty if the system does not provide them."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return uuid.UUID(file.read(36).decode()).bytes
@@ -85,8 +85,8 @@ def boot_id() -> bytes:
     return b""
 
 
-#: File systems that write to a mapped page whose block is allocated without asking for another one: ext2 to ext4, XFS,
-#: tmpfs. Those that copy on write may have no room for the copy, and then kill the process (SIGBUS).
+#: File systems that write to a mapped page whose block is allocated without needing another one: ext2 to ext4, XFS,
+#: tmpfs. Copy-on-write file systems may have no space for the copy, and then kill the process (SIGBUS).
 _MAPPED_SAFELY = frozenset({0xEF53, 0x58465342, 0x01021994})
 
 
@@ -103,7 +103,7 @@ def maps_safely(fd: int) -> bool:
 
 
 def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """Linux's own call: Python offers only the POSIX one, which would make the file longer."""
+    """Linux's own call: Python offers only the POSIX one, which would extend the file."""
     try:
         found = ctypes.CDLL(None, use_errno=True).fallocate
         found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -117,17 +117,17 @@ _fallocate = _find_fallocate()
 
 
 def reserve_blocks(fd: int, position: int, size_bytes: int) -> bool:
-    """Ask for blocks behind the end of a file, whose size stays what it is; whether there are any."""
+    """Ask for blocks after the end of a file, whose size does not change; returns whether there are any."""
     return _fallocate is not None and _fallocate(fd, _KEEP_SIZE, position, size_bytes) == 0
 
 
-#: With so much free beside what is asked for, nothing is reserved: blocks that are reserved cost the next fdatasync.
+#: If this much is free in addition, nothing is reserved: reserved blocks cost time at the next fdatasync.
 _PLENTY_BYTES = 256 << 20
 
 
 def claim_blocks(fd: int, position: int, size_bytes: int) -> bool:
-    """Make sure that there is room after the end of a file, or raise an OSError. Whether blocks were reserved: not
-    where there is plenty, nor where the system cannot; then it is asked how much is free."""
+    """Make sure that there is space after the end of a file, or raise an OSError. Returns whether blocks were reserved:
+    not if there is plenty, nor if the system cannot; then the free space is checked."""
     found = os.fstatvfs(fd)
     free = found.f_bavail * found.f_frsize
     if free > 16 * size_bytes + _PLENTY_BYTES:
@@ -146,7 +146,7 @@ def claim_blocks(fd: int, position: int, size_bytes: int) -> bool:
 def sync_data(fd: int, path: str) -> None:
     """Make a file's content and size durable, or raise `SyncFailed`."""
     try:
-        if fcntl is not None and hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync does not reach the platter there
+        if fcntl is not None and hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync does not reach the disk there
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         elif hasattr(os, "fdatasync"):
             os.fdatasync(fd)
@@ -155,6 +155,6 @@ def sync_data(fd: int, path: str) -> None:
     except OSError as error:
         raise SyncFailed(
             error.errno,
-            f"{error.strerror} while syncing {path}; it is not tried again, because the system may "
+            f"{error.strerror} while syncing {path}; it is not retried, because the system may "
             "have dropped what it could not write",
         ) from error
