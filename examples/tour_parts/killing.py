@@ -98,7 +98,7 @@ def _holds(log: Log, offset: int) -> bool:
 def _explain(screen: Screen, log: Log) -> None:
     """What `log.recovery` says, in a table."""
     report = log.recovery
-    facts = [("closed in order", "yes" if report.clean else "no")]
+    facts = [("closed cleanly", "yes" if report.clean else "no")]
     for finding in report.findings:
         facts.append(("found", f"{finding.detail.replace(f'{log.path}/', '')}, {finding.where.value}"))
         facts.append(("done", finding.action.value))

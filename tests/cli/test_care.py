@@ -222,7 +222,7 @@ def test_nothing_to_repair_is_said(sawlog: Cli, orders: Path) -> None:
 def test_plan_says_what_would_be_done_and_does_nothing(sawlog: Cli, torn: Path) -> None:
     before = contents(torn)
     rows = sawlog("repair", "--plan", "--output", "json").ok().json
-    assert any(row["action"] == "copy aside, then cut" and row["partition"] == 0 for row in rows)
+    assert any(row["action"] == "save a copy, then cut" and row["partition"] == 0 for row in rows)
     assert contents(torn) == before
 
 

@@ -188,7 +188,7 @@ def reopen(shift: Shift) -> None:
     before = [shift.log(number).leader_epochs for number in range(PARTITIONS)]
     shift.reopen()
     after = [shift.log(number).leader_epochs for number in range(PARTITIONS)]
-    assert before == after, f"closed in order in the epochs {before}, and opened in {after}"
+    assert before == after, f"closed cleanly in the epochs {before}, and opened in {after}"
 
 
 def transaction(shift: Shift) -> None:

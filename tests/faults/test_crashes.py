@@ -89,7 +89,7 @@ class Forgetful(Ledger):
     """It is right after one crash, and not after two."""
 
     def recover(self, disk: FaultyStorage, promise: list[int], *, power_cut: bool) -> None:
-        log = Log.open(disk.plain, LogConfig(durability="os"))  # not closed in order: that would make it durable
+        log = Log.open(disk.plain, LogConfig(durability="os"))  # not closed cleanly: that would make it durable
         found = [int(record.value or b"") for record in log]
         assert found[: len(promise)] == promise, "lost"
         log.append(b"%d" % len(found))

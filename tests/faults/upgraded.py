@@ -24,7 +24,7 @@ from sawlog.topics.store import Store
 
 
 def downgrade(root: Directory, topic: str) -> None:
-    """Turn a store that nobody has open, whether it was closed in order or not, into one of version 0.2. The commits of
+    """Turn a store that nobody has open, whether it was closed cleanly or not, into one of version 0.2. The commits of
     its groups have lost their epochs before: see `without_epochs`."""
     fields = documents.load(root, "sawlog.json")
     documents.store(root, "sawlog.json", {**fields, "format": 1})

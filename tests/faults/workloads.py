@@ -651,7 +651,7 @@ class _Failing(LogWorkload):
                 log = self.do(name, log, self.promise, disk)
             except SawlogError:
                 log = self._go_on_after(log, disk)
-        with suppress(SawlogError):  # what is not closed in order is recovered
+        with suppress(SawlogError):  # what is not closed cleanly is recovered
             log.close()
 
     def _break(self, disk: FaultyStorage) -> None:

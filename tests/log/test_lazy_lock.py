@@ -29,7 +29,7 @@ def lazily(place: Place, on_lock: Callable[[Log], None] | None = None, config: L
 
 
 def made(place: Place, count: int = 3) -> None:
-    """A log that was closed in order."""
+    """A log that was closed cleanly."""
     log = place.open()
     fill(log, count)
     log.close()

@@ -1,10 +1,10 @@
 """The recovery table is complete, and each row of it happens: on a real directory, damaged by hand.
 
-A log of thirteen records in three segments is closed in order, or copied while it is open (which is what a killed
+A log of thirteen records in three segments is closed cleanly, or copied while it is open (which is what a killed
 process leaves behind); then one thing is made wrong; then it is opened. Whatever the row says about the damage, every
 record that can be read is read, no offset is given out twice, and what was reported is not deleted.
 
-Three rows cannot be found by opening: a log that was closed in order is not read through (it may be large), so damage
+Three rows cannot be found by opening: a log that was closed cleanly is not read through (it may be large), so damage
 in its sealed segments is reported by whoever reads it. What the row says, nothing deleted and the rest served, holds.
 """
 
@@ -37,7 +37,7 @@ def mark(place: Place, *, clean: bool, durable: int, segment: int, position: int
 
 
 def built(place: Place, closed: bool) -> Place:
-    """Segments 0 to 4, 5 to 9, 10 to 12; closed in order, or as a killed process leaves it."""
+    """Segments 0 to 4, 5 to 9, 10 to 12; closed cleanly, or as a killed process leaves it."""
     log = place.open(index_interval_bytes=100)
     for start, count in ((0, 5), (5, 5), (10, 3)):
         if start:
@@ -341,7 +341,7 @@ def test_sound_log_has_no_finding(place: Place) -> None:
         assert log.recovery.findings == []
         assert log.recovery.clean == closed
         assert bool(log.recovery)
-        assert str(log.recovery).startswith("closed in order" if closed else "not closed in order")
+        assert str(log.recovery).startswith("closed cleanly" if closed else "not closed cleanly")
         place.close()
         for name in place.names():
             place.remove(name)

@@ -69,7 +69,7 @@ def copy_of(directory: MemoryDirectory) -> MemoryDirectory:
 
 
 def filled(before: list[Callable[[Log], object]]) -> MemoryDirectory:
-    """A log with several sealed segments, closed in order."""
+    """A log with several sealed segments, closed cleanly."""
     directory = MemoryDirectory()
     with Log.open(directory, CONFIG) as log:
         filling = Filling(log, random.Random(5), keys=8)

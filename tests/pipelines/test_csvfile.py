@@ -17,10 +17,10 @@ from sawlog.pipelines.csvfile import BadRow, CsvFile
         (b"id,at\n1,2026-01-01\n2\n", r"row 2, line 3: 1 cells, but 2 columns"),
         (b'id,at\n1,"a\nb"c\n', r"row 1, line 3: .*expected after"),
         (b'id,at\n1,"never closed\n', r"row 1, line 2: unexpected end of data"),
-        (b"at,id\n1,2\n", r"line 1: the header is at,id, but id,at is expected"),
-        (b"id,at\n1,2026-01-01\n\xff,\n", r"row 2, line 3: this is not UTF-8"),
+        (b"at,id\n1,2\n", r"line 1: the header is at,id, expected id,at"),
+        (b"id,at\n1,2026-01-01\n\xff,\n", r"row 2, line 3: not UTF-8"),
         (b'"id,at\n', r"line 1: unexpected end of data"),
-        (b"\xff\n", r"line 1: this is not UTF-8"),
+        (b"\xff\n", r"line 1: not UTF-8"),
     ],
 )
 def test_an_error_names_file_row_and_reason_in_one_line(tmp_path: Path, text: bytes, complaint: str) -> None:

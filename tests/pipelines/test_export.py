@@ -234,6 +234,6 @@ def test_what_cannot_be_is_said(write: Write, filled: Fill, target: Path) -> Non
             write(**wrong)
     with pytest.raises(TopicNotFound):
         write(topic="nothing")
-    with pytest.raises(InvalidConfig, match="no schema"):
+    with pytest.raises(InvalidConfig, match="not a schema"):
         write(json=True, schema="int int int")
     assert not any(files(target))

@@ -170,7 +170,7 @@ def test_arguments_of_a_script_are_the_parameters(
     assert json.loads(capsys.readouterr().out)["records"] == 5
     assert next(out.glob("topic=orders/date=*"))
     assert script.main(["export", *arguments, "--json"]) == 1
-    assert "was begun with json=False" in capsys.readouterr().err
+    assert "has json=False, not True" in capsys.readouterr().err
     assert script.main(["nonsense"]) == 2
 
 

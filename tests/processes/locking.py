@@ -105,7 +105,7 @@ def fork(directory: str) -> None:
     in_child(closing_child)
     in_child(lambda: None)
     checkpoint = open(f"{directory}/checkpoint", "rb").read()  # noqa: SIM115
-    assert b'"clean": false' in checkpoint, "a child has marked the log as closed in order"
+    assert b'"clean": false' in checkpoint, "a child has marked the log as closed cleanly"
     assert log.append(b"50") == 50
     assert writer.flush() == range(51, 52)
     try:

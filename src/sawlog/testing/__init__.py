@@ -1,4 +1,4 @@
-"""For those who build on sawlog: suites that a storage of your own has to pass, and a disk that fails on demand.
+"""For code that builds on sawlog: test suites for your own storage, and a disk that fails on demand.
 
 ```python
 import pytest
@@ -15,10 +15,10 @@ class TestMyStorage(StorageSuite):
         return MyDirectory(...)
 ```
 
-Whatever passes both can hold a log: `Log.open(MyDirectory(...))`. Our own storages are held to the same suites.
+A directory that passes both can hold a log: `Log.open(MyDirectory(...))`. Our own storages pass the same suites.
 `FaultyDirectory` wraps a directory and makes chosen calls fail, see `sawlog.testing.faulty`. `FaultyStorage` is one
-that simulates its disk, power cuts included, see `sawlog.testing.disk`. `enumerate_crashes` lets work of your own crash
-on such a disk at every moment, see `sawlog.testing.crashes`.
+that simulates its disk, including power cuts, see `sawlog.testing.disk`. `enumerate_crashes` crashes your own code on
+such a disk at every change, see `sawlog.testing.crashes`.
 
 Nothing here imports pytest: a suite is a plain class whose test methods take the directory as their argument.
 """

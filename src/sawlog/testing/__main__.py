@@ -1,4 +1,4 @@
-"""`python -m sawlog.testing`: let one crash of a workload happen again, or all of one seed. See `crashes`."""
+"""`python -m sawlog.testing`: repeat one crash of a workload, or all crashes of one seed. See `crashes`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _find(label: str) -> type[Workload]:
     for part in name.split("."):
         found = getattr(found, part)
     if not (isinstance(found, type) and issubclass(found, Workload)):
-        raise TypeError(f"{label} is no Workload")
+        raise TypeError(f"{label} is not a Workload")
     return found
 
 
@@ -26,11 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sawlog.testing", description=main.__doc__)
     parser.add_argument("--workload", required=True, metavar="MODULE:CLASS", help="a subclass of Workload")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--crash-at", type=int, help="the change of the disk that does not happen; default: each")
+    parser.add_argument(
+        "--crash-at", type=int, help="the number of the disk change before which the crash happens; default: each"
+    )
     parser.add_argument("--mode", choices=ENDINGS, help="how the crash ends; default: each")
-    parser.add_argument("--depth", type=int, default=2, help="crashes in a row")
+    parser.add_argument("--depth", type=int, default=2, help="number of crashes in a row")
     given = parser.parse_args(arguments)
-    sys.path.insert(0, "")  # as for a script: what lies in the current directory can be imported
+    sys.path.insert(0, "")  # as for a script: modules in the current directory can be imported
     outcome = enumerate_crashes(
         _find(given.workload),
         given.seed,

@@ -1,4 +1,4 @@
-"""Crash enumeration: do some work on a simulated disk, and at every change of the disk let it end there.
+"""Crash enumeration: does some work on a simulated disk, and crashes it at every change of the disk.
 
 ```python
 class Ledger(Workload):
@@ -19,18 +19,18 @@ outcome = enumerate_crashes(Ledger, seed=1)
 assert not outcome.violations, outcome
 ```
 
-The work is done once. Before each change that it makes to the disk (see `disk.Step`; a crash before a read is the crash
-before the change that follows), and at its end, the disk is crashed in every way: the power is cut in each mode of
-`FaultyStorage.crash`, or only the process dies (`"dies"`). Each of these makes a disk of its own, which is recovered
-and checked at once, while the work stands still. While a disk is recovered and written to, it is crashed again, at one
-change that is chosen by chance, and what that leaves is recovered and checked; that is `depth` 2, and so on.
+The work is done once. Before each change that it makes to the disk (see `disk.Step`; a crash before a read is the same
+as before the next change), and at its end, the disk is crashed in every way: the power is cut in each mode of
+`FaultyStorage.crash`, or only the process dies (`"dies"`). Each of these makes a separate disk, which is recovered and
+checked immediately, while the work is suspended. While a disk is recovered and written to, it is crashed again at one
+randomly chosen change, and the result is recovered and checked; that is `depth` 2, and so on.
 
-A `Scenario` is one such crash with all that follows from it. It happens again if asked for by workload, seed, number of
-the change, and ending: `python -m sawlog.testing --workload package.module:Ledger --seed 1 --crash-at 17 --mode tear`.
-For that, the work must do the same every time: chance comes from `self.random`, `uuid.uuid4` is replaced by one with a
-seed, and the logs' own background thread is not given anything to do meanwhile.
+A `Scenario` is one such crash with everything that follows from it. It can be repeated by workload, seed, number of the
+change, and ending: `python -m sawlog.testing --workload package.module:Ledger --seed 1 --crash-at 17 --mode tear`. For
+that, the work must be deterministic: random numbers come from `self.random`, `uuid.uuid4` is replaced by one with a
+seed, and the logs' background thread is idle meanwhile.
 
-Threads: one enumeration at a time a process.
+Threads: one enumeration at a time per process.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from .disk import MODES, FaultyStorage, Mode
 #: How a crash can end: only the process dies, or the power is cut.
 Ending = Literal["dies"] | Mode
 ENDINGS: tuple[Ending, ...] = ("dies", *MODES)
-#: The second crash comes within so many changes: a few while opening, more later. Which of these, is left to chance.
+#: The second crash comes within this many changes: a few while opening, more later. One of these is chosen randomly.
 _SOON = (6, 20, 60)
 
 
@@ -62,44 +62,44 @@ class Workload(ABC):
     """One run of some work and what was promised in it. Subclass it; an object is used once."""
 
     def __init__(self, seed: int) -> None:
-        #: All that is left to chance in the work comes from here.
+        #: The source of all randomness in the work.
         self.random = random.Random(seed)
-        #: What was acknowledged, in whatever form; `work` keeps it up to date.
+        #: What was acknowledged, in any form; `work` keeps it up to date.
         self.promise: Any = []
 
     @abstractmethod
     def work(self, disk: FaultyStorage) -> None:
-        """Do it, on a new disk."""
+        """Do the work, on a new disk."""
 
     @abstractmethod
     def recover(self, disk: FaultyStorage, promise: Any, *, power_cut: bool) -> None:
-        """Open what a crash has left. Raise, whatever, unless the promise is kept. Then go on, and keep `promise` up to
-        date: it is a copy, and there may be another crash. What is left to chance here comes from `disk.seed`."""
+        """Open what a crash has left. Raise any error unless the promise is kept. Then continue, and keep `promise` up
+        to date: it is a copy, and there may be another crash. Random choices here must derive from `disk.seed`."""
 
     def copy(self, promise: Any) -> Any:
-        """The promise as it is now, for a crash at this moment."""
+        """A copy of the current promise, for a crash at this moment."""
         return copy.deepcopy(promise)
 
     @classmethod
     def label(cls) -> str:
-        """What names it on the command line."""
+        """Its name on the command line."""
         return f"{cls.__module__}:{cls.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One crash, and all that follows from it."""
+    """One crash, and everything that follows from it."""
 
     workload: str
     seed: int
-    #: The change of the disk that did not happen any more, counted from 1.
+    #: The change of the disk that no longer happened, counted from 1.
     crash_at: int
     mode: Ending
-    #: How many crashes in a row.
+    #: The number of crashes in a row.
     depth: int = 2
 
     def __str__(self) -> str:
-        """The line that makes it happen again."""
+        """The command that repeats it."""
         deeper = f" --depth {self.depth}" if self.depth != 2 else ""
         return (
             f"python -m sawlog.testing --workload {self.workload} --seed {self.seed} "
@@ -112,7 +112,7 @@ class Violation:
     """A scenario after which a promise was not kept."""
 
     scenario: Scenario
-    #: Where the crash came, and the one in the recovery of the first, and so on.
+    #: Where the crash came, then the one in the recovery of the first, and so on.
     crashes: tuple[str, ...]
     error: BaseException
 
@@ -139,7 +139,7 @@ class Outcome:
 
     @property
     def scenarios(self) -> int:
-        """How many there were."""
+        """The number of scenarios."""
         return self.counts.total()
 
     def __str__(self) -> str:
@@ -170,7 +170,7 @@ class _Enumeration:
         return self.outcome
 
     def _crash_here(self, disk: FaultyStorage, workload: Workload, step: Step) -> None:
-        # Where nothing is on its way all endings are alike.
+        # If nothing is pending, all endings are the same.
         endings: Sequence[Ending] = self.endings
         if disk.is_settled:
             endings = ("lose",) if "lose" in endings else endings[:1]
@@ -201,7 +201,7 @@ class _Enumeration:
         chance: random.Random,
         crashes: list[str],
     ) -> None:
-        """Let a crashed disk be recovered; then the crash that came while it was."""
+        """Recover a crashed disk; then the crash that happened meanwhile."""
         power_cut = ending != "dies"
         if len(crashes) >= self.depth:
             workload.recover(disk, promise, power_cut=power_cut)
@@ -232,7 +232,7 @@ def _crashed(disk: FaultyStorage, ending: Ending, chance: random.Random) -> Faul
 
 @contextmanager
 def _standing_still() -> Iterator[None]:
-    """Without the thread that syncs and saves when some time has passed: it would come at another moment every time."""
+    """Without the thread that syncs and saves after some time: it would come at a different moment every time."""
     real = background.every
     background.every = lambda seconds, method: None
     try:
@@ -243,7 +243,8 @@ def _standing_still() -> Iterator[None]:
 
 @contextmanager
 def _collecting_little() -> Iterator[None]:
-    """Disks and logs go in circles, and very many are made: what was there before need not be looked at each time."""
+    """Disks and logs contain reference cycles, and very many are created: older objects need not be scanned each
+    time."""
     gc.freeze()
     try:
         yield
@@ -253,7 +254,7 @@ def _collecting_little() -> Iterator[None]:
 
 @contextmanager
 def _own_ids(seed: int | str) -> Iterator[None]:
-    """uuid4 with a seed: names that are made of ids are the same every time."""
+    """uuid4 with a seed: names that contain ids are the same every time."""
     chance, real = random.Random(seed), uuid.uuid4
     uuid.uuid4 = lambda: uuid.UUID(int=chance.getrandbits(128), version=4)
     try:
@@ -271,9 +272,9 @@ def enumerate_crashes(
     wanted: Callable[[Scenario], bool] | None = None,
     on_scenario: Callable[[Scenario], None] | None = None,
 ) -> Outcome:
-    """Crash the work of one seed at every change of the disk, in every way; what was found.
+    """Crash the work of one seed at every change of the disk, in every way, and return what was found.
 
-    `wanted` chooses among the scenarios, `on_scenario` is told after each.
+    `wanted` selects scenarios, `on_scenario` is called after each.
     """
     made = _Enumeration(workload, workload.label(), seed, endings, depth)
     made.wanted = made.wanted if wanted is None else wanted

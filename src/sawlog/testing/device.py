@@ -1,9 +1,9 @@
-"""The device below `FaultyStorage`: files and names as everybody sees them, as the device has them, what is between.
+"""The device below `FaultyStorage`: files and names as all processes see them, as the device has them, and between.
 
-The model is drawn at the head of `disk`; nothing here crashes or fails by itself.
+The model is described in the docstring of `disk`; nothing here crashes or fails by itself.
 
 Every change goes through `Device.step`, one for each system call that `FileDirectory` would make and that changes
-something: not for a file cut where it ends already.
+something: not for truncating a file to its current size.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes on their way to the device; without data, a cut: the file ends at `position`."""
+    """Bytes on their way to the device; without data, a truncation: the file ends at `position`."""
 
     number: int
     position: int
     data: bytes | None
-    #: Where the device puts it instead, if it does.
+    #: Where the device puts it instead, if misdirected.
     astray: tuple[File, int] | None = None
 
     def apply(self, content: bytearray, start: int = 0, end: int = 1 << 62) -> None:
-        """Put it into `content`, as far as it lies between two positions."""
+        """Apply it to `content`, as far as it is between two positions."""
         if self.data is None:
             if len(content) > self.position:
                 content[max(self.position, start) : min(len(content), end)] = bytes(
@@ -70,22 +70,22 @@ class Write:
             content[first:last] = self.data[first - self.position : last - self.position]
 
     def size_after(self, size: int) -> int:
-        """How long the file is then."""
+        """The size of the file after it."""
         return self.position if self.data is None else max(size, self.position + len(self.data))
 
 
 class File:
-    """The bytes of a file: as everybody sees them, as the device has them, and what lies between."""
+    """The bytes of a file: as all processes see them, as the device has them, and what is between."""
 
     __slots__ = ("buffer", "differs", "durable", "pending", "size")
 
     def __init__(self, content: Buffer = b"") -> None:
-        #: As in `MemoryStorage`: replaced when it grows or is cut, so that views stay valid.
+        #: As in `MemoryStorage`: replaced when it grows or is truncated, so that views stay valid.
         self.buffer = bytearray(content)
         self.size = len(content)
         self.durable = bytearray(content)
         self.pending: list[Write] = []
-        #: Something will never reach the device, or is in the wrong place there, though everybody sees it here.
+        #: Something will never reach the device, or is in the wrong place there, although processes see it here.
         self.differs = False
 
     def write(self, write: Write) -> None:
@@ -106,7 +106,7 @@ class File:
         self.pending.append(write)
 
     def settle(self) -> None:
-        """fsync: all of it reaches the device."""
+        """fsync: everything reaches the device."""
         for write in self.pending:
             if write.astray is not None:
                 other, position = write.astray
@@ -118,7 +118,7 @@ class File:
         self.pending.clear()
 
     def lose(self) -> None:
-        """A failed fsync: nothing of it will."""
+        """A failed fsync: nothing reaches the device."""
         self.differs = self.differs or bool(self.pending)
         self.pending.clear()
 
@@ -140,14 +140,14 @@ class Change:
 
     def __init__(self, number: int, parts: list[tuple[Folder, str, Node | None]]) -> None:
         self.number = number
-        #: (directory, name, what it stands for then)
+        #: (directory, name, what it refers to then)
         self.parts = parts
-        #: Settled by the sync of another directory that it concerns.
+        #: Already settled by the sync of another directory that it affects.
         self.sure = False
 
     def apply(self, folder: Folder, names: dict[str, Node], *, in_order: bool = True) -> None:
-        """To the names of one directory. Where changes before it are missing, a file that gets a name may have another
-        one still: it loses that."""
+        """Apply it to the names of one directory. If earlier changes are missing, a file that gets a name may still
+        have another one: it loses that."""
         for where, name, node in self.parts:
             if where is not folder:
                 continue
@@ -161,7 +161,8 @@ class Change:
 
 
 class Folder:
-    """A directory of the simulated disk. It is a `Directory`, and the thing itself: whoever asks gets the same one."""
+    """A directory of the simulated disk: both the `Directory` and the content itself; there is one object per
+    directory."""
 
     def __init__(self, disk: Device, path: str) -> None:
         self.path = path
@@ -169,15 +170,15 @@ class Folder:
         self.entries: dict[str, Node] = {}
         self.durable: dict[str, Node] = {}
         self.pending: list[Change] = []
-        #: name -> by whom; the empty name stands for the whole directory.
+        #: name -> by whom; the empty name represents the whole directory.
         self.locked: dict[str, object] = {}
-        #: What processes publish to each other: no part of the device, and gone when the power is.
+        #: What processes publish to each other: not on the device, and lost in a power cut.
         self.numbers: dict[str, PublishedMemory] = {}
         self.parent: Folder | None = None
         self._changed = 0
         self._doubting = False
 
-    # --- changing names, all of it through here
+    # --- changing names, all through here
 
     def _change(self, call: str, name: str, *parts: tuple[Folder, str, Node | None]) -> None:
         disk = self.disk
@@ -272,7 +273,7 @@ class Folder:
         self.move(old, self, new)
 
     def remove(self, name: str) -> None:
-        """Unlink; those who have it open keep it. A lock on it means nothing any more."""
+        """Unlink; users that have it open keep it. A lock on it is no longer effective."""
         with self.disk.lock:
             if isinstance(self.entries.get(name), File):
                 self._change("remove", name, (self, name, None))
@@ -345,7 +346,7 @@ class Folder:
         return bytes(memoryview(found.buffer)[: found.size])
 
     def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
-        """Write beside, fsync, rename, fsync the directory."""
+        """Write next to it, fsync, rename, fsync the directory."""
         temporary = f"{name}.tmp"
         with self.disk.lock:
             found = self.entries.get(temporary)
@@ -366,7 +367,7 @@ class Folder:
                 self.sync()
 
     def published(self, name: str, *, create: bool = False) -> Published | None:
-        """In memory that the processes of one machine share; a file is made for it as `FileDirectory` does."""
+        """In memory that the processes of one machine share; creates a file as `FileDirectory` does."""
         if create and name not in self.numbers:
             with self.disk.lock:
                 found = self.entries.get(name)
@@ -404,7 +405,7 @@ class Handle:
         return self._file.size
 
     def append(self, data: Buffer) -> int:
-        """Write at the end; what a full disk has not taken wholly is taken back."""
+        """Write at the end; if a full disk has not accepted all of it, it is rolled back."""
         file = self._file
         with self._folder.disk.lock:
             position = file.size
@@ -417,7 +418,7 @@ class Handle:
             return position
 
     def fill(self, data: bytes) -> None:
-        """Write at the end as much as the disk takes."""
+        """Write at the end as much as the disk accepts."""
         disk, file = self._folder.disk, self._file
         with disk.lock:
             room = disk.room(len(data))
@@ -462,15 +463,15 @@ class Handle:
             self._file.settle()
 
     def sync_failed(self) -> None:
-        """What was on its way is lost, and nobody will say so again."""
+        """What was on its way is lost, and no later call reports it."""
         with self._folder.disk.lock:
             self._file.lose()
 
     def reserve(self, size_bytes: int) -> None:
-        """A hint that changes nothing here: neither content nor size depends on it."""
+        """A hint that has no effect here: neither content nor size depends on it."""
 
     def claim(self, size_bytes: int) -> None:
-        """A look at what is free; nothing is held, so that others may still take it."""
+        """Checks the free space; nothing is reserved, so others may still take it."""
         with self._folder.disk.lock:
             if self._folder.disk.room(size_bytes) < size_bytes:
                 raise storage_error(OSError(errno.ENOSPC, "no space left on device"), "reserving room in", self._path)
@@ -479,7 +480,7 @@ class Handle:
         """Nothing is reserved."""
 
     def forget(self, position: int, size: int) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
     def close(self) -> None:
         """The disk keeps the bytes."""
@@ -498,15 +499,15 @@ class Sealed(Handle):
         raise io.UnsupportedOperation(f"{self._path} was opened to be read")
 
     def append(self, data: Buffer) -> int:
-        """Not here."""
+        """Not supported."""
         self._refuse()
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Not here."""
+        """Not supported."""
         self._refuse()
 
     def truncate(self, size: int) -> None:
-        """Not here."""
+        """Not supported."""
         self._refuse()
 
     def sync(self) -> None:
@@ -514,7 +515,7 @@ class Sealed(Handle):
 
 
 class DeviceLock:
-    """One holder per name, and with `alone` one per directory. As flock, it is no part of the disk; its note is."""
+    """One holder per name, and with `alone` one per directory. As with flock, it is not on the disk; its note is."""
 
     def __init__(self, folder: Folder, name: str, *, alone: bool) -> None:
         with folder.disk.lock:
@@ -533,11 +534,11 @@ class DeviceLock:
 
     @property
     def current(self) -> bool:
-        """Whether it is held, and the name still stands for the file that is locked."""
+        """Whether it is held, and the name still refers to the file that is locked."""
         return self.held and self._folder.identity(self._name) is self._file
 
     def leave(self, note: bytes) -> None:
-        """Written first and cut then; never synced."""
+        """Written first and truncated afterwards; never synced."""
         disk, path = self._folder.disk, f"{self._folder.path}/{self._name}"
         signed = _SIGNATURE + note
         with disk.lock:
@@ -550,7 +551,7 @@ class DeviceLock:
                 self._file.cut(Write(disk.steps, len(signed), None))
 
     def release(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
         with self._folder.disk.lock:
             if self.held:
                 self.held = False
@@ -559,7 +560,7 @@ class DeviceLock:
                     del locked[name]
 
     def __del__(self) -> None:
-        if getattr(self, "held", False):  # as a lock on a file: what nobody has any more holds nobody up
+        if getattr(self, "held", False):  # as with a lock on a file: unreferenced objects block nobody
             self.release()
 
 
@@ -568,7 +569,7 @@ class DeviceLock:
 
 @dataclass(frozen=True, slots=True)
 class Misdirection:
-    """Whose next write lands elsewhere, and where."""
+    """Which file's next write goes elsewhere, and where."""
 
     names: str
     into: File | None
@@ -587,20 +588,20 @@ class Device:
         self.root = Folder(self, "disk:")
 
     def step(self, call: str, path: str) -> None:
-        """A change is about to happen."""
+        """Called before each change."""
         self.steps += 1
         if self.watch is not None:
             self.watch(Step(self.steps, call, path))
 
     def room(self, wanted: int) -> int:
-        """How many of so many bytes the disk takes."""
+        """How many of these bytes the disk accepts."""
         if self.capacity_bytes is None:
             return wanted
         used = sum(node.size for _, node in walk(self.root) if isinstance(node, File))
         return max(0, min(wanted, self.capacity_bytes - used))
 
     def led_astray(self, path: str, position: int) -> tuple[File, int] | None:
-        """Where a write lands instead of there."""
+        """Where a write goes instead."""
         found = self.misdirection
         if found is None or not fnmatchcase(path, f"*/{found.names}"):
             return None

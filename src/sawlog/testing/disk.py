@@ -1,4 +1,4 @@
-"""`FaultyStorage`: a disk in memory that knows what a power cut would leave of it, and that lies when told to.
+"""`FaultyStorage`: a disk in memory that simulates what a power cut would leave, and fails on demand.
 
 ```python
 disk = FaultyStorage(seed=7)
@@ -8,49 +8,48 @@ found = disk.crash("reorder")              # another disk: this one as the machi
 assert [record.value for record in Log.open(found)] == [b"acknowledged"]
 ```
 
-**What is durable.** Every file has bytes on the device and changes on their way there (writes and cuts). `sync` of the
-file brings its changes to the device, and says nothing about its name. Every directory has names on the device and
-changes on their way (made, renamed, removed, moved); `sync` of the directory settles them, and says nothing about the
-bytes of the files. Each call makes the same system calls in the same order as `FileDirectory` does, `create` and a
-durable `replace` their own fsyncs included, not one more: a test compares the two. A name that moves from one directory
-to another is one change, settled by `sync` of either, as on every file system with a journal.
+**What is durable.** Every file has bytes on the device and changes on their way there (writes and truncations). `sync`
+of the file brings its changes to the device, but not its name. Every directory has names on the device and changes on
+their way (created, renamed, removed, moved); `sync` of the directory settles them, but not the bytes of the files. Each
+call makes the same system calls in the same order as `FileDirectory`, including the fsyncs of `create` and a durable
+`replace`, and no more: a test compares the two. A name that moves from one directory to another is one change, settled
+by `sync` of either, as on every file system with a journal.
 
-**A power cut** (`crash(mode)`) keeps all that is durable. Of the changes on their way, by mode:
+**A power cut** (`crash(mode)`) keeps everything that is durable. Of the changes on their way, by mode:
 
     lose       none reached the device
     keep       all did
-    prefix     all up to some moment did; the write of that moment up to some byte
+    prefix     all up to some moment did; the write at that moment up to some byte
     tear       all names did; of the writes, some sectors (512 bytes) did
     reorder    any of the names did, and of each sector the content of any moment; the size of a file is one that it
                had at some moment, so that there may be zeros, or what was cut off before
     garbage    as reorder, but what was to be written to a sector and is not there is random bytes
 
-A sector that is written holds all that was written to it before: bytes of one sector do not overtake each other. Bytes
-that were durable are not touched by a write to other bytes of the same sector (SQLite calls it powersafe overwrite); a
-disk that does not promise that can lose what was synced years ago. A file has one name at a time.
+A sector that is written contains everything that was written to it before: writes to one sector are not reordered.
+Bytes that were durable are not affected by a write to other bytes of the same sector (SQLite calls it powersafe
+overwrite); a disk without this guarantee can lose what was synced years ago. A file has one name at a time.
 
 **The end of a process** (`process_dies()`) loses nothing that was written or published. But what was on its way still
-is: if the power goes afterwards, it may be lost, though the next process has read it.
+is: if the power fails afterwards, it may be lost, although the next process has read it.
 
-**Calls that fail** are armed with a `Fault`, as with every `FaultyDirectory`. Here, more is true of them: after a
-`sync` that failed, what was on its way is dropped and the next `sync` says that all is well (Linux marks the pages
-clean). It can still be read, until the power is cut. Names whose `sync` failed
-stay in doubt until one succeeds: they are journaled, and a file system that loses a transaction of its journal takes no
-more writes, so there is no later success that could be misunderstood.
+**Calls that fail** are armed with a `Fault`, as with every `FaultyDirectory`. In addition: after a `sync` that failed,
+what was on its way is dropped and the next `sync` reports success (Linux marks the pages clean). It can still be read,
+until the power is cut. Names whose `sync` failed stay uncertain until one succeeds: they are journaled, and a file
+system that loses a transaction of its journal accepts no more writes, so there is no misleading later success.
 
-**A full disk** (`capacity_bytes`): a write that does not fit is short, then fails with ENOSPC; what was written of it
-is taken back, as `FileStorage` does.
+**A full disk** (`capacity_bytes`): a write that does not fit is short, then fails with ENOSPC; the partial write is
+rolled back, as `FileStorage` does.
 
-**Damage**: `flip` turns a bit of a file over, here and on the device. `misdirect` lets the next write of a file land
-somewhere else: in the cache all is well, on the device it is in another place, or in another file.
+**Damage**: `flip` inverts a bit of a file, here and on the device. `misdirect` makes the next write of a file go
+elsewhere: in the cache it is right, on the device it is in another place, or in another file.
 
 **What is published** (`Directory.published`) is in memory that all processes of the machine share: it survives the end
-of a process, and not a power cut.
+of a process, but not a power cut.
 
-Everything that is left to chance follows from `seed` and from how many changes were made (`steps`), so it happens
-again. Not in this model: reads that give other bytes each time, a device that loses what it has confirmed, clocks.
+All random choices follow from `seed` and from the number of changes (`steps`), so they are repeatable. Not in this
+model: reads that return different bytes each time, a device that loses what it has confirmed, clocks.
 
-Threads: any. `watch` is called under the disk's lock, and the disk stands still meanwhile.
+Threads: any. `watch` is called under the disk's lock, and the disk does not change meanwhile.
 """
 
 from __future__ import annotations
@@ -64,16 +63,16 @@ from .device import Change, Device, File, Folder, Misdirection, Node, Step, Writ
 from .faulty import FaultyDirectory
 
 Mode = Literal["lose", "keep", "prefix", "tear", "reorder", "garbage"]
-#: All ways in which a power cut can end.
+#: All modes of a power cut.
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 SECTOR_BYTES = 512
-#: How likely a change has reached the device, where that is left to chance: for one crash, one of these.
+#: How likely a random change has reached the device: one of these per crash.
 _ODDS = (0.15, 0.5, 0.85)
 
 
 class _PowerCut:
-    """One power cut: decides what has reached the device, and makes the disk that is found."""
+    """One power cut: decides what has reached the device, and makes the resulting disk."""
 
     def __init__(self, device: Device, mode: Mode, rng: random.Random) -> None:
         self._mode = mode
@@ -89,7 +88,7 @@ class _PowerCut:
         return self._random.choice([*numbers, device.steps + 1])
 
     def fill(self, folder: Folder, found: Folder) -> None:
-        """Make the names and what is below them."""
+        """Create the names and what is below them."""
         names = dict(folder.durable)
         for change in folder.pending:
             if change.sure or self._reached(change):
@@ -137,7 +136,7 @@ class _PowerCut:
         return content
 
     def _sectors(self, content: bytearray, pending: list[Write]) -> bytearray:
-        """Of each sector the content of some moment, of the size as well."""
+        """For each sector the content at some moment, and the same for the size."""
         size = len(content)
         sizes = [size]
         touched: dict[int, list[Write]] = {}
@@ -183,7 +182,7 @@ def _numbers_on_their_way(folder: Folder, seen: set[int]) -> Iterator[int]:
 
 
 class _Twin:
-    """Another disk with the same content and the same on its way: what the next process finds."""
+    """Another disk with the same content and the same changes on their way: what the next process finds."""
 
     def __init__(self) -> None:
         self._files: dict[int, File] = {}
@@ -191,7 +190,7 @@ class _Twin:
         self._changes: dict[int, Change] = {}
 
     def fill(self, folder: Folder, made: Folder) -> None:
-        """Copy a directory with all below it."""
+        """Copy a directory with everything below it."""
         self._folders[id(folder)] = made
         made.entries = {name: self._node(node, made.disk) for name, node in folder.entries.items()}
         made.durable = {name: self._node(node, made.disk) for name, node in folder.durable.items()}
@@ -239,7 +238,7 @@ class _Twin:
 
 
 class FaultyStorage(FaultyDirectory):
-    """The root directory of a simulated disk; see the module's head."""
+    """The root directory of a simulated disk; see the module's docstring."""
 
     def __init__(self, seed: int = 0, *, capacity_bytes: int | None = None) -> None:
         self.seed = seed
@@ -251,7 +250,7 @@ class FaultyStorage(FaultyDirectory):
 
     @property
     def plain(self) -> Directory:
-        """The same directory without the list of calls and without faults: quicker, for very many runs."""
+        """The same directory without the list of calls and without faults: faster, for very many runs."""
         return self._device.root
 
     @property
@@ -261,7 +260,7 @@ class FaultyStorage(FaultyDirectory):
 
     @property
     def watch(self) -> Callable[[Step], None] | None:
-        """Called before each change. It may look, crash the disk (which makes another one), or raise."""
+        """Called before each change. It may inspect the disk, crash it (which makes another one), or raise."""
         return self._device.watch
 
     @watch.setter
@@ -270,7 +269,7 @@ class FaultyStorage(FaultyDirectory):
 
     @property
     def capacity_bytes(self) -> int | None:
-        """How many bytes there is room for; None: any number."""
+        """The capacity in bytes; None: unlimited."""
         return self._device.capacity_bytes
 
     @capacity_bytes.setter
@@ -280,10 +279,10 @@ class FaultyStorage(FaultyDirectory):
     # --- the end
 
     def crash(self, mode: Mode, seed: int | str | None = None) -> FaultyStorage:
-        """This disk as it is found after a power cut now. The same seed, by default that of the disk and how many
-        changes were made, gives the same one again. This disk itself stays as it is."""
+        """The disk after a power cut now. The same seed (by default derived from that of the disk and the number of
+        changes) gives the same result. This disk itself is not changed."""
         if mode not in MODES:
-            raise ValueError(f"there is no mode {mode!r}: choose from {', '.join(MODES)}")
+            raise ValueError(f"unknown mode {mode!r}; use one of {', '.join(MODES)}")
         rng = random.Random(f"{self.seed}/{self.steps}/{mode}" if seed is None else seed)
         made = FaultyStorage(self.seed, capacity_bytes=self.capacity_bytes)
         with self._device.lock:
@@ -291,17 +290,17 @@ class FaultyStorage(FaultyDirectory):
         return made
 
     def process_dies(self) -> FaultyStorage:
-        """This disk as the next process finds it: nothing is lost, nobody holds a lock, what was on its way is so."""
+        """The disk as the next process finds it: nothing is lost, no lock is held, what was on its way still is."""
         made = FaultyStorage(self.seed, capacity_bytes=self.capacity_bytes)
         with self._device.lock:
             _Twin().fill(self._device.root, made._device.root)
             made._device.steps = self.steps
         return made
 
-    # --- looking
+    # --- inspecting
 
     def content(self) -> dict[str, bytes]:
-        """All files by path, as everybody sees them now; a directory ends with a slash."""
+        """All files by path, as all processes see them now; a directory ends with a slash."""
         with self._device.lock:
             return {
                 path: bytes(memoryview(node.buffer)[: node.size]) if isinstance(node, File) else b""
@@ -310,7 +309,8 @@ class FaultyStorage(FaultyDirectory):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is on its way, and the device has what everybody sees: then all crashes end alike."""
+        """Whether nothing is on its way, and the device has what processes see: then all crashes have the same
+        result."""
         if next(_numbers_on_their_way(self._device.root, set()), None) is not None:
             return False
         return not any(isinstance(node, File) and node.differs for _, node in walk(self._device.root))
@@ -318,7 +318,7 @@ class FaultyStorage(FaultyDirectory):
     # --- damage
 
     def flip(self, name: str, bit: int) -> None:
-        """Turn over one bit of a file, counted from the first bit of its first byte. `name` is its path from here."""
+        """Invert one bit of a file, counted from the first bit of its first byte. `name` is its path from here."""
         folder, last = locate(self._device.root, name)
         file = folder._find(last)
         position, mask = bit // 8, 0x80 >> bit % 8
@@ -326,13 +326,13 @@ class FaultyStorage(FaultyDirectory):
             raise ValueError(f"{name} has {8 * file.size} bits, not {bit + 1}")
         changed = bytearray(memoryview(file.buffer)[: file.size])
         changed[position] ^= mask
-        file.buffer = changed  # whoever holds a view has read it before it went bad
+        file.buffer = changed  # a view that is held was read before the damage
         if position < len(file.durable):
             file.durable[position] ^= mask
 
     def misdirect(self, names: str = "*", *, into: str | None = None, shift_bytes: int | None = None) -> None:
-        """Let the next write of a file whose name matches land elsewhere on the device: so many bytes off (by default
-        a sector), or at the same position of the file `into`. Reading shows it where it should be until a crash."""
+        """Make the next write of a file whose name matches go elsewhere on the device: this many bytes off (by default
+        a sector), or to the same position of the file `into`. Reading shows it in the right place until a crash."""
         target = None
         if into is not None:
             folder, last = locate(self._device.root, into)

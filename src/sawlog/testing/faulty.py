@@ -1,4 +1,4 @@
-"""A directory whose calls can be made to fail: for tests of what is built on a log, and for our own.
+"""A directory whose calls can be made to fail: for tests of code built on a log, and for our own.
 
 ```python
 directory = FaultyDirectory(MemoryDirectory())
@@ -6,22 +6,22 @@ log = Log.open(directory)
 directory.arm(Fault(operations={"sync"}, names="*.log"))      # the next fsync of a segment fails with EIO
 ```
 
-It passes every call to the directory it wraps, keeps a list of them (`calls`), and fails the ones that an armed
-`Fault` says. The fault model:
+It passes every call to the wrapped directory, keeps a list of them (`calls`), and fails those that match an armed
+`Fault`. The fault model:
 
 - A call fails with an errno that the caller of `arm` chose, as the error that the real storages raise for it:
   `SyncFailed` from `sync`, `StorageFull` for a full disk, `StorageError` for the rest.
-- It fails *once* (and the device works again) or *for ever* (every later call that matches fails, too).
-- What reached the device before the error is chosen: *nothing*; *part* of the bytes of an `append` (the shape of a
-  full disk: a short write, then the error), which are then taken back, or not (the error says `torn`); or *all* of
-  it (renamed, removed, replaced or created, and only the report of success was lost). A `create` or `replace` that
-  fails after all was done is one whose last step failed, the fsync of the directory: that is `SyncFailed`.
-- A failed `sync` makes nothing durable and, as on Linux, the next one would say that all is well. So a log that
-  tries again is caught by looking at `calls`, not by a second error.
+- It fails *once* (and the device works again) or *forever* (every later call that matches fails, too).
+- What reached the device before the error is chosen: *nothing*; *part* of the bytes of an `append` (as on a full
+  disk: a short write, then the error), which are then rolled back, or not (the error says `torn`); or *all* of it
+  (renamed, removed, replaced or created; only the report of success was lost). A `create` or `replace` that fails
+  after everything was done is one whose last step failed, the fsync of the directory: that is `SyncFailed`.
+- A failed `sync` makes nothing durable and, as on Linux, the next one would report success. So check `calls` to
+  detect a log that retries; there is no second error.
 
-Not in this model: power cuts (what was never synced stays here), bytes that change by themselves, writes that land
-elsewhere; those are for a directory that simulates its disk, `sawlog.testing.FaultyStorage`, which is one of these.
-Nor calls that never return. Closing handles and looking at the size of an open storage cannot fail.
+Not in this model: power cuts (what was never synced is kept here), bit rot, misdirected writes; use a directory that
+simulates its disk for these, `sawlog.testing.FaultyStorage`, which is also a `FaultyDirectory`. Nor calls that never
+return. Closing handles and reading the size of an open storage cannot fail.
 
 Threads: as safe as the directory inside; the count of calls and the decision to fail are taken under a lock.
 """
@@ -44,7 +44,7 @@ from ..storage.system import storage_error
 
 T = TypeVar("T")
 
-#: Calls that change something, so that "all of it happened" can be told from "nothing did".
+#: Calls that change something, so that "everything happened" differs from "nothing did".
 _CHANGES = frozenset(
     {"append", "create", "make_child", "move", "remove", "remove_child", "rename", "replace", "truncate", "write_at"}
 )
@@ -66,7 +66,7 @@ _LOOKS = frozenset(
 )
 #: Calls that can fail. Those of a directory as a whole (`names`, `sync`, `dispose`) have the empty name.
 OPERATIONS = _CHANGES | _LOOKS | {"claim", "dispose", "lock", "sync"}
-#: After these, "all of it happened" means that the last step failed, the fsync of the directory.
+#: After these, "everything happened" means that the last step failed, the fsync of the directory.
 _END_IN_SYNC = frozenset({"create", "make_child", "replace"})
 
 
@@ -82,9 +82,9 @@ class Call:
 class Fault:
     """Which call fails, how, and how often."""
 
-    #: The how-many-th matching call from now on fails; 1 is the next.
+    #: Which matching call from now on fails, counted from 1, the next one.
     number: int = 1
-    #: What the system says.
+    #: The errno of the error.
     errno: int = EIO
     #: Methods that match; None: all of `OPERATIONS`.
     operations: Collection[str] | None = None
@@ -94,17 +94,17 @@ class Fault:
     forever: bool = False
     #: How much of the call takes effect. "part" is for `append`; other calls then do nothing.
     effect: Literal["nothing", "part", "all"] = "part"
-    #: Whether the part of an `append` that was written can be taken back.
+    #: Whether the part of an `append` that was written can be rolled back.
     undo: bool = True
 
     def __post_init__(self) -> None:
         if unknown := set(self.operations or ()) - OPERATIONS:
-            raise ValueError(f"there is no operation {sorted(unknown)}: choose from {sorted(OPERATIONS)}")
+            raise ValueError(f"unknown operation {sorted(unknown)}; use some of {sorted(OPERATIONS)}")
         if self.number < 1:
             raise ValueError(f"calls are counted from 1, not from {self.number}")
 
     def matches(self, call: Call) -> bool:
-        """Whether this call counts."""
+        """Whether this call matches."""
         return (self.operations is None or call.operation in self.operations) and fnmatchcase(call.name, self.names)
 
     def error(self, call: Call, path: str) -> StorageError:
@@ -118,37 +118,37 @@ class Fault:
 
 
 class FaultyDirectory:
-    """A directory that does what the one inside does, and fails when told to."""
+    """A directory that passes calls to another one, and fails when told to."""
 
     def __init__(self, inner: Directory) -> None:
         self.inner = inner
         self.path = inner.path
-        #: What its calls are listed under: of a child "name/", of a child's child "name/other/".
+        #: The prefix of its calls in the list: of a child "name/", of a child's child "name/other/".
         self.prefix = ""
-        #: Where calls are listed and faults armed: at the topmost directory, for all below it.
+        #: Where calls are listed and faults armed: in the topmost directory, for all below it.
         self.top = self
-        #: Every call so far, oldest first, failed ones included.
+        #: Every call so far, oldest first, including failed ones.
         self.calls: list[Call] = []
-        #: Which of `calls` were made to fail, by their place in the list.
+        #: Which of `calls` were made to fail, by their index in the list.
         self.failed: list[int] = []
-        #: Called before each call, outside any lock of ours: to wait, to look, to raise something else.
+        #: Called before each call, without holding a lock of ours: to wait, to inspect, or to raise something else.
         self.before: Callable[[Call], None] | None = None
         self._fault: Fault | None = None
         self._matched = 0
         self._lock = threading.Lock()
 
     def arm(self, fault: Fault) -> None:
-        """From now on count the matching calls, and fail as told. One fault at a time."""
+        """From now on count the matching calls, and fail as specified. One fault at a time."""
         with self._lock:
             self._fault, self._matched = fault, 0
 
     def disarm(self) -> None:
-        """The device is well again."""
+        """Remove the fault."""
         with self._lock:
             self._fault = None
 
     def _enter(self, operation: str, name: str) -> tuple[Fault, StorageError] | None:
-        """Take note of a call; what to fail it with, if so."""
+        """Record a call and return the fault for it, if any."""
         if self.top is not self:
             return self.top._enter(operation, self.prefix + name)
         call = Call(operation, name)
@@ -166,7 +166,7 @@ class FaultyDirectory:
         return fault, fault.error(call, f"{self.path}/{name}" if name else self.path)
 
     def perform(self, operation: str, name: str, call: Callable[[], T], failed: Callable[[], None] | None = None) -> T:
-        """Do one call, or fail it before or after it took effect; a storage that wants to know of it is told."""
+        """Do one call, or fail it before or after it took effect; notifies a storage that wants to know."""
         failing = self._enter(operation, name)
         if failing is None:
             return call()
@@ -184,7 +184,7 @@ class FaultyDirectory:
         return doubting() if operation in _END_IN_SYNC else nullcontext()
 
     def perform_append(self, storage: Storage, data: Buffer) -> int:
-        """An append that may stop half-way, and may or may not be taken back then."""
+        """An append that may stop half-way, and may or may not be rolled back then."""
         failing = self._enter("append", storage.name)
         if failing is None:
             return storage.append(data)
@@ -225,7 +225,7 @@ class FaultyDirectory:
         self.perform("move", name, lambda: self.inner.move(name, inner, new))
 
     def stamp(self) -> object:
-        """None: every look is a real one, which can fail."""
+        """None: every check is a real one, which can fail."""
         return None
 
     def exists(self, name: str) -> bool:
@@ -241,7 +241,7 @@ class FaultyDirectory:
         return self.perform("identity", name, lambda: self.inner.identity(name))
 
     def create(self, name: str) -> Storage:
-        """A new storage; one that failed after all was done is left behind, closed."""
+        """A new storage; one that failed after everything was done is left, closed."""
         made: list[Storage] = []
         try:
             self.perform("create", name, lambda: made.append(self.inner.create(name)))

@@ -1,10 +1,9 @@
 """What every storage and every directory must do, as tests to inherit.
 
-Subclass a suite, give it one fixture called `directory` that makes a new, empty `Directory`, and each promise of
-`sawlog.storage.interface` is checked on it. A method's name is the promise. They use nothing but the interface.
+Subclass a suite, give it one fixture called `directory` that returns a new, empty `Directory`, and each promise of
+`sawlog.storage.interface` is checked on it. A method's name is the promise. They use only the interface.
 
-A directory need not have `published`: the log then uses `replace` and `read` instead, and what the suite says about it
-is skipped.
+A directory need not have `published`: the log then uses `replace` and `read` instead, and its tests are skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError, StorageFull
 from ..storage import Directory, Published, Storage
 
-#: More than a page, more than any buffer that a storage may keep, and no multiple of either.
+#: More than a page, more than any buffer that a storage may keep, and not a multiple of either.
 _LARGE_BYTES = (3 << 20) + 17
 
 
@@ -48,19 +47,19 @@ def _publishing(directory: Directory, name: str) -> Published:
         raise unittest.SkipTest("this directory has no `published`: the log uses `replace` and `read` instead")
     made = directory.published(name, create=True)
     if made is None:
-        raise unittest.SkipTest("nothing can be published here: readers see every whole batch")
+        raise unittest.SkipTest("nothing can be published here: readers see every complete batch")
     return made
 
 
 def _reading(directory: Directory, name: str) -> Published:
     """A handle to load with, of numbers that are there."""
     found = directory.published(name)
-    assert found is not None, f"{name} was published, and is not found"
+    assert found is not None, f"{name} was published, but is not found"
     return found
 
 
 class StorageSuite:
-    """The promises of `Storage`: one run of bytes that grows at its end."""
+    """The promises of `Storage`: a sequence of bytes that grows at its end."""
 
     # --- appending and reading
 
@@ -82,7 +81,7 @@ class StorageSuite:
         assert storage.size == 0
 
     def test_append_gives_the_position_where_the_bytes_start(self, directory: Directory) -> None:
-        """The position is the size before; the size grows by exactly what was given."""
+        """The position is the size before; the size grows by exactly the length of the data."""
         storage = directory.create("a")
         end = 0
         for i in range(100):
@@ -115,7 +114,7 @@ class StorageSuite:
         assert _content(storage) == b"abc"
 
     def test_any_part_can_be_read_exactly(self, directory: Directory) -> None:
-        """read and view give the bytes that were asked for, no more and no fewer."""
+        """read and view return the requested bytes, no more and no fewer."""
         storage = directory.create("a")
         data = _pattern(64)
         for start in range(0, 64, 7):
@@ -126,7 +125,7 @@ class StorageSuite:
                 assert bytes(storage.view(start, size)) == data[start : start + size]
 
     def test_read_beyond_the_end_is_refused_even_in_part(self, directory: Directory) -> None:
-        """A short answer would be taken for data."""
+        """A short result would look like data."""
         storage = directory.create("a")
         storage.append(_pattern(10))
         for position, size in ((0, 11), (9, 2), (10, 1), (11, 1), (1000, 1)):
@@ -157,7 +156,7 @@ class StorageSuite:
             end += len(data)
 
     def test_any_sequence_of_operations_matches_a_bytearray(self, directory: Directory) -> None:
-        """Appends, overwrites, cuts, reads and reopening in random order."""
+        """Appends, overwrites, truncations, reads and reopening in random order."""
         chance = random.Random(1)
         storage, model = directory.create("a"), bytearray()
         for step in range(400):
@@ -199,7 +198,7 @@ class StorageSuite:
         assert _content(storage) == b"header!!bodynext"
 
     def test_truncate_keeps_what_is_before_and_drops_the_rest(self, directory: Directory) -> None:
-        """Everything below the cut is there, nothing above it is."""
+        """Everything below the cut exists, nothing above it does."""
         storage = directory.create("a")
         storage.append(b"first record")
         storage.append(b"second record")
@@ -219,7 +218,7 @@ class StorageSuite:
             assert _content(storage) == _pattern(100)[:size] + b"new"
 
     def test_truncate_of_a_large_storage_drops_what_was_read_before(self, directory: Directory) -> None:
-        """Also where a storage keeps a mapping of what it was."""
+        """Also if a storage keeps a mapping of its old content."""
         storage = directory.create("a")
         data = _pattern(_LARGE_BYTES)
         storage.append(data)
@@ -233,13 +232,13 @@ class StorageSuite:
     # --- views
 
     def test_view_is_read_only(self, directory: Directory) -> None:
-        """Nobody changes the log through what they read."""
+        """Nobody can change the log through what they read."""
         storage = directory.create("a")
         storage.append(b"abc")
         assert storage.view(0, 3).readonly
 
     def test_view_stays_valid_whatever_happens_to_the_storage(self, directory: Directory) -> None:
-        """Growth, a cut above it, closing and deletion leave a view that is held as it was."""
+        """Growth, a truncation above it, closing and deletion do not change a view that is held."""
         for size in (100, _LARGE_BYTES):
             storage = directory.create("a")
             data = _pattern(size)
@@ -256,7 +255,7 @@ class StorageSuite:
             storage.remove()
             assert [bytes(view) for view in views] == [data[10:90], data[-50:], *[data[10:90]] * 3]
 
-    # --- room
+    # --- space
 
     def test_room_that_is_claimed_is_no_content(self, directory: Directory) -> None:
         """Neither size nor bytes change, what is appended starts where it would have, and nothing has to be used."""
@@ -275,7 +274,7 @@ class StorageSuite:
         assert _content(directory.open("a")) == b"abc" + _pattern(_LARGE_BYTES)
 
     def test_room_that_is_not_there_is_refused_and_nothing_changes(self, directory: Directory) -> None:
-        """More than any disk has: a storage that has an end says `StorageFull`."""
+        """More than any disk has: a storage with a limit raises `StorageFull`."""
         storage = directory.create("a")
         storage.append(b"abc")
         try:
@@ -289,7 +288,7 @@ class StorageSuite:
     # --- handles
 
     def test_content_survives_close_and_open(self, directory: Directory) -> None:
-        """The next one to open it finds the bytes and goes on behind them."""
+        """The next one to open it finds the bytes and continues after them."""
         storage = directory.create("a")
         storage.append(b"first ")
         storage.close()
@@ -328,7 +327,7 @@ class StorageSuite:
             assert each.read(0, _LARGE_BYTES) == data
 
     def test_shared_storage_follows_its_writer(self, directory: Directory) -> None:
-        """A reader that opened it once sees what is appended and what is cut."""
+        """A reader that opened it once sees what is appended and what is truncated."""
         writer = directory.create("a")
         writer.append(b"one")
         reader = directory.open_shared("a")
@@ -364,12 +363,12 @@ class StorageSuite:
 
 
 class DirectorySuite:
-    """The promises of `Directory`: storages made, found, replaced and deleted by name."""
+    """The promises of `Directory`: storages created, found, replaced and deleted by name."""
 
     # --- names
 
     def test_new_directory_is_empty(self, directory: Directory) -> None:
-        """The fixture must give a new one each time."""
+        """The fixture must return a new one each time."""
         assert directory.names() == []
         assert directory.path
 
@@ -381,14 +380,14 @@ class DirectorySuite:
         assert directory.names() == sorted(made)
 
     def test_a_name_is_created_once(self, directory: Directory) -> None:
-        """Creating what exists is an error and leaves it alone."""
+        """Creating what exists is an error and does not change it."""
         directory.create("a").append(b"abc")
         with refused(StorageError):
             directory.create("a")
         assert directory.read("a") == b"abc"
 
     def test_what_is_missing_is_reported_as_missing(self, directory: Directory) -> None:
-        """Never made up, and with the error number of a missing file."""
+        """Never created, and with the error number of a missing file."""
         assert not directory.exists("a")
         assert directory.identity("a") is None
         for call in (directory.open, directory.open_shared, directory.open_sealed, directory.read, directory.size):
@@ -426,7 +425,7 @@ class DirectorySuite:
     # --- replacing, renaming, deleting
 
     def test_replace_makes_or_swaps_the_content(self, directory: Directory) -> None:
-        """For small files that are rewritten as a whole; nothing is left beside them."""
+        """For small files that are rewritten as a whole; no other file is left."""
         for data in (b"first", bytearray(b"second, longer"), memoryview(b"3"), b"", _pattern(_LARGE_BYTES)):
             directory.replace("a", data)
             assert directory.read("a") == bytes(data)
@@ -444,7 +443,7 @@ class DirectorySuite:
         assert directory.read("a") == b"new"
 
     def test_identity_tells_a_replaced_file_from_a_changed_one(self, directory: Directory) -> None:
-        """So that a reader notices that its file is not the one under that name any more."""
+        """So that a reader notices that another file now has the name."""
         storage = directory.create("a")
         first = directory.identity("a")
         assert first is not None
@@ -461,7 +460,7 @@ class DirectorySuite:
         assert directory.identity("a") != second
 
     def test_rename_moves_the_content_over_whatever_was_there(self, directory: Directory) -> None:
-        """The old name is gone, the new one has the content; who had the overwritten one open keeps it."""
+        """The old name no longer exists, the new one has the content; users of the overwritten one keep it."""
         directory.replace("a", b"new")
         directory.replace("b", b"overwritten")
         held = directory.open_sealed("b")
@@ -481,7 +480,7 @@ class DirectorySuite:
         assert directory.read("b") == b"abcdef"
 
     def test_remove_deletes_a_name_if_it_is_there(self, directory: Directory) -> None:
-        """Twice is as good as once; views that are held live on."""
+        """A second removal is not an error; views that are held stay valid."""
         directory.create("a").append(b"abc")
         view = directory.open_sealed("a").view(0, 3)
         directory.remove("a")
@@ -493,7 +492,7 @@ class DirectorySuite:
         assert bytes(view) == b"abc"
 
     def test_dispose_spares_what_is_not_empty(self, directory: Directory) -> None:
-        """A log that is removed does not take strangers' files with it."""
+        """Removing a log does not remove files of others."""
         directory.replace("stranger", b"mine")
         directory.dispose()
         assert directory.read("stranger") == b"mine"
@@ -501,7 +500,7 @@ class DirectorySuite:
     # --- locks
 
     def test_lock_has_one_holder(self, directory: Directory) -> None:
-        """The second one is told at once, and where; after a release the next one gets it."""
+        """The second one gets an error with the path immediately; after a release the next one gets the lock."""
         first = directory.lock("LOCK")
         assert first.held
         for _ in range(2):
@@ -528,7 +527,7 @@ class DirectorySuite:
         second.release()
 
     def test_lock_does_not_hinder_reading_and_writing(self, directory: Directory) -> None:
-        """It is an agreement between writers, not a barrier."""
+        """It is an agreement between writers, not a barrier for readers."""
         held = directory.lock("LOCK")
         directory.replace("a", b"abc")
         assert directory.read("a") == b"abc"
@@ -557,7 +556,7 @@ class DirectorySuite:
         second.release()
 
     def test_a_lock_whose_file_was_replaced_is_not_current(self, directory: Directory) -> None:
-        """Whoever was taken for dead can find out that its lock was given to another."""
+        """A holder whose lock was given to another can find that out."""
         old = directory.lock("member", alone=False)
         directory.remove("member")
         assert old.held
@@ -567,7 +566,7 @@ class DirectorySuite:
         old.release()
 
     def test_the_stamp_is_another_one_when_names_have_changed(self, directory: Directory) -> None:
-        """Or it is None, and tells nothing; but it is never the same after a change."""
+        """It may be None, which tells nothing; but it never stays the same after a change."""
         directory.replace("a", b"1")
         time.sleep(0.1)
         before = directory.stamp()
@@ -588,7 +587,7 @@ class DirectorySuite:
     # --- numbers for other processes
 
     def test_what_nobody_published_is_not_there(self, directory: Directory) -> None:
-        """Who only wants to read makes nothing."""
+        """Opening for reading creates nothing."""
         _publishing(directory, "other").close()
         assert directory.published("a") is None
         assert not directory.exists("a")
@@ -598,7 +597,7 @@ class DirectorySuite:
         made.close()
 
     def test_the_numbers_published_last_are_the_ones_loaded(self, directory: Directory) -> None:
-        """By the one who stored them, and by everyone who has or gets a handle; they may go back."""
+        """By the process that stored them, and through every handle; they may decrease."""
         writer = _publishing(directory, "a")
         writer.store(0, 0)
         reader = _reading(directory, "a")
@@ -611,7 +610,7 @@ class DirectorySuite:
         writer.close()
 
     def test_publishing_the_same_numbers_again_changes_nothing(self, directory: Directory) -> None:
-        """Every append publishes, also one that moves nothing."""
+        """Every append publishes, even if nothing changes."""
         writer = _publishing(directory, "a")
         for _ in range(5):
             writer.store(12, 3)
@@ -621,7 +620,7 @@ class DirectorySuite:
         writer.close()
 
     def test_published_numbers_survive_the_closing_of_the_handle(self, directory: Directory) -> None:
-        """The next writer finds them and goes on; closing twice does no harm."""
+        """The next writer finds them and continues; closing twice is harmless."""
         writer = _publishing(directory, "a")
         writer.store(12, 3)
         writer.close()
@@ -657,7 +656,7 @@ class DirectorySuite:
         again.close()
 
     def test_both_published_numbers_change_at_one_moment(self, directory: Directory) -> None:
-        """Nobody loads one old and one new number, nobody loads nothing, and nothing goes back by itself."""
+        """Nobody loads one old and one new number, or nothing, and no number decreases by itself."""
         writer = _publishing(directory, "a")
         writer.store(0, 0)
         ended = threading.Event()

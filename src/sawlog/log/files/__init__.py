@@ -1,4 +1,4 @@
-"""The small files beside the segments, and how all files are named: one module per file.
+"""The small files next to the segments, and the names of all files: one module per file.
 
-Each is replaced as a whole. What it says can be checked, and can be rebuilt from the batches if it is lost.
+Each is replaced as a whole. Its content can be checked, and rebuilt from the batches if it is lost.
 """

@@ -1,6 +1,6 @@
-"""The checkpoint: what is known to be durable, where the log starts, and whether it was closed in order.
+"""The checkpoint: what is known to be durable, where the log starts, and whether it was closed cleanly.
 
-A small text file, replaced as a whole (written beside, fsynced, renamed), so it is either the old or the new one:
+A small text file, replaced as a whole (written next to it, fsynced, renamed), so it is either the old or the new one:
 
 ```
 sawlog checkpoint 1
@@ -10,10 +10,10 @@ crc32c 1c291ca3
 ```
 
 `durable_offset` is the watermark: every record below it had been fsynced when this was written, and its batch ends at
-byte `position` of segment `segment`. Bad bytes below it are corruption, never a torn tail. It may be older than the
-truth, never newer. With `clean` the log ended exactly there. `log_start` is the first offset that is not trimmed.
-`leader_epoch` is the current one and `epochs_crc` the CRC-32C of `leader-epoch-checkpoint` (see epochs.py). Version 0.2
-wrote neither, and reads a checkpoint that has them. (All of it stands on one line.)
+byte `position` of segment `segment`. Bad bytes below it are corruption, never a torn tail. It may be lower than what is
+actually durable, never higher. With `clean` the log ended exactly there. `log_start` is the first offset that is not
+trimmed. `leader_epoch` is the current one and `epochs_crc` the CRC-32C of `leader-epoch-checkpoint` (see epochs.py).
+Version 0.2 wrote neither, and can read a checkpoint that has them. (The JSON is on one line.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TITLE = "sawlog checkpoint 1"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What is written; see the module's head."""
+    """The content; see the module's docstring."""
 
     clean: bool
     durable_offset: int
@@ -53,7 +53,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
-        """From the file's bytes; `CorruptFile` unless every byte of them is right."""
+        """From the file's bytes; `CorruptFile` unless every byte is right."""
         body = without_line(data)
         if body is None or not body.startswith(f"{_TITLE}\n".encode()):
             raise CorruptFile("the checksum of the checkpoint does not match")

@@ -1,25 +1,24 @@
-"""Leader epochs: which of several histories of a log a position belongs to.
+"""Leader epochs: to which of several histories of a log a position belongs.
 
-Offsets are given again after a log has lost its end: a power cut takes what was written and not synced, `truncate`
-takes what somebody does not want any more. Whoever had read up to offset 8 of a log that was cut to 5 must not go on at
-8 when the log has grown to 12: that would skip three records. So a log counts its histories. A new *leader epoch*
-begins when a log is opened for writing after an end that was not clean, and when records are truncated that somebody
-may have read. Each batch carries the epoch in which it was appended, each position the epoch in which it was read. An
-epoch ends where the next one begins, and a position beyond the end of its epoch goes back to that end.
+Offsets are reused after a log has lost its end: a power cut loses what was written and not synced, and `truncate` drops
+what is no longer wanted. A consumer that had read up to offset 8 of a log that was cut to 5 must not continue at 8 when
+the log has grown to 12: it would skip three records. So a log counts its histories. A new *leader epoch* begins when a
+log is opened for writing after an end that was not clean, and when records are truncated that may have been read. Each
+batch has the epoch in which it was appended, each position the epoch in which it was read. An epoch ends where the next
+one begins, and a position beyond the end of its epoch goes back to that end.
 
-The list of epochs lies in Kafka's file, in Kafka's form, replaced as a whole, durable before the first append of an
-epoch:
+The list of epochs is in Kafka's file and format, replaced as a whole, durable before the first append of an epoch:
 
 ```
 leader-epoch-checkpoint
-    0            the version of this form
+    0            the version of this format
     2            the number of lines that follow
     0 0          epoch, and the first offset in it
     3 1200
 ```
 
-The file has no checksum; the log's own checkpoint has the current epoch and a checksum of it. If they disagree, the
-list is rebuilt from the batches. A log that is in epoch 0 from its beginning on has no such file.
+The file has no checksum; the log's own checkpoint has the current epoch and a checksum of the file. If they disagree,
+the list is rebuilt from the batches. A log that has always been in epoch 0 has no such file.
 
 `Epochs` is a value: immutable, safe to share.
 """
@@ -43,13 +42,13 @@ MAX_EPOCH = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """(epoch, its first offset), both going up. Never empty."""
+    """(epoch, its first offset), both increasing. Never empty."""
 
     entries: tuple[tuple[int, int], ...] = ((0, 0),)
 
     @property
     def current(self) -> int:
-        """The one that appends belong to."""
+        """The epoch that appends belong to."""
         return self.entries[-1][0]
 
     def end_of(self, epoch: int, end: int) -> int:
@@ -60,12 +59,13 @@ class Epochs:
         return end
 
     def begun(self, epoch: int, offset: int) -> Epochs:
-        """With one more, from `offset` on; what was to begin there or later has never got a record."""
+        """The list with one more epoch, from `offset` on; epochs that were to begin there or later never got a
+        record."""
         kept = tuple(each for each in self.entries if each[1] < offset and each[0] < epoch)
         return Epochs((*kept, (epoch, offset)))
 
     def begun_by(self, rows: Rows) -> Epochs:
-        """With those in which these batches were appended."""
+        """The list with the epochs in which these batches were appended."""
         made = self
         first = np.flatnonzero(np.diff(rows[:, LEADER_EPOCH], prepend=self.current))
         for epoch, offset in rows[first][:, (LEADER_EPOCH, BASE)].tolist():
@@ -73,12 +73,12 @@ class Epochs:
         return made
 
     def trimmed(self, lowest: int) -> Epochs:
-        """Without those of which no record is left."""
+        """The list without epochs of which no record is left."""
         gone = sum(1 for _, start in self.entries[1:] if start <= lowest)
         return Epochs(self.entries[gone:])
 
     def up_to(self, epoch: int) -> Epochs:
-        """Without those after `epoch`, which a writer has written down and not begun."""
+        """The list without epochs after `epoch`, which a writer has recorded but not begun."""
         kept = tuple(each for each in self.entries if each[0] <= epoch)
         return Epochs(kept) if kept else self
 
@@ -89,7 +89,7 @@ class Epochs:
 
     @property
     def crc(self) -> int:
-        """What the checkpoint says of the file."""
+        """The checksum of the file for the checkpoint."""
         return crc32c(self.encode())
 
     @classmethod

@@ -1,9 +1,9 @@
 """The writer's lock of one log, and who may wait for it.
 
-A partition has one writer, and a second one is told at once. There is one exception: upkeep takes the lock of a log
-that nobody is writing, for as long as its work takes, and says so in the lock's note. Whoever wants to write then waits
-for it instead of failing, for a bounded time, and asks it to end by a file `wanted`: upkeep looks for that between two
-steps, ends where it is, and does the rest another time."""
+A partition has one writer, and a second one gets an error immediately. There is one exception: upkeep takes the lock of
+a log that nobody is writing, for as long as its work takes, and says so in the lock's note. A writer then waits for it
+instead of failing, for a limited time, and asks it to stop with a file `wanted`: upkeep checks for that between two
+steps, stops, and does the rest later."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ...errors import DirectoryLocked, StorageError
 from ...storage import Directory, Lock
 from .names import LOCK, WANTED
 
-#: The note of a holder that will be gone soon.
+#: The note of a holder that will release the lock soon.
 UPKEEP_NOTE = b"upkeep"
 #: How long a writer waits for upkeep to end.
 _PATIENCE_S = 60.0
 
 
 def take_lock(directory: Directory, note: bytes = b"") -> Lock:
-    """The writer's lock, with a note for others; `DirectoryLocked` if another writer has it, at once."""
+    """The writer's lock, with a note for others; `DirectoryLocked` immediately if another writer holds it."""
     deadline = Deadline(_PATIENCE_S)
     refusals = 0
     while True:
@@ -30,14 +30,14 @@ def take_lock(directory: Directory, note: bytes = b"") -> Lock:
             refusals = 0 if busy else refusals + 1
             if busy and note != UPKEEP_NOTE and not is_wanted(directory):
                 _ask(directory)
-            # Asked twice, because upkeep takes the lock a moment before it leaves its note.
+            # Checked twice, because upkeep takes the lock a moment before it leaves its note.
             if refusals > 1:
                 raise
             deadline.pause(or_raise=error)
         else:
             try:
                 held.leave(note)
-                if is_wanted(directory):  # by us, or by somebody who has given up
+                if is_wanted(directory):  # by us, or by a writer that has given up
                     directory.remove(WANTED)
             except BaseException:
                 held.release()
@@ -54,7 +54,7 @@ def _ask(directory: Directory) -> None:
     try:
         directory.replace(WANTED, b"", durable=False)
     except StorageError:
-        pass  # on a full disk it waits until upkeep ends by itself
+        pass  # on a full disk the writer waits until upkeep has finished
 
 
 def _is_upkeep(directory: Directory) -> bool:

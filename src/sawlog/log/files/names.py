@@ -1,4 +1,4 @@
-"""The names of a log's files. A directory can be read with `ls`, also in the middle of a crash.
+"""The names of a log's files. The state of a directory can be seen with `ls`, also after a crash.
 
 ```
 00000000000000001234.log         batches; the number is the first offset that may be in it
@@ -13,12 +13,12 @@ visible                          where readers in other processes stop, see visi
 leader-epoch-checkpoint          leader epochs, as Kafka writes them, see epochs.py
 *.tmp                            being written; worthless after a crash
 <base>-<end>.log.swap            finished, about to replace the segments with offsets from base to end
-*.deleted                        given up, about to be unlinked
-*.torn                           what recovery cut off the end of a segment, kept for people to look at
-*.quarantined                    damaged data that was replaced, kept for people to look at
+*.deleted                        discarded, about to be unlinked
+*.torn                           what recovery cut off the end of a segment, kept for inspection
+*.quarantined                    damaged data that was replaced, kept for inspection
 ```
 
-Anything else is not ours and is left alone.
+Anything else does not belong to the log and is ignored.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ def file_name(base_offset: int, suffix: str = LOG) -> str:
 
 
 def segment_base(name: str) -> int | None:
-    """The base offset if this is a segment's log file. No log has offsets from 2**62 on: a file that says so is not
-    ours."""
+    """The base offset if this is a segment's log file. Offsets of all logs are below 2**62: a file with a larger number
+    does not belong to the log."""
     found = _SEGMENT.fullmatch(name)
     return int(found[1]) if found and int(found[1]) < 2**62 else None
 
 
 def run_name(base_offset: int, end_offset: int, suffix: str) -> str:
-    """The name of a file with what replaces all segments with offsets from `base_offset` to `end_offset`."""
+    """The name of a file that replaces all segments with offsets from `base_offset` to `end_offset`."""
     return f"{base_offset:020d}-{end_offset:020d}{LOG}{suffix}"
 
 
 def swap_range(name: str) -> tuple[int, int] | None:
-    """The offsets that a file stands for if it is about to replace segments."""
+    """The offsets of a file that is about to replace segments."""
     found = _SWAP.fullmatch(name)
     return (int(found[1]), int(found[2])) if found and int(found[1]) < int(found[2]) < 2**62 else None
 
@@ -79,12 +79,12 @@ def is_ours(name: str) -> bool:
 
 
 def is_placed(name: str) -> bool:
-    """Whether the offsets in the name of a segment, or of what is to replace some, are such that a log can have."""
+    """Whether the offsets in the name of a segment, or of a replacement, are possible."""
     if name.endswith(LOG):
         return segment_base(name) is not None
     return not name.endswith(SWAP) or swap_range(name) is not None
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a crash left this file behind and nothing needs it."""
+    """Whether a crash left this file and nothing needs it."""
     return is_ours(name) and name.endswith((TMP, DELETED))

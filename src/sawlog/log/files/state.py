@@ -1,4 +1,4 @@
-"""What upkeep remembers about a log between two runs, and over a restart.
+"""What upkeep remembers about a log between two runs and across restarts.
 
 A small text file, replaced as a whole, with a checksum:
 
@@ -8,10 +8,10 @@ sawlog upkeep 1
 crc32c 1c291ca3
 ```
 
-`cleaned` says up to which offset the log was compacted at which time (ms), `damaged` whether a segment had to be left
-out then, `tombstones` how many of them were left, `recompressed_offset` how far recompression got, `scrubbed` when
-which segment was last read whole and found good. All of it is a cache: without the file, work is done again and
-tombstones live longer.
+`cleaned` is up to which offset the log was compacted at which time (ms), `damaged` whether a segment had to be left out
+then, `tombstones` how many of them were left, `recompressed_offset` how far recompression got, `scrubbed` when which
+segment was last read completely and found good. All of it is a cache: without the file, work is repeated and tombstones
+live longer.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ...storage import Directory
 from .names import UPKEEP
 
 _TITLE = b"sawlog upkeep 1\n"
-#: Compactions that are remembered one by one; older ones become one.
+#: Compactions that are remembered separately; older ones are merged into one.
 _MOST = 100
 
 
 @dataclass(slots=True)
 class UpkeepState:
-    """See the module's head."""
+    """See the module's docstring."""
 
     cleaned: list[tuple[int, int]] = field(default_factory=list)
     damaged: bool = False
@@ -42,22 +42,22 @@ class UpkeepState:
 
     @property
     def clean_offset(self) -> int:
-        """Below this every key is there once."""
+        """Below this offset every key occurs once."""
         return self.cleaned[-1][0] if self.cleaned else 0
 
     def note_clean(self, offset: int, now_ms: int) -> None:
-        """The log was compacted up to this offset."""
+        """Record that the log was compacted up to this offset."""
         if offset > self.clean_offset:
             self.cleaned.append((offset, now_ms))
             del self.cleaned[: max(len(self.cleaned) - _MOST, 0)]
 
     def forget_below(self, time_ms: int) -> int:
-        """What was compacted at that time or earlier lies below this offset."""
+        """What was compacted at that time or earlier is below this offset."""
         return max((offset for offset, when in self.cleaned if when <= time_ms), default=0)
 
     def retreat(self, offset: int) -> bool:
-        """The log is truncated: nothing from `offset` on is what it was. Whether that changes anything."""
-        # Of the segments that begin below it, the last may be the one that is cut.
+        """Record that the log is truncated at `offset`; returns whether that changes anything."""
+        # Of the segments that begin below it, the last may be the one that is truncated.
         kept = sorted(base for base in self.scrubbed if base < offset)[:-1]
         if max(self.clean_offset, self.recompressed_offset) <= offset and len(kept) == len(self.scrubbed):
             return False
@@ -73,7 +73,7 @@ class UpkeepState:
 
     @classmethod
     def decode(cls, data: bytes) -> UpkeepState:
-        """From the file's bytes; `CorruptFile` unless every byte of them is right."""
+        """From the file's bytes; `CorruptFile` unless every byte is right."""
         body = without_line(data)
         if body is None or not body.startswith(_TITLE):
             raise CorruptFile("the checksum of the upkeep file does not match")
@@ -91,7 +91,7 @@ class UpkeepState:
 
 
 def load_state(directory: Directory) -> UpkeepState:
-    """What is remembered; nothing, if the file is missing or damaged."""
+    """What is remembered; empty if the file is missing or damaged."""
     try:
         return UpkeepState.decode(directory.read(UPKEEP)) if directory.exists(UPKEEP) else UpkeepState()
     except CorruptFile:
@@ -104,8 +104,8 @@ def store_state(directory: Directory, state: UpkeepState) -> None:
 
 
 def retreat_state(directory: Directory, offset: int) -> None:
-    """Before the log is cut at `offset`: what upkeep has done from there on was done to records that go. If it is not
-    forgotten before they do, new records at these offsets would be taken for compacted ones."""
+    """Before the log is truncated at `offset`: forget what upkeep has done from there on. Otherwise new records at
+    these offsets would be treated as already compacted."""
     state = load_state(directory)
     if state.retreat(offset):
         store_state(directory, state)

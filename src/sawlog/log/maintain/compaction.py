@@ -1,14 +1,14 @@
-"""Compaction: of all records with the same key, only the last is kept. Offsets stay as they are.
+"""Compaction: of all records with the same key, only the last is kept. Offsets do not change.
 
-Two passes over the sealed segments. The first notes the last offset of every key that was written since the last
-compaction (the *dirty* part); the table for that has a fixed size, so where it is full, this round ends there and
-the next begins. The second rewrites everything from the log's start to there without the records that are superseded
-(see rewrite.py), as few segments as fit. The active segment is left alone.
+Two passes over the sealed segments. The first records the last offset of every key that was written since the last
+compaction (the *dirty* part); its table has a fixed size: when it is full, this round ends there and the next begins.
+The second rewrites everything from the log's start to there without the superseded records (see rewrite.py), into as
+few segments as possible. The active segment is not changed.
 
-A *tombstone* (a key whose value is None) deletes a key. It stays for `delete_retention_ms` after it was first
-compacted, so that a reader who is on its way has the time to see it, and then goes as well. Records without a key are
-kept. A damaged segment is never rewritten, and from then on no tombstone goes, because what it deletes might be in
-there, until a compaction from the log's start on has met no damage.
+A *tombstone* (a key whose value is None) deletes a key. It is kept for `delete_retention_ms` after it was first
+compacted, so that current readers have time to see it, and is then removed as well. Records without a key are kept. A
+damaged segment is never rewritten, and from then on no tombstone is removed, because the records that it deletes might
+be in that segment, until a compaction from the log's start on has met no damage.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..write.appender import Appender
 from . import rewrite
 from .rewrite import Counts, Gone, Rewritten, TooLarge, Wanted, locked, unless_gone
 
-#: What the table of keys may take, as in Kafka: enough for three and a half million keys a round.
+#: The maximum size of the table of keys, as in Kafka: enough for three and a half million keys per round.
 KEY_BYTES = 128 << 20
 _SLOT_BYTES = 24
 _LEAST_SLOTS = 1 << 10
@@ -48,11 +48,11 @@ class CompactionReport:
     records_removed: int = 0
     bytes_removed: int = 0
     tombstones_removed: int = 0
-    #: How much was looked at.
+    #: Bytes that were examined.
     bytes_read: int = 0
-    #: Every key below this offset is there once.
+    #: Every key below this offset occurs once.
     clean_offset: int = 0
-    #: Segments that are damaged and were left alone.
+    #: Segments that are damaged and were not changed.
     damaged: list[str] = field(default_factory=list)
     duration_ms: float = 0.0
 
@@ -62,13 +62,13 @@ class CompactionReport:
     def __str__(self) -> str:
         said = (
             f"compaction removed {self.records_removed:,} records and {self.bytes_removed:,} bytes; "
-            f"{self.segments_before} segments are {self.segments_after}"
+            f"{self.segments_before} segments became {self.segments_after}"
         )
-        return said + "".join(f"; {path} is damaged and was left alone" for path in self.damaged)
+        return said + "".join(f"; {path} is damaged and was not changed" for path in self.damaged)
 
 
 def is_due(segments: SegmentSet, *, min_dirty_ratio: float, delete_retention_ms: int, min_lag_ms: int = 0) -> bool:
-    """Whether enough was written since the last time, or tombstones have become old enough to go."""
+    """Whether enough was written since the last time, or tombstones have become old enough to be removed."""
     state = load_state(segments.directory)
     eligible = _eligible(segments, min_lag_ms)
     total = sum(segment.size for segment in eligible)
@@ -77,7 +77,7 @@ def is_due(segments: SegmentSet, *, min_dirty_ratio: float, delete_retention_ms:
 
 
 def _tombstones_due(state: UpkeepState, retention_ms: int) -> int:
-    """Below which offset tombstones may go; 0 if there are none."""
+    """Below which offset tombstones may be removed; 0 if there are none."""
     if state.damaged or not state.tombstones:
         return 0
     return state.forget_below(now_ms() - retention_ms)
@@ -86,7 +86,7 @@ def _tombstones_due(state: UpkeepState, retention_ms: int) -> int:
 def compact(
     appender: Appender, *, delete_retention_ms: int, min_lag_ms: int = 0, key_bytes: int = KEY_BYTES
 ) -> CompactionReport:
-    """Remove what is superseded from the sealed segments. One at a time a log; appends and reads go on."""
+    """Remove superseded records from the sealed segments. One at a time per log; appends and reads continue."""
     began = time.perf_counter()
     report = CompactionReport()
     with appender.upkeep.turn():
@@ -106,7 +106,7 @@ def _eligible(segments: SegmentSet, min_lag_ms: int) -> list[Segment]:
     found: list[Segment] = []
     for segment in segments.all[:-1]:
         if segment.next_offset > segments.visible_offset:
-            break  # nobody can read yet what would supersede the rest
+            break  # what would supersede the rest is not visible yet
         if min_lag_ms and times_of(segments, segment)[1] > newest:
             break
         found.append(segment)
@@ -114,7 +114,7 @@ def _eligible(segments: SegmentSet, min_lag_ms: int) -> list[Segment]:
 
 
 def times_of(segments: SegmentSet, segment: Segment) -> tuple[int, int]:
-    """The timestamps of a segment; those of an empty one if it has gone since it was listed."""
+    """The timestamps of a segment; those of an empty one if it was deleted since it was listed."""
     try:
         return segment.timestamps()
     except StorageError:
@@ -133,7 +133,7 @@ def _round(
     min_lag_ms: int,
     key_bytes: int,
 ) -> bool:
-    """One round; whether there is more to do. `cuts` as in `swap`: the state is from then."""
+    """One round; returns whether there is more to do. `cuts` as in `swap`: the state is from then."""
     segments = _eligible(appender.segments, min_lag_ms)
     clean = min(state.clean_offset, segments[-1].next_offset) if segments else state.clean_offset
     forget = _tombstones_due(state, retention_ms)
@@ -143,7 +143,7 @@ def _round(
     keys, end, damaged = _note_keys(appender, dirty, clean, key_bytes)
     taken = [segment for segment in segments if segment.base_offset < max(end, clean)]
     last = dirty[-1].next_offset if dirty else 0
-    # What is replaced stays open as long as somebody has it, and a process may open so many files: not for us.
+    # What is replaced stays open while it is in use, and the number of open files is limited: do not hold it here.
     segments.clear()
     dirty.clear()
     wanted = Wanted(
@@ -155,7 +155,7 @@ def _round(
     state.tombstones = _rewrite_all(appender, taken, wanted, report, damaged, cuts)
     state.damaged = bool(damaged)
     if end <= clean and last:
-        return False  # nothing but damage, or a batch with more keys than the table has room for
+        return False  # only damage, or a batch with more keys than the table can hold
     with locked(appender):  # a truncation either has happened, or will see what is noted here
         if appender.cuts != cuts:
             return False
@@ -165,7 +165,7 @@ def _round(
 
 
 class _Malformed(CorruptBatch):
-    """The records of a batch do not parse, and some of their keys have been noted by then."""
+    """The records of a batch do not parse, and some of their keys have already been recorded."""
 
 
 def _note_keys(
@@ -176,7 +176,7 @@ def _note_keys(
     malformed: Mapping[Segment, CorruptBatch] = MappingProxyType({}),
 ) -> tuple[KeyMap, int, dict[Segment, CorruptBatch]]:
     """The last offset of every key from `start` on: up to which offset, and which segments are damaged. Nothing is
-    noted of those that are known to be `malformed`: a record that cannot be had supersedes none."""
+    recorded of those that are known to be `malformed`: a record that cannot be decoded supersedes none."""
     records = sum(segment.next_offset - segment.base_offset for segment in dirty)
     keys = KeyMap(_table(records, key_bytes), secrets.token_bytes(16))
     damaged = dict(malformed)
@@ -201,10 +201,10 @@ def _note_keys(
 
 
 def _note_segment(appender: Appender, segment: Segment, start: int, keys: KeyMap, end: int) -> tuple[int, bool]:
-    """The keys of one segment: up to which offset (`end`, if none), and whether the table is full."""
+    """The keys of one segment: up to which offset (`end`, if all), and whether the table is full."""
     for chunk in rewrite.chunks_of(segment, segment.next_offset):
         appender.upkeep.check()
-        # Keys below `start` are there once already. Noted again they would fill the table in each round.
+        # Keys below `start` are already unique. Recorded again they would fill the table in each round.
         dirty_rows = chunk.rows[chunk.rows[:, LAST] >= start]
         for body, rows, error in unpack(chunk.view, dirty_rows, appender.config.max_decompressed_bytes):
             if error is not None:
@@ -220,7 +220,7 @@ def _note_segment(appender: Appender, segment: Segment, start: int, keys: KeyMap
 
 
 def _table(records: int, key_bytes: int) -> np.ndarray:
-    """Room for so many keys, or for as many as may be."""
+    """A table for that many keys, or for as many as are allowed."""
     slots = _LEAST_SLOTS
     while slots * 7 // 8 < records and 2 * slots * _SLOT_BYTES <= key_bytes:
         slots *= 2
@@ -235,7 +235,7 @@ def _rewrite_all(
     damaged: dict[Segment, CorruptBatch],
     cuts: int,
 ) -> int:
-    """Replace neighbouring segments by as few as they fit into; how many tombstones are left. Empties the list."""
+    """Replace neighbouring segments by as few as possible and return how many tombstones are left. Empties the list."""
     report.segments_before += len(left)
     tombstones = 0
     while left:
@@ -248,7 +248,7 @@ def _rewrite_all(
                 _add(report, made.counts)
                 report.segments_after += 1
             elif appender.cuts == cuts:
-                # The beginning of the run was trimmed meanwhile; what is left of it still has to be rewritten.
+                # The beginning of the run was trimmed meanwhile; the rest of it still has to be rewritten.
                 listed = appender.segments.all
                 left[:0] = [each for each in run if each in listed]
                 continue
@@ -277,8 +277,8 @@ def _replace_some(
         except Gone:
             return None, 1
         except TooLarge as full:
-            if count == 1:  # as good as damaged: what later tombstones delete stays in there
-                damaged[segments[0]] = CorruptBatch("what would replace it is too large", path=segments[0].path)
+            if count == 1:  # treated as damaged: what later tombstones delete stays in there
+                damaged[segments[0]] = CorruptBatch("its replacement would be too large", path=segments[0].path)
             count = max(full.fitted, 1) if count > 1 else 0
         except CorruptBatch as error:
             bad = next((each for each in segments[:count] if each.path == error.path), segments[0])

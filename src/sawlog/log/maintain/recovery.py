@@ -1,16 +1,16 @@
-"""Opening a log for writing: find out how it ended, repair what a crash can leave behind, report all of it.
+"""Opens a log for writing: finds out how it ended, repairs what a crash can leave, and reports all of it.
 
-A *torn tail* is what an interrupted write leaves at the end of the last segment. Nobody was told that it was stored,
-so it is cut off, after it was copied aside (`.torn`). *Corruption* is anything bad below the durable watermark, or
-in a sealed segment, or after an orderly close: data that somebody was promised. It is reported, everything readable
-around it is served, new records go to a new segment behind it, and nothing is deleted.
+A *torn tail* is what an interrupted write leaves at the end of the last segment. It was never acknowledged, so it is
+cut off, after it was saved (`.torn`). *Corruption* is anything bad below the durable watermark, in a sealed segment, or
+after a clean close: data that was acknowledged. It is reported, everything readable around it is served, new records go
+to a new segment after it, and nothing is deleted.
 
-`DECISIONS` is the whole policy as a table. A test walks through all of it.
+`DECISIONS` is the whole policy as a table. A test covers all of it.
 
-What lies above the watermark, whole or not, may be in the page cache without being on the disk: the process before
-us may have had its fsync refused. So the whole batches up there are copied to a new file, which is fsynced and
-renamed into place. They are never rewritten where they are: a second crash would tear good bytes. A small segment is
-copied as a whole; of a large one, only the part above the watermark, which becomes a segment of its own.
+What is above the watermark, complete or not, may be in the page cache without being on the disk: the fsync of the
+previous process may have failed. So the complete batches there are copied to a new file, which is fsynced and renamed
+into place. They are never rewritten in place: a second crash would tear good bytes. A small segment is copied as a
+whole; of a large one, only the part above the watermark, which becomes its own segment.
 """
 
 from __future__ import annotations
@@ -53,43 +53,43 @@ from ..write.cutting import cut, cut_at, delete_above
 from ..write.producers import ProducerState, replayed
 from .swapping import finish_swap
 
-#: A segment up to this size is copied whole when its tail has to be made durable anew.
+#: A segment up to this size is copied as a whole when its tail has to be made durable again.
 SMALL_BYTES = 16 << 20
 _COPY_BYTES = 8 << 20
 
 
 class Where(Enum):
-    """Where recovery finds something that is not as it should be."""
+    """Where recovery finds something wrong."""
 
     TAIL_ABOVE_WATERMARK = "at the end of the last segment, above the durable watermark"
     TAIL_BELOW_WATERMARK = "in the last segment, below the durable watermark"
     SEALED_SEGMENT = "in a segment before the last"
     GAP_BETWEEN_SEGMENTS = "a segment ends before the next begins"
-    OVERLAP_OF_SEGMENTS = "a segment goes on behind the beginning of the next"
+    OVERLAP_OF_SEGMENTS = "a segment continues after the beginning of the next"
     INDEX = "an index is missing, short, padded or contradicts the log"
     CHECKPOINT = "the checkpoint is missing or damaged"
     PRODUCERS = "the producers' state is missing or damaged"
     EPOCHS = "the leader epochs are missing or damaged"
     TRUNCATION = "records were being truncated"
     SWAP = "segments were being replaced by a rewritten one"
-    DAMAGED_SWAP = "a rewritten segment is damaged, and what it was to replace is all there"
+    DAMAGED_SWAP = "a rewritten segment is damaged, and all segments that it was to replace exist"
     LEFTOVER = "a temporary or deleted file"
-    STRANGER = "a file that is not ours"
+    STRANGER = "a file that does not belong to the log"
 
 
 class Action(Enum):
     """What recovery does about it."""
 
-    CUT_ASIDE = "copy aside, then cut"
+    CUT_ASIDE = "save a copy, then cut"
     REPORT = "report as corruption, serve the rest, delete nothing"
     FINISH = "finish what the crash interrupted"
-    REBUILD = "make anew from the log"
-    SET_ASIDE = "report as corruption, set aside, go on with the old files"
+    REBUILD = "rebuild from the log"
+    SET_ASIDE = "report as corruption, set aside, continue with the old files"
     REMOVE = "remove"
-    IGNORE = "leave alone"
+    IGNORE = "ignore"
 
 
-#: (where, was the log closed in order) -> action. Complete: see tests/log/test_recovery_table.py.
+#: (where, was the log closed cleanly) -> action. Complete: see tests/log/test_recovery_table.py.
 DECISIONS: Mapping[tuple[Where, bool], Action] = {
     (Where.TAIL_ABOVE_WATERMARK, False): Action.CUT_ASIDE,
     (Where.TAIL_ABOVE_WATERMARK, True): Action.REPORT,
@@ -124,7 +124,7 @@ DECISIONS: Mapping[tuple[Where, bool], Action] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was not as it should be, and what was done."""
+    """One thing that was wrong, and what was done."""
 
     where: Where
     action: Action
@@ -136,15 +136,15 @@ class Finding:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the log found and did. `bool(report)` says whether the log is free of corruption."""
+    """What opening the log found and did. `bool(report)` is whether the log is free of corruption."""
 
-    #: The log had been closed in order (or is new), and its end was where it had been.
+    #: The log had been closed cleanly (or is new), and its end was where it had been.
     clean: bool = True
-    #: Bytes of a torn tail that were cut off, and the files they were copied to.
+    #: Bytes of a torn tail that were cut off, and the files they were saved to.
     truncated_bytes: int = 0
     torn_files: tuple[str, ...] = ()
     rebuilt_indexes: int = 0
-    #: Everything that was not as it should be.
+    #: Everything that was wrong.
     findings: list[Finding] = field(default_factory=list)
     duration_ms: float = 0.0
 
@@ -157,7 +157,7 @@ class RecoveryReport:
         return not self.corruption
 
     def __str__(self) -> str:
-        how = "closed in order" if self.clean else "not closed in order"
+        how = "closed cleanly" if self.clean else "not closed cleanly"
         lines = [f"{how}; {len(self.findings)} findings in {self.duration_ms:.1f} ms"]
         return "\n  ".join(lines + [str(each) for each in self.findings])
 
@@ -170,15 +170,15 @@ class Recovered:
     lowest_offset: int
     producers: ProducerState
     report: RecoveryReport
-    #: The leader epochs so far; and whether those of the batches go up, which version 0.2 did not see to.
+    #: The leader epochs so far; and whether those of the batches increase, which version 0.2 did not ensure.
     epochs: Epochs
     epochs_in_order: bool
-    #: Whether their file says the same.
+    #: Whether their file has the same content.
     epochs_stored: bool
 
 
 def recover(directory: Directory, config: LogConfig) -> Recovered:
-    """Bring the directory into order and open its segments. The caller holds the lock."""
+    """Repair the directory and open its segments. The caller holds the lock."""
     return _Recovery(directory, config).run()
 
 
@@ -216,8 +216,8 @@ class _Recovery:
     # --- small files
 
     def _keep_names(self) -> None:
-        """Whoever gave a file its name may have died, or failed, before that was durable: a checkpoint, a rewritten
-        segment, a copy of a segment's end. What is removed or cut because of it may be durable sooner."""
+        """Make names durable: the process that created one may have died, or failed, before that: a checkpoint, a
+        rewritten segment, a copy of a segment's end. What is removed or cut because of it may be durable sooner."""
         self.directory.sync()
 
     def _tidy(self, names: list[str]) -> None:
@@ -229,14 +229,14 @@ class _Recovery:
                 self._find(Where.STRANGER, name)
 
     def _finish_swaps(self, names: list[str]) -> bool:
-        """Rewritten segments that had not replaced the old ones yet: finish that. Whether there were any."""
+        """Finish rewritten segments that had not replaced the old ones yet; returns whether there were any."""
         found = [(name, found) for name in names if (found := swap_range(name)) is not None]
         for name, (base, end) in found:
             old = [each for other in names if (each := segment_base(other)) is not None and base <= each < end]
             whole = self._reaches(name, base, end)
             if self._is_to_be_finished(old, end, whole, file_name(end) in names):
                 self._find(Where.SWAP, name)
-                if not whole and base in old:  # it may hold good copies of what is damaged in the new one
+                if not whole and base in old:  # it may contain good copies of what is damaged in the new one
                     self._find(Where.SEALED_SEGMENT, f"{name} is damaged, and what it replaces is partly gone")
                     self.directory.rename(file_name(base), file_name(base, LOG + QUARANTINED))
                 finish_swap(self.directory, name, base, [each for each in old if each != base])
@@ -247,12 +247,12 @@ class _Recovery:
         return bool(found)
 
     def _reaches(self, name: str, base: int, end: int) -> bool:
-        """Whether a file holds whole batches from one offset to another."""
+        """Whether a file contains complete batches from one offset to another."""
         walk = self._walked(name, base, end)
         return walk.damage is None and walk.next_offset == end
 
     def _walked(self, name: str, base: int, end: int) -> Walk:
-        """What a file holds that is to begin and end at these offsets."""
+        """What a file contains that should begin and end at these offsets."""
         interval = self.config.index_interval_bytes
         storage = self.directory.open(name)
         try:
@@ -262,18 +262,18 @@ class _Recovery:
             storage.close()
 
     def _is_to_be_finished(self, old: list[int], end: int, whole: bool, ends_at_segment: bool) -> bool:
-        """Whether a rewritten segment takes the place of the old ones. Not if it ends within one of them, or is damaged
-        and no segment begins at its end: no rewrite of ours does. And not if it is damaged and they are all there."""
+        """Whether a rewritten segment replaces the old ones. Not if it ends within one of them, or is damaged and no
+        segment begins at its end: no rewrite of ours does. And not if it is damaged and they all exist."""
         if self._go_beyond(old, end):
             return False
         return whole or (ends_at_segment and not self._are_whole([*old, end]))
 
     def _go_beyond(self, bases: list[int], end: int) -> bool:
-        """Whether the last of these segments holds offsets from `end` on."""
+        """Whether the last of these segments contains offsets from `end` on."""
         return bool(bases) and self._walked(file_name(bases[-1]), bases[-1], end).next_offset > end
 
     def _are_whole(self, bases: list[int]) -> bool:
-        """Whether the segments before the last number reach from each to the next."""
+        """Whether the segments before the last number extend from each to the next."""
         return len(bases) > 1 and all(self._reaches(file_name(base), base, end) for base, end in pairwise(bases))
 
     def _load_checkpoint(self, has_segments: bool) -> None:
@@ -323,7 +323,7 @@ class _Recovery:
         return Segment.create(self.directory, start, self.config.index_interval_bytes)
 
     def _trusted_end(self, last_base: int) -> bool:
-        """Whether the log was closed in order and ends where it ended then."""
+        """Whether the log was closed cleanly and still ends there."""
         saved = self.saved
         return (
             saved is not None
@@ -338,7 +338,7 @@ class _Recovery:
         segment = Segment(self.directory, base, following, size, self.config.index_interval_bytes)
         segment.repairs = True
         if self.saved is not None and following <= self.saved.log_start:
-            return segment  # an interrupted trim: it goes
+            return segment  # an interrupted trim: it will be deleted
         if self.clean or (self.saved is not None and base < self.saved.segment):
             if not self._has_index_files(base):
                 self._rebuild(segment)
@@ -361,8 +361,8 @@ class _Recovery:
         return segment
 
     def _was_split(self, base: int, following: int, walk: Walk) -> bool:
-        """Whether all that follows the watermark was moved to the next segment, and a power cut has torn it while it
-        was being cut off here."""
+        """Whether everything after the watermark was moved to the next segment, and a power cut tore it while it was
+        being cut off here."""
         saved = self.saved
         return saved is not None and (base, following, walk.position) == (
             saved.segment,
@@ -381,7 +381,7 @@ class _Recovery:
         self._find(Where.INDEX, f"the indexes of {segment.path}")
         self.report.rebuilt_indexes += 1
         segment.remove_index()
-        segment.timestamps()  # reading it makes it anew, and `repairs` writes it
+        segment.timestamps()  # reading it rebuilds it, and `repairs` writes it
         segment.unload()
 
     def _cut_overlap(self, segment: Segment, storage: Storage, following: int, end: int) -> None:
@@ -418,7 +418,7 @@ class _Recovery:
             if not (self.clean and trusted):
                 return self._settle(segment, storage, index, walk, below)
             return [self._activate(base, storage, index, walk.next_offset, walk.position)]
-        # Nobody knows what was durable if the checkpoint is gone; but a torn tail is not followed by whole batches.
+        # Without the checkpoint it is not known what was durable; but complete batches never follow a torn tail.
         torn = walk.position >= below and (self.saved is not None or walk.resume_position >= size)
         if walk.damage is not None and torn:
             detail = f"{size - walk.position:,} bytes at byte {walk.position} of {segment.path}: {walk.damage.reason}"
@@ -431,10 +431,10 @@ class _Recovery:
         return self._go_on_behind(segment, storage, index, walk)
 
     def _watermark(self, base: int) -> tuple[int, int | None]:
-        """(position, offset) of the durable watermark in the last segment; 0 and None where it lies before it."""
+        """(position, offset) of the durable watermark in the last segment; 0 and None if it is before it."""
         if self.saved is None or self.saved.segment < base:
             return 0, None
-        if self.saved.segment > base:  # the segment that it speaks of is gone
+        if self.saved.segment > base:  # the segment in the checkpoint is missing
             return 2**63, self.saved.durable_offset
         return self.saved.position, self.saved.durable_offset
 
@@ -444,14 +444,14 @@ class _Recovery:
         return segment
 
     def _set_aside(self, segment: Segment, storage: Storage, walk: Walk) -> None:
-        """Copy the torn tail to a file of its own, for people to look at, before anything is cut."""
+        """Copy the torn tail to its own file, for inspection, before anything is cut."""
         name = file_name(segment.base_offset, LOG + TORN)
         number = 1
         while self.directory.exists(name):
             name = f"{file_name(segment.base_offset, LOG + TORN)}.{number}"
             number += 1
         tail = storage.read(walk.position, storage.size - walk.position)
-        if tail.strip(b"\0"):  # nothing but zeros is space that was reserved and never written
+        if tail.strip(b"\0"):  # only zeros: space that was reserved and never written
             self.directory.replace(name, tail)
             self.report.torn_files += (name,)
         self.report.truncated_bytes += len(tail)
@@ -459,10 +459,10 @@ class _Recovery:
     def _settle(
         self, segment: Segment, storage: Storage, index: SegmentIndex, walk: Walk, watermark: int
     ) -> list[Segment]:
-        """Make the whole batches of the last segment durable beyond doubt, and cut what follows them."""
+        """Make the complete batches of the last segment certainly durable, and cut what follows them."""
         base, end = segment.base_offset, walk.position
         if end == watermark and end == storage.size:
-            storage.sync()  # what followed may have been cut off in the cache alone, by one who died before its sync
+            storage.sync()  # a process that died before its sync may have cut off the rest in the cache only
             return [self._activate(base, storage, index, walk.next_offset, end)]
         if end == watermark or (end > SMALL_BYTES and watermark > 0):
             return self._split(segment, storage, walk, watermark)
@@ -471,7 +471,7 @@ class _Recovery:
         return [self._activate(base, copy, index, walk.next_offset, end)]
 
     def _split(self, segment: Segment, storage: Storage, walk: Walk, watermark: int) -> list[Segment]:
-        """Keep what is known to be durable where it is; whole batches above it become the next segment."""
+        """Keep what is known to be durable in place; complete batches above it become the next segment."""
         base, end, interval = segment.base_offset, walk.position, self.config.index_interval_bytes
         moved: list[Segment] = []
         if end > watermark and self.saved is not None:
@@ -492,7 +492,8 @@ class _Recovery:
         return [kept, *moved]
 
     def _copy(self, storage: Storage, start: int, end: int, base: int) -> Storage:
-        """Bytes `start` to `end` of a storage as the new file of segment `base`: written beside, synced, renamed."""
+        """Bytes `start` to `end` of a storage as the new file of segment `base`: written next to it, synced,
+        renamed."""
         name = file_name(base)
         self.directory.remove(name + TMP)
         copy = self.directory.create(name + TMP)
@@ -505,7 +506,7 @@ class _Recovery:
         return self.directory.open(name)
 
     def _go_on_behind(self, segment: Segment, storage: Storage, index: SegmentIndex, walk: Walk) -> list[Segment]:
-        """The last segment is damaged where it must not be: leave it as it is and write behind it."""
+        """The last segment is damaged where it must not be: leave it unchanged and write after it."""
         following = walk.next_offset
         while walk.damage is not None and walk.resume_position < storage.size:
             walk = segment.walk(storage, walk.resume_position, storage.size, index, resumed=True)
@@ -513,7 +514,7 @@ class _Recovery:
         if self.saved is not None:
             following = max(following, self.saved.durable_offset)
         if following == segment.base_offset:
-            following += 1  # nothing is known of what was in it; its name must not be used again
+            following += 1  # its content is unknown; its name must not be used again
         storage.sync()
         kept = Segment.active(self.directory, segment.base_offset, storage, index, following, storage.size)
         kept.repairs = True
@@ -523,7 +524,7 @@ class _Recovery:
     # --- the beginning, and the producers
 
     def _trim(self, segments: list[Segment]) -> int:
-        """Finish a trim that was interrupted: what lies wholly below the log start goes."""
+        """Finish an interrupted trim: delete what is completely below the log start."""
         lowest = segments[0].base_offset
         if self.saved is None or self.saved.log_start <= lowest:
             return lowest
@@ -531,15 +532,15 @@ class _Recovery:
         while len(segments) > 1 and segments[0].next_offset <= lowest:
             segments.pop(0).delete()
         active = segments[-1]
-        if active.next_offset < lowest:  # its records are gone; offsets must not go back
+        if active.next_offset < lowest:  # its records are lost; offsets must not go back
             active.seal()
             segments.append(Segment.create(self.directory, lowest, self.config.index_interval_bytes))
             segments.pop(-2).delete()
         return lowest
 
     def _epochs(self, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
-        """The leader epochs from their file, if that is what the checkpoint speaks of; else from the batches. Whether
-        those of the batches are in order, and whether the list is on disk as it is."""
+        """The leader epochs from their file, if it is the one in the checkpoint; else from the batches. Also whether
+        those of the batches are in order, and whether the file on disk has the same list."""
         saved = self.saved
         try:
             found = load_epochs(self.directory)
@@ -553,21 +554,21 @@ class _Recovery:
             if found is None:
                 self._find(Where.EPOCHS, f"{LEADER_EPOCHS} is missing, and the log is in epoch {saved.leader_epoch}")
         rebuilt, in_order = epochs_of(segments)
-        # What was written down last may have no batch yet, and no number is used twice.
+        # The last recorded epoch may have no batch yet, and no number is used twice.
         last = max(0 if saved is None else saved.leader_epoch or 0, 0 if found is None else found.current)
         if last > rebuilt.current:
             rebuilt = rebuilt.begun(last, segments[-1].next_offset)
         return rebuilt, in_order, rebuilt == (Epochs() if found is None else found)
 
     def _cut(self, epochs: Epochs, saved: Checkpoint, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
-        """Finish a truncation that was interrupted, if there was one. What it was to drop may be damaged so that the
-        cut cannot be made: then all of it stays, and the epoch begins behind it."""
+        """Finish an interrupted truncation, if there was one. What it was to drop may be so damaged that it cannot be
+        cut: then all of it is kept, and the epoch begins after it."""
         offset = None if self.report.clean else unfinished_cut(epochs, segments)
         if offset is None:
             return epochs, True, True
         if saved.durable_offset > offset:
             self._find(
-                Where.EPOCHS, f"epoch {epochs.current} begins at {offset}, and the batch there is of an earlier one"
+                Where.EPOCHS, f"epoch {epochs.current} begins at {offset}, but the batch there is of an earlier one"
             )
             return as_the_batches_say(epochs, segments), True, False
         detail = f"from offset {offset} on"
@@ -578,7 +579,7 @@ class _Recovery:
             self._find(Where.SEALED_SEGMENT, f"{detail}, records were to be truncated: {damage}")
         else:
             if self._find(Where.TRUNCATION, detail) is Action.FINISH:
-                # What says so is durable before it is done, whoever wrote it.
+                # The record of the truncation is durable before it is done, whoever wrote it.
                 store_epochs(self.directory, epochs)
                 offset, segment, position = min(point.tail, (saved.durable_offset, saved.segment, saved.position))
                 noted = replace(saved, durable_offset=offset, segment=segment, position=position)
@@ -598,7 +599,7 @@ class _Recovery:
                 self._find(Where.PRODUCERS, str(error))
         elif self.clean and self.saved is not None and any(segment.size for segment in segments):
             self._find(Where.PRODUCERS, f"{PRODUCERS} is missing")
-        if known > (end if epoch < 0 else epochs.end_of(epoch, end)):  # of a longer log than there is, or was once
+        if known > (end if epoch < 0 else epochs.end_of(epoch, end)):  # of a longer log than this is, or once was
             state, known = ProducerState(expiry_ms), lowest
         return replayed(segments, expiry_ms, state, known)
 

@@ -1,7 +1,7 @@
-"""What is old or too much goes: whole segments, oldest first, never out of order.
+"""Drops what is expired or exceeds the size limit: whole segments, oldest first, in order.
 
-A segment's age is that of its newest record's timestamp, which a restart does not change. The active segment expires,
-too, if all of it is old; the log then goes on in an empty one at the offset that was next.
+A segment's age is that of its newest record's timestamp, which a restart does not change. The active segment also
+expires if all of it is old; the log then continues in an empty one at the next offset.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def milliseconds(age: timedelta | float) -> float:
 
 
 def remove_expired(appender: Appender, max_age: timedelta | float) -> int:
-    """Drop the leading segments whose newest record is at least `max_age` old; how many records that were."""
+    """Drop the leading segments whose newest record is at least `max_age` old and return how many records they had."""
     return _trim(appender, _expired_end(appender.segments, milliseconds(max_age))).removed_records
 
 
@@ -53,12 +53,12 @@ def apply_retention(appender: Appender) -> RetentionReport:
 
 
 def is_due(segments: SegmentSet) -> bool:
-    """Whether the log's own settings say that something should go."""
+    """Whether something should be dropped according to the log's own settings."""
     return _wanted_start(segments) > segments.lowest_offset
 
 
 def _wanted_start(segments: SegmentSet) -> int:
-    """Where the log would start if everything was gone that should."""
+    """Where the log would start after that."""
     end, config = segments.lowest_offset, segments.config
     if config.retention_ms is not None:
         end = _expired_end(segments, config.retention_ms)
@@ -68,11 +68,11 @@ def _wanted_start(segments: SegmentSet) -> int:
 
 
 def _expired_end(segments: SegmentSet, age_ms: float) -> int:
-    """The offset behind the leading run of expired segments."""
+    """The offset after the leading run of expired segments."""
     oldest = now_ms() - age_ms
     end = segments.lowest_offset
     for segment in segments.all:
-        # The index says quickly what is young; before anything is deleted, the batches themselves are asked.
+        # The index tells quickly what is recent; before anything is deleted, the batches themselves are read.
         if segment.size and (segment.timestamps()[1] > oldest or not 0 <= segment.newest_timestamp() <= oldest):
             break
         end = max(end, segment.next_offset)
@@ -80,7 +80,7 @@ def _expired_end(segments: SegmentSet, age_ms: float) -> int:
 
 
 def _surplus_end(segments: SegmentSet, keep_bytes: int) -> int:
-    """The offset behind the oldest segments without which the log still holds `keep_bytes`. Never the active one."""
+    """The offset after the oldest segments that are not needed for `keep_bytes`. Never the active one."""
     end = segments.lowest_offset
     total = segments.size_bytes
     for segment in segments.all[:-1]:

@@ -1,24 +1,24 @@
-"""Replacing sealed segments by one that says the same in fewer bytes: what compaction, merging and recompression share.
+"""Replaces sealed segments by one with the same content in fewer bytes: shared by compaction, merging, recompression.
 
 A *run* is some neighbouring sealed segments. Its replacement begins where the run began and ends where it ended: every
-offset of the run is covered by a batch of it, also where all records are gone, so batches still follow each other
-without a gap, and damage is still told from a hole. Small batches are joined on the way, those of one leader epoch: no
-batch covers offsets of two. Those that carry more than records (an idempotent producer's, a transaction's) keep their
-header and their place.
+offset of the run is covered by a batch, also where all records are removed, so batches still follow each other without
+a gap, and damage can still be distinguished from a hole. Small batches of one leader epoch are joined: no batch covers
+offsets of two. Those that contain more than records (an idempotent producer's, a transaction's) keep their header and
+their place.
 
 The files, for a run of the segments 0, 100 and 250 that ends at 400:
 
 ```
 1  00…0000-00…0400.log.tmp     written, fsynced
-2  00…0000-00…0400.log.swap    renamed, the directory fsynced: from here on the run is replaced, for readers too
-3                              the indexes of 0 go, the files of 100 and 250 go; the directory is fsynced
-4  00…0000.index, .timeindex   written anew
+2  00…0000-00…0400.log.swap    renamed, the directory fsynced: from here on the run is replaced, also for readers
+3                              the indexes of 0 and the files of 100 and 250 are deleted; the directory is fsynced
+4  00…0000.index, .timeindex   written
 5  00…0000.log                 renamed over the old one; the directory is fsynced
 ```
 
-Before step 2 a crash leaves nothing but a `.tmp` to remove. After it, opening finishes steps 3 to 5 (see swapping.py).
-Readers in other processes take the `.swap` for what it says (see `segments._files`); what they have mapped stays as
-it is. Only step 2 and what follows hold up appends.
+Before step 2 a crash leaves only a `.tmp` to remove. After it, opening finishes steps 3 to 5 (see swapping.py). Readers
+in other processes use the `.swap` file as soon as it exists (see `segments._files`); what they have mapped does not
+change. Only step 2 and the following ones block appends.
 """
 
 from __future__ import annotations
@@ -67,42 +67,42 @@ from ..segment.segment import Chunk, Segment
 from ..write.appender import Appender
 from .swapping import finish_swap
 
-#: Joined batches are about this large, before compression: what a writer makes, too.
+#: Joined batches are about this large, before compression; the same as a writer's.
 BATCH_BYTES = 128 << 10
 #: Finished batches are written in pieces of about this size.
 _WRITE_BYTES = 1 << 20
-#: So many segments are replaced by one at most: each is open while that happens.
+#: The maximum number of segments that are replaced by one: each is open meanwhile.
 MOST_SEGMENTS = 128
-#: How long upkeep waits for the log's lock before it asks whether it should go on.
+#: How long upkeep waits for the log's lock before it checks whether it should continue.
 _PATIENCE_S = 0.05
 _SPECIAL = CONTROL_BIT | TRANSACTIONAL_BIT
 
 
 def most_segments() -> int:
-    """How many are replaced at once: fewer where a process may open few files."""
+    """How many segments are replaced at once: fewer where a process may open few files."""
     return max(2, min(MOST_SEGMENTS, most_descriptors() // 8))
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is kept of a run, and how it is packed."""
+    """What is kept of a run, and how it is compressed."""
 
-    #: A record is dropped if its key was written again at a later offset that this knows of.
+    #: A record is dropped if its key was written again at a later offset in this table.
     keys: KeyMap | None = None
-    #: Records below this offset are dropped: they are trimmed already.
+    #: Records below this offset are dropped: they are already trimmed.
     floor: int = 0
     #: Tombstones below this offset are dropped.
     forget_below: int = 0
     #: The codec's number for all batches; None: each keeps its own.
     codec: int | None = None
     level: int | None = None
-    #: Which producers' batches keep their header even if no record is left: those that the log's state remembers.
+    #: Which producers' batches keep their header even if no record is left: those that the log's state contains.
     remembered: Callable[[int, int], bool] = lambda producer_id, last_offset: False
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a rewrite saw and kept."""
+    """What a rewrite read and kept."""
 
     records_before: int = 0
     records_after: int = 0
@@ -130,13 +130,13 @@ class TooLarge(Exception):
 
 
 class Gone(Exception):
-    """The segments that are being read were trimmed or truncated away meanwhile."""
+    """The segments that are being read were trimmed or truncated meanwhile."""
 
 
 @contextmanager
 def locked(appender: Appender) -> Iterator[None]:
-    """The log's lock, for upkeep. Whoever closes the log may hold it, and waits until upkeep has ended: so it is not
-    waited for when the log is closing."""
+    """The log's lock, for upkeep. The thread that closes the log may hold it while it waits for upkeep to end: so the
+    lock is not waited for when the log is closing."""
     try:
         while not appender.lock.acquire(timeout=_PATIENCE_S):
             appender.upkeep.check()
@@ -149,14 +149,14 @@ def locked(appender: Appender) -> Iterator[None]:
 
 
 def begin(appender: Appender) -> tuple[int, UpkeepState]:
-    """How often the log was truncated before, and what upkeep remembers of it: both of the same moment."""
+    """How often the log was truncated before, and what upkeep remembers of it: both at the same moment."""
     with locked(appender):
         return appender.cuts, load_state(appender.directory)
 
 
 @contextmanager
 def unless_gone(appender: Appender, run: Sequence[Segment]) -> Iterator[None]:
-    """Upkeep reads segments without a lock. If they go meanwhile, what it meets is no error and no damage: `Gone`."""
+    """Upkeep reads segments without a lock. If they are removed meanwhile, errors and damage become `Gone`."""
     try:
         yield
     except (StorageError, CorruptBatch) as error:
@@ -168,7 +168,7 @@ def unless_gone(appender: Appender, run: Sequence[Segment]) -> Iterator[None]:
 
 
 def replace_run(appender: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
-    """Write the replacement of a run, to a file beside it; `swap` makes it count, `discard` gives it up.
+    """Write the replacement of a run to a file next to it; `swap` puts it into effect, `discard` deletes it.
 
     Holds no lock. A damaged batch raises `CorruptBatch`: nothing that is damaged is ever rewritten.
     """
@@ -237,13 +237,13 @@ def _merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
 
 
 def _limit(appender: Appender, run: Sequence[Segment]) -> int:
-    """What is joined has to fit into a segment; one that is alone may be as large as it is."""
+    """What is joined must fit into a segment; a single segment may be as large as it is."""
     return appender.config.segment_bytes if len(run) > 1 else MAX_SEGMENT_BYTES
 
 
 def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
-    """All batches of a sealed segment, checked; and they have to reach to its end, which is that of the moment when
-    the work began: a truncation changes it."""
+    """All batches of a sealed segment, checked; they must extend to its end as of when the work began: a truncation
+    changes it."""
     following = segment.base_offset
     loaded = segment.is_loaded
     passed = 0
@@ -272,7 +272,8 @@ class _Output:
         self.index = SegmentIndex(base, interval_bytes)
 
     def put(self, batch: memoryview, last_offset: int, max_timestamp: int, *, count: int) -> None:
-        """One finished batch, of so many records: only those without any may end where no index reaches."""
+        """One finished batch, with that many records: only batches without any may end where no index entry is
+        possible."""
         self._check(len(batch), last_offset if count else self._base)
         if last_offset - self._base <= MAX_SPAN:
             self.index.add(last_offset, self.position, len(batch), max_timestamp)
@@ -286,7 +287,7 @@ class _Output:
             self.flush()
 
     def copy(self, chunk: Chunk) -> None:
-        """Finished batches as they stand."""
+        """Finished batches, unchanged."""
         rows = chunk.rows
         begin, end = int(rows[0, POSITION]), int(rows[-1, POSITION] + rows[-1, SIZE])
         self._check(end - begin, int(rows[rows[:, COUNT] > 0, LAST].max(initial=self._base)))
@@ -301,7 +302,7 @@ class _Output:
             raise TooLarge
 
     def check_room(self, size: int) -> None:
-        """Raise unless so much more fits."""
+        """Raise unless that much more fits."""
         if self.position + size > self._limit:
             raise TooLarge
 
@@ -312,9 +313,9 @@ class _Output:
 
 
 class _Rebatch:
-    """Takes batches apart and joins what is wanted of them.
+    """Decodes batches and joins what is kept of them.
 
-    An open batch begins at the first offset that is not covered yet, and covers everything that was taken when it is
+    An open batch begins at the first offset that is not covered yet, and covers everything that was added when it is
     closed: so where records are dropped, their offsets belong to the batch around them, or to the next one.
     """
 
@@ -323,12 +324,12 @@ class _Rebatch:
         self._wanted = wanted
         self._max_bytes = max_bytes
         self.counts = Counts()
-        #: The first offset that no finished batch covers, and the first one behind what was taken.
+        #: The first offset that no finished batch covers, and the first one after what was added.
         self._covered = self._taken = base
-        #: The newest time since then: what a batch without records says about those that are gone.
+        #: The newest timestamp since then: the timestamp of a batch without records for those that are removed.
         self._passed_time = -1
         self._kind = (0, 0, 0)
-        #: The leader epoch of what was taken last, and so of what is not covered yet.
+        #: The leader epoch of what was added last, and so of what is not covered yet.
         self._epoch = -1
         self._buffer = bytearray(2 * BATCH_BYTES)
         self._end = HEADER_BYTES
@@ -358,7 +359,7 @@ class _Rebatch:
             done += len(run)
 
     def _take_run(self, view: memoryview, rows: Rows, body: memoryview, unpacked: Rows) -> int:
-        """Batches that can be taken apart, and how they stand in the file (`rows` in `view`); the number of the first
+        """Batches that can be decoded, and how they are in the file (`rows` in `view`); returns the number of the first
         that does not parse."""
         kinds = self._kinds(rows)
         at = 0
@@ -376,8 +377,8 @@ class _Rebatch:
         return at
 
     def _kinds(self, rows: Rows) -> Rows:
-        """For each batch: whether it stands alone, its codec, its time if the log gave it, and its leader epoch.
-        Neighbours of the same kind are joined."""
+        """For each batch: whether it is kept separate, its codec, its timestamp if the log set it, and its leader
+        epoch. Neighbours of the same kind are joined."""
         attributes = rows[:, ATTRIBUTES]
         alone = ((attributes & _SPECIAL) != 0) | (rows[:, PRODUCER_ID] >= 0)
         codec = attributes & COMPRESSION_MASK
@@ -388,7 +389,7 @@ class _Rebatch:
         return np.stack([alone, codec, stamped, times, rows[:, LEADER_EPOCH]], axis=1)
 
     def _enter_epoch(self, epoch: int) -> None:
-        """What comes next is of this leader epoch: what was taken of another one is covered first."""
+        """What comes next is of this leader epoch: what was added of another one is covered first."""
         if epoch != self._epoch:
             self._close()
             self._fill(self._taken)
@@ -397,18 +398,18 @@ class _Rebatch:
     def _join(
         self, view: memoryview, rows: Rows, body: memoryview, unpacked: Rows, span: tuple[int, int], kind: Rows
     ) -> tuple[int, bool]:
-        """Batches of one kind; (where it stopped, whether it did at the end)."""
+        """Batches of one kind; returns (where it stopped, whether that was the end)."""
         wanted, (at, end) = self._wanted, span
         if (made := (int(kind[1]), int(kind[2]), int(kind[3]))) != self._kind:
             self._close()
             self._kind = made
         while at < end:
             row = rows[at]
-            if row[LAST] - self._covered >= MAX_SPAN:  # no batch covers so much: what is missing is covered first
+            if row[LAST] - self._covered >= MAX_SPAN:  # no batch covers so many offsets: cover the missing ones first
                 self._close()
                 self._fill(int(row[BASE]))
             if self._end >= BATCH_BYTES // 2 <= row[SIZE]:
-                self._close()  # the next one may not have to be taken apart at all
+                self._close()  # the next one may not need decoding at all
             self._make_room(int(unpacked[at, BODY_END] - unpacked[at, BODY]) + 24 * int(row[COUNT]))
             began, fresh = at, self._count == 0
             reach = at + max(int((rows[at:end, LAST] - self._covered < MAX_SPAN).sum()), 1)
@@ -445,13 +446,13 @@ class _Rebatch:
         return at, True
 
     def _as_it_was(self, row: Rows, kept: int) -> bool:
-        """Whether a batch that was taken alone would come out as it went in: then it is copied instead."""
+        """Whether a batch that was added alone would not change: then it is copied instead."""
         same_codec = self._wanted.codec in (None, int(row[ATTRIBUTES]) & COMPRESSION_MASK)
         return kept == row[COUNT] > 0 and self._covered == row[BASE] and row[SIZE] >= BATCH_BYTES // 2 and same_codec
 
     def _take_special(self, view: memoryview, row: Rows, body: memoryview, unpacked: Rows) -> bool:
-        """A batch that keeps its header and its place: with what is left in it; or empty, if its producer's state
-        needs it; or not at all. Markers of transactions stay as they are. False if it does not parse."""
+        """A batch that keeps its header and its place: with the remaining records; or empty, if its producer's state
+        needs it; or dropped. Transaction markers are kept unchanged. False if it does not parse."""
         self._close()
         self._kind = (-1, 0, 0)
         wanted, base = self._wanted, int(row[BASE])
@@ -527,13 +528,13 @@ class _Rebatch:
         self._reset()
 
     def _reset(self) -> None:
-        if len(self._buffer) > 32 * BATCH_BYTES:  # for a batch of somebody's large values
+        if len(self._buffer) > 32 * BATCH_BYTES:  # it was for a batch of large values
             self._buffer = bytearray(2 * BATCH_BYTES)
         self._end, self._count = HEADER_BYTES, 0
         self._base_time = self._max_time = -1
 
     def _fill(self, end: int) -> None:
-        """Batches without records, for offsets below `end` whose records are all gone."""
+        """Batches without records, for offsets below `end` whose records are all removed."""
         newest = self._passed_time if end - self._covered <= MAX_SPAN else -1
         while self._covered < end:
             last = min(end, self._covered + MAX_SPAN) - 1
@@ -542,7 +543,7 @@ class _Rebatch:
     def _emit(
         self, buffer: bytearray, end: int, last: int, count: int, codec: int, attributes: int, base: int, top: int
     ) -> None:
-        """A batch of nobody in particular, from the first offset that is not covered to `last`."""
+        """A batch without a producer, from the first offset that is not covered to `last`."""
         data = self._packed(buffer, end, codec)
         attributes |= self._packed_with
         first = self._covered
@@ -551,7 +552,7 @@ class _Rebatch:
         self._put(data, last, top, count)
 
     def _packed(self, buffer: bytearray, end: int, codec: int) -> memoryview:
-        """Records behind room for a header, compressed if that helps; `_packed_with` says how."""
+        """Records after space for a header, compressed if that helps; returns the codec."""
         data = memoryview(buffer)[:end]
         self._packed_with = 0
         if codec:
@@ -569,27 +570,27 @@ class _Rebatch:
         self.counts.bytes_after += len(data)
 
     def _copy(self, view: memoryview, row: Rows) -> None:
-        """A batch as it stands."""
+        """A batch, unchanged."""
         batch = view[int(row[POSITION]) : int(row[POSITION] + row[SIZE])]
         self._out.put(batch, int(row[LAST]), int(row[MAX_TIME]), count=int(row[COUNT]))
         self._covered, self._passed_time = int(row[LAST]) + 1, -1
         self.counts.bytes_after += len(batch)
 
     def finish(self, end: int) -> None:
-        """The last batch; it reaches to the end of the run."""
+        """The last batch; it extends to the end of the run."""
         assert self._taken == end, f"taken up to {self._taken}, not to {end}"
         self._close()
         self._fill(end)
 
 
-# --- making it count
+# --- putting it into effect
 
 
 def swap(appender: Appender, made: Rewritten, cuts: int | None = None) -> bool:
-    """Let the replacement take the place of its run; False, and it is given up, if the run is not there any more.
+    """Replace the run; returns False and discards the replacement if the run no longer exists.
 
-    `cuts` is how often the log had been truncated when it was decided which records are superseded: if it was again
-    since then, those that superseded them may be gone.
+    `cuts` is how often the log had been truncated when it was decided which records are superseded: if it was truncated
+    again since then, those that superseded them may be gone.
     """
     try:
         return _swap(appender, made, cuts)
@@ -615,7 +616,7 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
             appender.checkpoints.save(clean=False)
             for segment in run:
                 segment.repairs, segment.pinned = False, True
-                _ = segment.storage  # open, so that whoever reads it now goes on reading it
+                _ = segment.storage  # open, so that current readers can continue
             renaming = True
             directory.rename(made.name, name)
         except BaseException:
@@ -639,8 +640,8 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
 
 
 def _take_back(appender: Appender, name: str) -> None:
-    """A rename that failed may have happened all the same. Under its new name the file would replace segments at the
-    next open, whatever has become of them by then."""
+    """A rename that failed may have happened anyway. Under its new name the file would replace segments at the next
+    open, whatever has happened to them by then."""
     try:
         appender.directory.remove(name)
         appender.directory.sync()
@@ -649,7 +650,7 @@ def _take_back(appender: Appender, name: str) -> None:
 
 
 def discard(appender: Appender, made: Rewritten) -> None:
-    """Give up a replacement that has not been swapped in."""
+    """Delete a replacement that has not been put into effect."""
     try:
         appender.directory.remove(made.name)
     except StorageError:

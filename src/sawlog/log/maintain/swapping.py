@@ -1,6 +1,6 @@
-"""The last steps of replacing segments by a rewritten one: what the writer does, and what opening does after a crash.
+"""The last steps of replacing segments by a rewritten one: done by the writer, and by opening after a crash.
 
-The protocol is drawn in rewrite.py. These steps can be taken again from the beginning, as often as it takes.
+The protocol is drawn in rewrite.py. These steps can be repeated from the beginning any number of times.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..segment.index import SegmentIndex
 def finish_swap(
     directory: Directory, name: str, base: int, others: Sequence[int], index: SegmentIndex | None = None
 ) -> None:
-    """Steps 3 to 5 of the protocol. Without an index it is made when it is needed."""
+    """Steps 3 to 5 of the protocol. Without an index it is built when it is needed."""
     directory.remove(file_name(base, INDEX))
     directory.remove(file_name(base, TIME_INDEX))
     for other in others:

@@ -1,8 +1,8 @@
-"""Dropping the beginning of a log.
+"""Drops the beginning of a log.
 
-Trimming notes the new log start durably, then deletes the segments that lie wholly below it. What lies below it is
-durable by then, whatever the policy: a log that ends before it starts is nothing that anybody could open. Offsets never
-go back: if nothing is left, the log goes on in an empty segment at the offset that was next.
+Trimming records the new log start durably, then deletes the segments that are completely below it. Everything below it
+is made durable first, whatever the policy: a log that ends before it starts could not be opened. Offsets never go back:
+if nothing is left, the log continues in an empty segment at the next offset.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..write.appender import Appender
 
 
 def trim(appender: Appender, offset: int) -> int:
-    """Drop the records below `offset`; how many were dropped."""
+    """Drop the records below `offset` and return how many were dropped."""
     with appender.exclusive():
         segments = appender.segments
         lowest, following = segments.lowest_offset, segments.next_offset
@@ -43,7 +43,7 @@ def trim(appender: Appender, offset: int) -> int:
 
 
 def _drop(appender: Appender, kept: list[Segment], gone: list[Segment]) -> None:
-    """Delete segments that lie below the start."""
+    """Delete segments that are below the start."""
     if gone:
         appender.segments.set(kept)
         for segment in gone:
@@ -52,9 +52,9 @@ def _drop(appender: Appender, kept: list[Segment], gone: list[Segment]) -> None:
 
 
 def _make_room(appender: Appender, kept: list[Segment], gone: list[Segment]) -> None:
-    """Delete segments before the new start can be written down: the names of the files alone say where the log starts,
-    if this is where it ends. One by one, each durably: a power cut that takes the names in another order would leave a
-    gap behind one that is still there. What cannot be deleted stays."""
+    """Delete segments before the new start can be recorded: if the log ends here, the file names alone say where it
+    starts. One by one, each durably: a power cut that loses names in another order would leave a gap after one that
+    still exists. What cannot be deleted is kept."""
     segments = appender.segments
     for number, segment in enumerate(gone, 1):
         lowest, left = segments.lowest_offset, [*gone[number:], *kept]

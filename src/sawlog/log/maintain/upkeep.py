@@ -1,8 +1,8 @@
-"""Everything that keeps a log in shape while it is used: retention, compaction, merging, recompression, scrubbing.
+"""Maintains a log while it is in use: retention, compaction, merging, recompression, scrubbing.
 
-`upkeep` does what a policy (`UpkeepConfig`) asks for and reports it. Each piece can be called by itself. They work on
-sealed segments, in the background of appends and reads, one piece of work at a time a log; each is safe to interrupt
-at any point (see rewrite.py for how files are replaced).
+`upkeep` does what a policy (`UpkeepConfig`) asks for and reports it. Each task can also be called alone. They work on
+sealed segments, concurrently with appends and reads, one task at a time per log; each can be interrupted safely at any
+point (see rewrite.py for how files are replaced).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .compaction import CompactionReport, times_of
 from .retention import RetentionReport
 from .rewrite import Gone, TooLarge, Wanted, locked, unless_gone
 
-#: In the background, segments are merged when so many neighbours are small: fewer would be rewritten again and again.
+#: In the background, segments are merged when this many neighbours are small: fewer would be rewritten repeatedly.
 _LEAST_RUN = 4
-#: Recompression that saves less than a twentieth is not worth new files.
+#: Recompression that saves less than 5 % is not worth new files.
 _WORTH = 0.95
 
 
 @dataclass(slots=True)
 class MergeReport:
-    """Which small segments became one."""
+    """Which small segments were merged."""
 
     segments_before: int = 0
     segments_after: int = 0
@@ -58,12 +58,12 @@ class RecompressionReport:
         return self.segments > 0
 
     def __str__(self) -> str:
-        return f"recompressed {self.segments} segments: {self.bytes_before:,} bytes are {self.bytes_after:,}"
+        return f"recompressed {self.segments} segments: {self.bytes_before:,} bytes became {self.bytes_after:,}"
 
 
 @dataclass(slots=True)
 class ScrubReport:
-    """Which sealed segments were read whole, and what is wrong with them."""
+    """Which sealed segments were read completely, and what is wrong with them."""
 
     segments: int = 0
     size_bytes: int = 0
@@ -96,7 +96,7 @@ class UpkeepReport:
 
     @property
     def actions(self) -> tuple[object, ...]:
-        """The reports of what was done."""
+        """The reports of the tasks that did something."""
         every = (self.retention, self.compaction, self.merge, self.recompression, self.scrub)
         return tuple(each for each in every if each is not None)
 
@@ -137,7 +137,7 @@ def _upkeep(appender: Appender, config: UpkeepConfig) -> UpkeepReport:
 
 
 def is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
-    """Whether there is something to do; found out without a lock."""
+    """Whether there is something to do; takes no lock."""
     now = now_ms()
     state = load_state(segments.directory)
     sealed = segments.all[:-1]
@@ -166,26 +166,26 @@ def _compaction_is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
 
 
 def merge_segments(appender: Appender, below_bytes: int | None = None, *, least: int = 2) -> MergeReport:
-    """Make one of neighbouring sealed segments that are smaller than `below_bytes` (None: than a segment may be)."""
+    """Merge neighbouring sealed segments that are smaller than `below_bytes` (None: than a segment may be)."""
     report = MergeReport()
     below = appender.config.segment_bytes if below_bytes is None else below_bytes
     with appender.upkeep.turn():
         before = len(appender.segments.all)
         while _merge_runs(appender, below, least, report):
-            pass  # what came of runs that were as long as they may be can be merged again
+            pass  # the results of runs of maximum length can be merged again
         if report:
             report.segments_after = max(report.segments_before - (before - len(appender.segments.all)), 1)
     return report
 
 
 def _merge_runs(appender: Appender, below: int, least: int, report: MergeReport) -> bool:
-    """One pass over the segments; whether runs were cut short, so that another one finds more."""
+    """One pass over the segments; returns whether runs were cut short, so that another pass finds more."""
     runs, again = _small_runs(appender.segments, below, least), False
     while runs:
         run = runs.pop(0)
         try:
             made = rewrite.merge_run(appender, run)
-        except CorruptBatch as error:  # what is damaged stays as it is
+        except CorruptBatch as error:  # what is damaged is not changed
             runs[:0] = [part for part in _around(run, error.path) if len(part) >= least]
             continue
         except (Gone, TooLarge):
@@ -199,7 +199,7 @@ def _merge_runs(appender: Appender, below: int, least: int, report: MergeReport)
 
 
 def _around(run: Sequence[Segment], path: str | None) -> list[list[Segment]]:
-    """What stands before a segment and what stands behind it."""
+    """The segments before and after one."""
     at = next((number for number, each in enumerate(run) if each.path == path), len(run))
     return [list(run[:at]), list(run[at + 1 :])] if at < len(run) else []
 
@@ -231,7 +231,8 @@ def _fits(segments: SegmentSet, run: Sequence[Segment], segment: Segment) -> boo
 def recompress(
     appender: Appender, compression: str = "zstd", *, level: int | None = None, older_than_ms: int = 0
 ) -> RecompressionReport:
-    """Pack sealed segments whose newest record is so old; each once. Small batches are joined, which packs better."""
+    """Compress sealed segments whose newest record is that old, each once. Small batches are joined, which saves
+    more."""
     codec = codec_id(compression)
     if not codec:
         raise InvalidConfig("recompress needs a codec: gzip, snappy, lz4 or zstd")
@@ -259,7 +260,7 @@ def _recompress_one(appender: Appender, segment: Segment, wanted: Wanted, report
     try:
         made = rewrite.replace_run(appender, [segment], wanted)
     except (CorruptBatch, Gone, TooLarge):
-        return  # damaged: it stays as it is
+        return  # damaged: it is not changed
     before = segment.size
     if made.size > before * _WORTH:
         rewrite.discard(appender, made)
@@ -273,7 +274,7 @@ def _recompress_one(appender: Appender, segment: Segment, wanted: Wanted, report
 
 
 def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
-    """Read every sealed segment that was not read whole and found good in that time; list what is wrong."""
+    """Read every sealed segment that was not read completely and found good in that time; list what is wrong."""
     report = ScrubReport()
     now = now_ms()
     with appender.upkeep.turn():

@@ -1,11 +1,11 @@
-"""Reading a log: by offset, in order, as Arrow, as raw batches, by time, and as it grows.
+"""Reads a log: by offset, in order, as Arrow, as raw batches, by time, and as it grows.
 
 Nobody reads beyond the visible end (see visible.py). Nothing here takes a lock. Each call works on the segments as they
-were when it looked, checks every batch, and never skips one in silence: what cannot be read raises `CorruptBatch` with
-the next readable offset, from where the caller may go on. If a file is gone because the log was trimmed meanwhile, that
-is `OffsetOutOfRange`, not a gap.
+were when it started, checks every batch, and never skips one silently: what cannot be read raises `CorruptBatch` with
+the next readable offset, from where the caller may continue. If a file is missing because the log was trimmed
+meanwhile, that is `OffsetOutOfRange`, not a gap.
 
-Memory: a scan looks at about a megabyte at a time and lets go of mapped pages behind it.
+Memory: a scan reads about a megabyte at a time and releases mapped pages after it.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ from ..segment.segments import SegmentSet
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Mapped pages that a scan has passed are let go when they add up to this.
+#: Mapped pages that a scan has passed are released when they add up to this.
 _FORGET_BYTES = 32 << 20
 ARROW_ROWS = 65_536
-#: Python objects are made from less at a time: more of them would be alive at once than the caches hold.
+#: Python objects are made from fewer bytes at a time: otherwise more of them would be alive than fit into the
+#: caches.
 RECORD_CHUNK_BYTES = 256 << 10
-#: A follower in another process looks again after this long; doubled while nothing comes.
+#: A follower in another process checks again after this long; doubled while nothing comes.
 _POLL_S, _POLL_MOST_S = 0.001, 0.05
-#: How often a reader starts again because the segments changed under it, without getting any further.
+#: How often a reader starts again because the segments changed, without making progress.
 _RETRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Whole batches as they are stored. The first may begin below the offset that was asked for."""
+    """Complete batches as they are stored. The first may begin below the requested offset."""
 
     buffers: tuple[memoryview, ...]
     next_offset: int
 
     @property
     def raw(self) -> bytes:
-        """All of them as one copy."""
+        """All batches as one copy."""
         return b"".join(self.buffers)
 
     @property
     def size_bytes(self) -> int:
-        """Of all of them."""
+        """Size of all batches in bytes."""
         return sum(len(buffer) for buffer in self.buffers)
 
 
@@ -72,7 +73,7 @@ class Reader:
         self.segments = segments
         self.config = config
         self._is_open = is_open
-        #: The topic and partition that records carry.
+        #: The topic and partition that are set in records.
         self._topic, self._partition = place
 
     # --- one record
@@ -109,7 +110,7 @@ class Reader:
         return found
 
     def _missing(self, segment: Segment, offset: int, following: int) -> Exception:
-        """No record has that offset although the log reaches over it: a hole that compaction left, or damage."""
+        """No record has that offset although the log covers it: a hole that compaction left, or damage."""
         if not segment.dense or segment.has_hole_at(offset):
             lowest, end = self.segments.lowest_offset, self.segments.visible_offset
             return RecordRemoved(offset, lowest, end, self._first_from(following))
@@ -127,21 +128,21 @@ class Reader:
         return end if found is None else found.offset
 
     def _changed_since(self, version: int) -> bool:
-        """Whether the segments were changed under a reader: then what it met may be no damage at all."""
+        """Whether the segments changed during a read: then what it met may not be damage."""
         self.segments.refresh()
         return self.segments.version != version
 
     # --- many records
 
     def chunks(self, start: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[Segment, Chunk]]:
-        """All checked batches that hold offsets from `start` to `end`, with the segment they lie in."""
+        """All checked batches that contain offsets from `start` to `end`, with their segment."""
         offset, retries = start, 0
         while offset < end:
             version = self.segments.version
             before = offset
             try:
                 segment = self._segment_for(offset)
-                following = segment.next_offset  # as of now: it may be cut and grow again meanwhile
+                following = segment.next_offset  # as of now: it may be truncated and grow again meanwhile
                 for chunk in self._chunks_of(segment, offset, end, chunk_bytes):
                     chunk.start = offset
                     beyond = self._beyond(segment, chunk, following)
@@ -160,18 +161,18 @@ class Reader:
                     raise
 
     def _beyond(self, segment: Segment, chunk: Chunk, following: int) -> CorruptBatch | None:
-        """An error if a batch claims offsets of the next segment: to believe it would pass over what is there. The
-        chunk keeps the batches before it. In the last segment, one that is just being cut through may go further."""
+        """An error if a batch claims offsets of the next segment: trusting it would skip records. The chunk keeps the
+        batches before it. In the last segment, a batch that is just being cut may extend further."""
         if chunk.rows[-1, LAST] < following or segment is self.segments.active:
             return None
         bad = int((chunk.rows[:, LAST] < following).sum())
         where = chunk.origin + int(chunk.rows[bad, POSITION])
         chunk.rows = chunk.rows[:bad]
-        reason = f"a batch reaches beyond the end of its segment, which is offset {following}"
+        reason = f"a batch extends beyond the end of its segment at offset {following}"
         return CorruptBatch(reason, path=segment.path, position=where, next_offset=following)
 
     def _segment_for(self, offset: int) -> Segment:
-        """The segment that holds `offset`; an error if there is none."""
+        """The segment that contains `offset`; an error if there is none."""
         segments = self.segments
         segment = segments.find(offset)
         if segments.lowest_offset <= offset < min(segment.next_offset, segments.visible_offset):
@@ -184,7 +185,7 @@ class Reader:
         return segment
 
     def _chunks_of(self, segment: Segment, offset: int, end: int, chunk_bytes: int) -> Iterator[Chunk]:
-        """The batches of one segment; mapped pages that have been passed are let go."""
+        """The batches of one segment; mapped pages that have been passed are released."""
         self.segments.use(segment)
         passed = -1
         try:
@@ -198,7 +199,7 @@ class Reader:
             self.segments.done(segment)
 
     def span(self, start: int | None, end: int | None) -> tuple[int, int]:
-        """Where a scan starts and ends: checked, defaults filled in, the end no later than now."""
+        """Where a scan starts and ends: checked, with defaults, the end no later than now."""
         segments = self.segments
         segments.refresh()
         lowest, visible = segments.lowest_offset, segments.visible_offset
@@ -209,7 +210,7 @@ class Reader:
         return start, visible if end is None else min(end, visible)
 
     def scan(self, start: int | None, end: int | None, max_bytes: int | None = None) -> Iterator[Record]:
-        """Records in order. `max_bytes` ends it before the batch that would pass it, never before the first."""
+        """Records in order. `max_bytes` ends it before the batch that would exceed it, but never before the first."""
         start, end = self.span(start, end)
         return chain.from_iterable(self._cursors(start, end, max_bytes))
 
@@ -238,7 +239,7 @@ class Reader:
 
     @staticmethod
     def _located(error: CorruptBatch, segment: Segment, chunk: Chunk, number: int) -> CorruptBatch:
-        """The same error with the place of the batch that it is about, and what follows that."""
+        """The same error with the position of its batch, and the next readable offset."""
         row = chunk.rows[number]
         return error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
 
@@ -246,12 +247,12 @@ class Reader:
         self, start: int, end: int, max_bytes: int | None, *, needs_record: bool = False
     ) -> Iterator[tuple[Segment, Chunk]]:
         """Chunks up to `max_bytes`, but at least one batch; if it `needs_record`, one with a record from `start` on:
-        batches that compaction has emptied do not count then."""
+        then batches that compaction has emptied do not count."""
         if max_bytes is None:
             yield from self.chunks(start, end, RECORD_CHUNK_BYTES)
             return
         used = 0
-        # What is looked at beyond the page is looked at in vain: keep that to a quarter of it.
+        # What is read beyond the page is wasted: limit that to a quarter of it.
         step = min(max(max_bytes // 4, CHUNK_BYTES // 32), CHUNK_BYTES)
         try:
             for segment, chunk in self.chunks(start, end, step):
@@ -306,7 +307,7 @@ class Reader:
     def _arrow_one_by_one(
         self, segment: Segment, chunk: Chunk, start: int, end: int, columns: Sequence[str], views: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Something in this chunk does not parse: give what precedes it, then say where it is."""
+        """Something in this chunk does not parse: yield what precedes it, then raise with its position."""
         from ...batch.arrow import to_arrow
 
         most = self.config.max_decompressed_bytes
@@ -322,7 +323,7 @@ class Reader:
     # --- raw batches
 
     def fetch(self, start: int, max_bytes: int) -> Fetched:
-        """Whole batches from the one that holds `start` on, at least one if there is one."""
+        """Complete batches from the one that contains `start` on, at least one if there is one."""
         start, max_bytes = whole_number(start), whole_number(max_bytes, "max_bytes")
         segments = self.segments
         if not segments.lowest_offset <= start < segments.visible_offset:
@@ -332,7 +333,7 @@ class Reader:
         following = start
         for _, chunk in self._limited(start, segments.visible_offset, max(max_bytes, 1)):
             if buffers and chunk.rows[0, BASE] < following:
-                break  # batches were joined meanwhile; the next page begins with one that holds some of this one
+                break  # batches were merged meanwhile; the next page begins with one that contains some of this one
             buffers.append(_bytes_of(chunk.view, chunk.rows))
             following = int(chunk.rows[-1, LAST]) + 1
         return Fetched(tuple(buffers), following)
@@ -371,7 +372,7 @@ class Reader:
     def follow(self, start: int | None, timeout: float | None) -> Iterator[Record]:
         """Records from `start` on, and new ones as they become visible; ends after `timeout` seconds without any."""
         self.segments.refresh()
-        epoch = self.segments.current_epoch  # first: what is read in a later one belongs to no earlier
+        epoch = self.segments.current_epoch  # first: what is read in a later epoch does not belong to an earlier one
         offset, _ = self.span(start, None)
         return chain.from_iterable(self._follow(offset, epoch, timeout))
 
@@ -388,8 +389,8 @@ class Reader:
                 return
 
     def _entered(self, epoch: int, before: int, offset: int) -> int:
-        """What comes next was appended in this leader epoch; what was given out below `offset` was read in the one
-        before. `OffsetOutOfRange` unless they are of one history."""
+        """What comes next was appended in this leader epoch; what was returned below `offset` was read in the previous
+        one. `OffsetOutOfRange` unless they are of one history."""
         if epoch > before:
             segments = self.segments
             segments.refresh()
@@ -398,18 +399,19 @@ class Reader:
         return max(epoch, before)
 
     def _wait(self, offset: int, epoch: int, timeout: float | None) -> bool:
-        """Until there is a record at `offset`; False if time ran out or the log was closed. What was given out was read
-        in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown since."""
+        """Wait until there is a record at `offset`; False if time ran out or the log was closed. What was returned was
+        read in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown
+        since."""
         segments = self.segments
         deadline = Deadline(timeout)
         pause = _POLL_S
         segments.refresh()
         while True:
-            if segments.successor is not None:  # the lock was given up: others write now
+            if segments.successor is not None:  # the lock was released: others write now
                 self.segments = segments = segments.successor
                 segments.refresh()
                 continue
-            if (end := segments.epoch_end(epoch)) < offset:  # truncated: what we gave out is not there any more
+            if (end := segments.epoch_end(epoch)) < offset:  # truncated: what was returned is no longer there
                 raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
             if segments.visible_offset > offset:
                 return True
@@ -437,7 +439,7 @@ def _by_epoch(chunk: Chunk) -> Iterator[Chunk]:
 
 
 def _may_be_empty(rows: Rows, start: int) -> Any:
-    """Which batches may hold no record from `start` on."""
+    """Which batches may contain no record from `start` on."""
     holes = rows[:, COUNT] <= rows[:, LAST] - rows[:, BASE]
     return (rows[:, COUNT] == 0) | (holes & (rows[:, BASE] < start))
 

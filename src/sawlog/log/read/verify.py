@@ -1,7 +1,7 @@
-"""Checking everything: every batch, every record, every index entry, against each other.
+"""Checks every batch, every record and every index entry, against each other.
 
-`verify` reads the whole log and changes nothing. Damage is listed, not raised, and reading goes on behind it, so that
-one report tells all.
+`verify` reads the whole log and changes nothing. Damage is listed, not raised, and reading continues after it, so that
+one report shows everything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..segment.index import SegmentIndex
 from ..segment.segment import Chunk, Segment
 from ..segment.segments import SegmentSet
 
-#: How often it starts again because segments were replaced under it.
+#: How often it starts again because segments were replaced meanwhile.
 _RETRIES = 20
 
 
@@ -34,7 +34,7 @@ class Problem:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was read and what is wrong. `bool(report)` says whether all is well."""
+    """What was read and what is wrong. `bool(report)` is whether nothing is wrong."""
 
     segments: int = 0
     batches: int = 0
@@ -60,12 +60,12 @@ class VerifyReport:
 
 
 def verify(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyReport:
-    """Read everything below the end as of now."""
+    """Read everything below the current end."""
     for _ in range(_RETRIES):
         version = segments.version
         report = _verify_all(segments, max_decompressed_bytes)
         if report.ok or segments.version == version:
-            break  # else segments were replaced or deleted while they were read: that is no damage
+            break  # else segments were replaced or deleted while they were read: this is not damage
     return report
 
 
@@ -86,7 +86,7 @@ def _verify_all(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyRepo
 
 
 def verify_segment(segment: Segment, report: VerifyReport, most: int) -> None:
-    """Read one segment and enter what it holds, and what is wrong with it, into the report."""
+    """Read one segment and add what it contains, and what is wrong with it, to the report."""
     following, size = segment.tail
     storage = segment.storage
     report.segments += 1
@@ -116,10 +116,10 @@ def verify_segment(segment: Segment, report: VerifyReport, most: int) -> None:
 
 
 def _without_surplus(segment: Segment, chunk: Chunk, report: VerifyReport) -> Rows:
-    """Only the batches of this segment; that others stand behind them is a problem of its own, told once."""
+    """Only the batches of this segment; batches of others after them are a problem of their own, reported once."""
     surplus = chunk.rows[:, BASE] >= segment.next_offset
     where = chunk.origin + int(chunk.rows[surplus][0, POSITION])
-    problem = Problem(segment.path, where, "batches of the next segment stand here", segment.next_offset)
+    problem = Problem(segment.path, where, "batches of the next segment are here", segment.next_offset)
     if not any(each.reason == problem.reason and each.path == problem.path for each in report.problems):
         report.problems.append(problem)
     return chunk.rows[~surplus]
@@ -130,7 +130,7 @@ def _problem(segment: Segment, error: CorruptBatch) -> Problem:
 
 
 def _verify_records(segment: Segment, chunk: Chunk, report: VerifyReport, most: int) -> None:
-    """Every record of a chunk can be had."""
+    """Check that every record of a chunk can be decoded."""
     report.batches += len(chunk.rows)
     report.records += int(chunk.rows[:, COUNT].sum())
     first = 0
@@ -146,7 +146,7 @@ def _verify_records(segment: Segment, chunk: Chunk, report: VerifyReport, most: 
 
 
 def _verify_index(segment: Segment, index: SegmentIndex, report: VerifyReport) -> None:
-    """Every entry points at a batch that is the one it names."""
+    """Check that every entry points at the batch that it names."""
     storage = segment.storage
     for relative, position in zip(index.offsets, index.positions, strict=False):
         if not Segment.names_batch(storage, position, segment.base_offset + relative):

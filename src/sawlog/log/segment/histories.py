@@ -1,4 +1,4 @@
-"""What the batches say about leader epochs: the list of epochs, rebuilt; and a truncation that was not finished."""
+"""Leader epochs from the batches: the list of epochs, rebuilt; and a truncation that was not finished."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .segment import Segment
 
 
 def epochs_of(segments: Iterable[Segment]) -> tuple[Epochs, bool]:
-    """The list, rebuilt from the batches; and whether their epochs go up, as those of this version do.
+    """The list, rebuilt from the batches; and whether their epochs increase, as those of this version do.
 
-    Version 0.2 appended in epoch 0 to what it had imported in later ones. What lies below such a step cannot be told
-    apart: it all ends where the next epoch begins, if one does.
+    Version 0.2 appended in epoch 0 to what it had imported in later epochs. The epochs below such a step cannot be
+    distinguished: they all end where the next epoch begins, if there is one.
     """
     entries: list[tuple[int, int]] = []
     most, ordered = -1, True
@@ -37,7 +37,7 @@ def epochs_of(segments: Iterable[Segment]) -> tuple[Epochs, bool]:
 
 
 def _rows_of(segment: Segment) -> Iterable[Rows]:
-    """The headers of all batches; damage is passed over, and reported when it is read."""
+    """The headers of all batches; damage is skipped, and reported when it is read."""
     offset, loaded = segment.base_offset, segment.is_loaded
     while offset < segment.next_offset and segment.size:
         try:
@@ -54,12 +54,12 @@ def _rows_of(segment: Segment) -> Iterable[Rows]:
 
 
 def as_the_batches_say(epochs: Epochs, segments: Sequence[Segment]) -> Epochs:
-    """Without what contradicts them; but the last number stays used."""
+    """The list without entries that contradict the batches; the last epoch number is not reused."""
     return epochs_of(segments)[0].begun(epochs.current, segments[-1].next_offset)
 
 
 def epoch_at(segments: Sequence[Segment], offset: int) -> int | None:
-    """The epoch of the batch that holds `offset`; None if none does that can be read."""
+    """The epoch of the batch that contains `offset`; None if no readable batch does."""
     for segment in reversed(segments):
         if segment.base_offset <= offset < segment.next_offset:
             loaded = segment.is_loaded
@@ -75,11 +75,11 @@ def epoch_at(segments: Sequence[Segment], offset: int) -> int | None:
 
 
 def unfinished_cut(epochs: Epochs, segments: Sequence[Segment]) -> int | None:
-    """Where a truncation was to cut the log that has been written down and not been finished: the last epoch begins
-    there, and the batch that is there is of an earlier one. None if there is no such thing. If the checkpoint says that
-    more than that is durable, it is no truncation of ours, and the batches are to be believed."""
+    """Where a truncation that was recorded but not finished was to cut the log: the last epoch begins there, and the
+    batch at that place is of an earlier one. None if there is none. If the checkpoint says that more is durable, it is
+    not an unfinished truncation, and the batches are trusted."""
     last, start = epochs.entries[-1]
     if not segments or start >= segments[-1].next_offset or not last:
-        return None  # and none is of an earlier epoch than 0
+        return None  # and no epoch is earlier than 0
     there = epoch_at(segments, start)
     return start if there is not None and there < last else None

@@ -5,10 +5,10 @@
 .timeindex  entries of 12 bytes: [largest timestamp so far i64][last offset of the batch that has it - base u32]
 ```
 
-Batches that no entry can name, because they end 2**31 offsets or more after the segment's first, are left out: only
-batches without records do, which stand for a gap (see keeping.py). Both go strictly up. They are caches: made while the
-segment grows, written when it is sealed or the log is closed, made anew from the batches whenever a file is missing,
-short, padded, out of order or contradicts the log."""
+Batches that end 2**31 or more offsets after the segment's first do not fit into an entry and are left out: only batches
+without records, which represent a gap, do (see keeping.py). Both indexes increase strictly. They are caches: built
+while the segment grows, written when it is sealed or the log is closed, and rebuilt from the batches whenever a file is
+missing, short, padded, out of order or contradicts the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIME_ENTRY_BYTES = 12
 
 
 class SegmentIndex:
-    """Both indexes of one segment, grown batch by batch. One thread adds, any number look up."""
+    """Both indexes of one segment, extended batch by batch. One thread adds, any number look up."""
 
     __slots__ = (
         "_base",
@@ -51,7 +51,7 @@ class SegmentIndex:
         self.positions = array("I")
         self.times = array("q")
         self.time_offsets = array("I")
-        #: Of the first batch: what the segment's age is counted from. -1 while empty.
+        #: The timestamp of the first batch, from which the segment's age is counted. -1 while empty.
         self.first_timestamp = -1
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
@@ -59,7 +59,7 @@ class SegmentIndex:
     # --- growing
 
     def add(self, last_offset: int, position: int, size_bytes: int, max_timestamp: int) -> None:
-        """Take note of one batch that was placed at `position`."""
+        """Add one batch that was placed at `position`."""
         if self._since_bytes > self._interval_bytes:
             self._enter(last_offset, position)
             self._since_bytes = 0
@@ -70,7 +70,7 @@ class SegmentIndex:
             self.max_timestamp, self.max_timestamp_offset = max_timestamp, last_offset
 
     def add_rows(self, rows: Rows, origin: int) -> None:
-        """Take note of many batches; `origin` is added to their positions."""
+        """Add many batches; `origin` is added to their positions."""
         if len(rows) and rows[-1, LAST] - self._base > MAX_SPAN:
             rows = rows[rows[:, LAST] - self._base <= MAX_SPAN]
         if not len(rows):
@@ -82,7 +82,7 @@ class SegmentIndex:
         times = rows[:, MAX_TIME]
         if self.first_timestamp < 0:
             self.first_timestamp = int(times[0])
-        # The largest time before each batch, and which batch had it: -1 for one before these.
+        # The largest timestamp before each batch, and which batch had it: -1 for one before these.
         largest = np.maximum.accumulate(np.concatenate(([self.max_timestamp], times)))
         having = np.maximum.accumulate(np.where(times > largest[:-1], np.arange(len(rows)), -1))
         if count:
@@ -91,7 +91,7 @@ class SegmentIndex:
             self.max_timestamp, self.max_timestamp_offset = int(largest[-1]), int(rows[having[-1], LAST])
 
     def _enter_rows(self, rows: Rows, origin: int, chosen: Rows, largest: Rows, having: Rows) -> None:
-        """As `_enter` for each of these, in the same order of filling."""
+        """As `_enter` for each of these, filled in the same order."""
         del self.positions[len(self.offsets) :]
         self.positions.frombytes((rows[chosen, POSITION] + origin).astype(np.uint32).tobytes())
         self.offsets.frombytes((rows[chosen, LAST] - self._base).astype(np.uint32).tobytes())
@@ -106,8 +106,8 @@ class SegmentIndex:
         self.times.frombytes(times[new].astype(np.int64).tobytes())
 
     def _enter(self, last_offset: int, position: int) -> None:
-        # Readers bisect `offsets`, then look into `positions`: fill the latter first. An interrupt between the two
-        # leaves one too many, which must not push the next one out of its place.
+        # Readers bisect `offsets`, then read `positions`: fill the latter first. An interrupt between the two leaves
+        # one too many, which must not displace the next one.
         del self.positions[len(self.offsets) :]
         self.positions.append(position)
         self.offsets.append(last_offset - self._base)
@@ -121,15 +121,15 @@ class SegmentIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Of the larger of the two files, with room for the time entry that sealing adds."""
+        """Size of the larger of the two files, with the time entry that sealing adds."""
         offsets, times = len(self.offsets) * OFFSET_ENTRY_BYTES, (len(self.times) + 1) * TIME_ENTRY_BYTES
         return offsets if offsets > times else times  # noqa: FURB136 - at every append, and max() is a call
 
     # --- looking up
 
     def bounds(self, offset: int, end: int) -> tuple[int, int, int]:
-        """(from, to, check): the batch with `offset` lies in these positions. `check` is the last offset that the
-        batch at `from` must have for the index to be believed, or -1 where `from` is the segment's start."""
+        """(from, to, check): the batch with `offset` is in this range of positions. `check` is the last offset that the
+        batch at `from` must have if the index is right, or -1 if `from` is the segment's start."""
         relative = offset - self._base
         offsets, positions = self.offsets, self.positions
         after = bisect_left(offsets, relative)

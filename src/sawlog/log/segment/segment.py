@@ -1,10 +1,9 @@
-"""One segment: a file of batches back to back, and its indexes.
+"""One segment: a file of contiguous batches, and its indexes.
 
-A segment is *active* (the last one, growing) or *sealed* (immutable, mapped, let go and mapped again as needed).
-`size` and `next_offset` say what has been committed to it: bytes behind `size` are nobody's business but the
-writer's. Reading checks every batch: header, bounds, CRC, records, and that its offsets follow those before it. A
-batch larger than 4 KiB is remembered once its CRC was right, so that reading single records from large batches does
-not compute it again and again.
+A segment is *active* (the last one, growing) or *sealed* (immutable, mapped on demand). `size` and `next_offset` are
+what has been committed to it: bytes after `size` concern only the writer. Reading checks every batch: header, bounds,
+CRC, records, and that its offsets follow those before it. A batch larger than 4 KiB is remembered once its CRC was
+right, so that reading single records from large batches does not compute it again and again.
 
 Threads: one writer under the log's lock; any number of readers without one. `tail` is set last.
 """
@@ -46,21 +45,21 @@ from ...storage import Directory, Storage
 from ..files.names import INDEX, LOG, TIME_INDEX, file_name
 from .index import MAX_SPAN, SegmentIndex
 
-#: How much is looked at in one step of a scan: large enough to amortise a call, small enough for the caches.
+#: How many bytes one step of a scan covers: large enough to amortise a call, small enough for the caches.
 CHUNK_BYTES = 1 << 21
-#: The same for a search by time, which the index has brought near to what it looks for.
+#: The same for a search by time, which the index has brought close to the result.
 _TIME_CHUNK_BYTES = 1 << 16
-#: Most headers in one step.
+#: Maximum number of headers in one step.
 CHUNK_ROWS = 1024
-#: Batches from this size on are remembered when their CRC was right: no two of them start in the same 4 KiB.
+#: Batches of at least this size are remembered when their CRC was right: no two of them start in the same 4 KiB.
 _REMEMBER_SHIFT = 12
 _REMEMBER_BYTES = 1 << _REMEMBER_SHIFT
 
-#: Reading single records: one remembered position for so many records, for so many batches of a segment.
+#: For reading single records: one position per this many records is remembered, for this many batches of a segment.
 _LANDMARK_STEP = 32
 _LANDMARK_BATCHES = 1024
 
-_NO_BATCH = "no whole batch that follows the one before stands here"
+_NO_BATCH = "no complete batch that follows the previous one"
 _BAD_CRC = "the checksum of a batch does not match"
 
 _PLACE = struct.Struct(">qii")
@@ -69,19 +68,20 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 @dataclass(slots=True)
 class Chunk:
-    """Whole batches in a buffer. `rows` count positions from the buffer's start, which is `origin` in the file."""
+    """Complete batches in a buffer. Positions in `rows` are relative to the buffer, which begins at `origin` in the
+    file."""
 
     view: memoryview
     rows: Rows
     origin: int
-    #: Records below this offset have been given already: the segment may have been replaced in the middle of a scan, by
-    #: one in which they share a batch with what comes next.
+    #: Records below this offset have already been returned: the segment may have been replaced during a scan by one
+    #: in which they share a batch with the next records.
     start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How far a segment is whole: the offset and position behind its last good batch; then the damage, if any, and
+    """How far a segment is complete: the offset and position after its last good batch; then the damage, if any, and
     the position where good batches begin again (the limit, if none do)."""
 
     next_offset: int
@@ -92,7 +92,7 @@ class Walk:
 
 @dataclass(slots=True)
 class _Open:
-    """What an open segment has in memory."""
+    """The open files and indexes of a segment."""
 
     storage: Storage
     index: SegmentIndex
@@ -110,16 +110,16 @@ class Segment:
         #: (next offset, size): what has been committed, as one value, so that readers never see halves of two.
         self.tail = (next_offset, size)
         self.sealed = True
-        #: Where it should end, if recovery knows; see `known_end`.
+        #: Where it should end, if recovery knows it; see `known_end`.
         self.expected_end: int | None = None
-        #: Whether it has to stay open: its file is being replaced, and its name stands for another one already.
+        #: Whether it must stay open: its file is being replaced, and its name already refers to another file.
         self.pinned = False
-        #: Whether a bad index found while reading is replaced on disk: only the writer may.
+        #: Whether a bad index found while reading is replaced on disk: only the writer may do this.
         self.repairs = False
-        #: Whether each batch begins where the one before it ended; not so where compaction has been.
+        #: Whether each batch begins where the previous one ended; not so after compaction.
         self.dense = True
         self.identity: object = None
-        #: The file: under another name than its own while it is about to replace others.
+        #: The file: under a different name while it is about to replace others.
         self.name = file_name(base_offset)
         self.path = f"{directory.path}/{self.name}"
         self._interval_bytes = interval_bytes
@@ -136,7 +136,7 @@ class Segment:
 
     @classmethod
     def create(cls, directory: Directory, base_offset: int, interval_bytes: int) -> Segment:
-        """A new, empty, active segment; its name is durable when this returns."""
+        """Create an empty, active segment; its name is durable when this returns."""
         storage = directory.create(file_name(base_offset))
         return cls.active(directory, base_offset, storage, SegmentIndex(base_offset, interval_bytes), base_offset, 0)
 
@@ -150,7 +150,7 @@ class Segment:
         next_offset: int,
         size: int,
     ) -> Segment:
-        """A segment that stays open because it still grows."""
+        """Open a segment that stays open because it still grows."""
         made = cls(directory, base_offset, next_offset, size, index._interval_bytes)
         made.sealed = False
         made._open = _Open(storage, index)
@@ -176,7 +176,7 @@ class Segment:
             offsets = self.directory.read(file_name(self.base_offset, INDEX))
             times = self.directory.read(file_name(self.base_offset, TIME_INDEX))
         except StorageError:
-            return None  # missing, or going just now, or unreadable: a cache in any case
+            return None  # missing, being deleted, or unreadable: it is a cache in any case
         return SegmentIndex.decode(
             self.base_offset,
             self._interval_bytes,
@@ -187,13 +187,13 @@ class Segment:
         )
 
     def sound_index(self, storage: Storage) -> SegmentIndex | None:
-        """The indexes from their files, if they are there and not contradicted by the log."""
+        """The indexes from their files, if they exist and the log does not contradict them."""
         index = self._read_index()
         return index if index is not None and self._times_are_right(storage, index) else None
 
     def _times_are_right(self, storage: Storage, index: SegmentIndex) -> bool:
-        """Whether the time index ends as it must: its last entry names a batch, and no later batch is newer. A file
-        that lost its end would otherwise make old what is young."""
+        """Whether the time index ends as it must: its last entry names a batch, and no later batch is newer. Otherwise
+        a file that lost its end would make recent data look expired."""
         start = 0
         if index.times:
             last_offset = self.base_offset + index.time_offsets[-1]
@@ -221,7 +221,7 @@ class Segment:
         return start + at if (header[0] + header[6], header[8]) == (last_offset, max_timestamp) else -1
 
     def rebuild_index(self, storage: Storage) -> SegmentIndex:
-        """The indexes anew from the batches, over and behind damage, which reading will report."""
+        """Rebuild the indexes from the batches, also after damage, which reading will report."""
         index = SegmentIndex(self.base_offset, self._interval_bytes)
         walk = self.walk(storage, 0, self.size, index)
         while walk.damage is not None and walk.resume_position < self.size:
@@ -229,13 +229,13 @@ class Segment:
         return index
 
     def use_index(self, index: SegmentIndex) -> None:
-        """Go on with another index of an open segment."""
+        """Replace the index of an open segment."""
         self._open = _Open(self._data.storage, index)
 
     def walk(self, storage: Storage, position: int, limit: int, index: SegmentIndex, *, resumed: bool = False) -> Walk:
-        """Check every batch from `position` on and enter it into `index`, until the end or the first bad one.
+        """Check every batch from `position` on and add it to `index`, until the end or the first bad one.
 
-        `resumed`: `resume` has found the batch at `position`, so that its offset need not follow any other.
+        `resumed`: `resume` has found the batch at `position`, so its offset need not follow another.
         """
         following = -1 if resumed else self.base_offset
         end = position
@@ -256,13 +256,13 @@ class Segment:
         self.directory.replace(file_name(self.base_offset, TIME_INDEX), times, durable=durable)
 
     def remove_index(self) -> None:
-        """Before a segment grows again, its index files go: a stale one must not outlive a crash."""
+        """Delete the index files before a segment grows again: a stale one must not survive a crash."""
         self.directory.remove(file_name(self.base_offset, INDEX))
         self.directory.remove(file_name(self.base_offset, TIME_INDEX))
 
     def unload(self) -> None:
-        """Let go of the file and the indexes. A reader in the middle of them keeps them alive until it is done; then
-        they close by themselves."""
+        """Close the file and the indexes. A reader that uses them keeps them alive until it is done; then they are
+        closed."""
         if self.pinned:
             return
         self._unpacked = None
@@ -270,14 +270,14 @@ class Segment:
         self._open = None
 
     def seal(self) -> None:
-        """No more appends: the indexes are written, the file is opened anew as a mapping when it is read."""
+        """Seal the segment: the indexes are written, and the file is mapped when it is read."""
         self.timestamps()
         try:
             self.write_index()
         except SyncFailed:
             raise
         except StorageError:
-            self.remove_index()  # a cache: it is made anew when it is needed
+            self.remove_index()  # a cache: it is rebuilt when needed
         self.sealed = True
         self.unload()
 
@@ -301,12 +301,12 @@ class Segment:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it is open or mapped now."""
+        """Whether it is currently open or mapped."""
         return self._open is not None
 
     @property
     def next_offset(self) -> int:
-        """The first offset behind the segment."""
+        """The first offset after the segment."""
         return self.tail[0]
 
     @property
@@ -314,11 +314,11 @@ class Segment:
         """Committed bytes."""
         return self.tail[1]
 
-    # --- what it knows without reading
+    # --- known without reading
 
     def timestamps(self) -> tuple[int, int]:
-        """(of the first batch, largest): ms, -1 where there is none. From the index, so good for finding, not for
-        deciding what to delete: that is `newest_timestamp`."""
+        """(of the first batch, largest): ms, -1 if there is none. From the index, so good enough for searching, but not
+        for deciding what to delete: see `newest_timestamp`."""
         if self.sealed and self._times is not None:
             return self._times
         if self.sealed and self._open is None:
@@ -356,13 +356,13 @@ class Segment:
     def chunks(
         self, offset: int, end: int, *, check: bool = True, chunk_bytes: int = CHUNK_BYTES, behind: int = -1
     ) -> Iterator[Chunk]:
-        """The batches that hold offsets from `offset` to `end`, in order, checked; raises at the first bad one.
+        """The batches that contain offsets from `offset` to `end`, in order, checked; raises at the first bad one.
 
-        The first may start below `offset` and the last may go beyond `end`. `behind` is the position of a batch that
-        is known to be bad: it is passed over.
+        The first may start below `offset` and the last may end after `end`. `behind` is the position of a batch that is
+        known to be bad: it is skipped.
         """
         opened = self._data
-        end = min(end, self.next_offset)  # what lies behind belongs to nobody, or to the next segment
+        end = min(end, self.next_offset)  # what follows is not committed, or belongs to the next segment
         limit = self.size
         start, _, wanted = opened.index.bounds(offset, limit)
         if behind >= 0:
@@ -378,7 +378,7 @@ class Segment:
                     opened.storage, start, limit, least, offset, end, check or not hops, skip_below, chunk_bytes
                 ):
                     if hops and not check and self._first_bad(chunk.view, chunk.rows[-1:], 0) >= 0:
-                        break  # each is confirmed by the one behind it, but for the last
+                        break  # each is confirmed by the next one, except for the last
                     yield chunk
                     offset = int(chunk.rows[-1, LAST]) + 1
                 if offset >= end or not hops:
@@ -386,10 +386,10 @@ class Segment:
                 hops = False
             except CorruptBatch as damage:
                 if hops:
-                    # One that was hopped over may be the damaged one, and its length wrong: now look at each.
+                    # One that was skipped may be the damaged one, and its length wrong: now check each.
                     hops = False
                     continue
-                # Damage wholly below what comes next is somebody else's, or took no record with it: go on behind it.
+                # Damage completely below what comes next is not our concern, or cost no record: continue after it.
                 if damage.position is None or damage.next_offset is None or damage.next_offset > offset:
                     raise
                 at, base = self.resume(opened.storage, damage.position, limit, max(least, self.base_offset))
@@ -426,7 +426,7 @@ class Segment:
             chunk.rows = rows
             yield chunk
             if rows[-1, LAST] + 1 >= end:
-                return  # what follows may be damaged, and was not asked for
+                return  # what follows may be damaged, and was not requested
 
     def batches(
         self,
@@ -439,9 +439,9 @@ class Segment:
         skip_below: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> Iterator[Chunk]:
-        """All whole batches from `position` to `limit`; `CorruptBatch` where something else stands.
+        """All complete batches from `position` to `limit`; `CorruptBatch` where there is anything else.
 
-        Batches wholly below `skip_below` are hopped over without a look at their content.
+        Batches completely below `skip_below` are skipped without checking their content.
         """
         want = chunk_bytes
         room = new_rows(CHUNK_ROWS)
@@ -484,7 +484,7 @@ class Segment:
 
     @staticmethod
     def names_batch(storage: Storage, position: int, last_offset: int) -> bool:
-        """Whether the batch at an indexed position is the one that the index says."""
+        """Whether the batch at an indexed position is the one in the index."""
         try:
             header = storage.view(position, HEADER_BYTES)
         except OSError:
@@ -493,7 +493,7 @@ class Segment:
         return bool(header[16] == 2 and base + struct.unpack_from(">i", header, 23)[0] == last_offset)
 
     def read(self, offset: int, max_bytes: int) -> Record | None:
-        """The record at `offset`, or the first one after it; None if the segment has none so late."""
+        """The record at `offset`, or the first one after it; None if the segment has none."""
         opened = self._data
         start, stop, wanted = opened.index.bounds(offset, self.size)
         if self.sealed:
@@ -506,7 +506,7 @@ class Segment:
             at = kernel.find_batch(view, 0, len(view), offset, least, self.dense)
             if at >= 0:
                 break
-            if stop >= self.size:  # it is behind damage, or is damaged itself
+            if stop >= self.size:  # it is after damage, or is damaged itself
                 return self._first_from(offset, max_bytes)
             stop = self.size
             view = opened.storage.view(start, stop - start)
@@ -515,7 +515,7 @@ class Segment:
         try:
             self._prove(opened, start + at, batch, header)
         except CorruptBatch as damage:
-            # It may only claim to reach so far: what was asked for may stand behind it.
+            # Its header may be wrong about its end: the requested record may be after it.
             if damage.next_offset is None or damage.next_offset > offset or damage.next_offset <= header[0]:
                 raise
             return self._read_behind(opened, start + at, offset, max_bytes)
@@ -537,7 +537,7 @@ class Segment:
         return None
 
     def _read_behind(self, opened: _Open, position: int, offset: int, max_bytes: int) -> Record | None:
-        """As `read`, batch by batch from behind a damaged one."""
+        """As `read`, batch by batch from after a damaged one."""
         for chunk in self.chunks(offset, offset + 1, behind=position):
             found: list[Record] = []
             bad = records(chunk.view, chunk.rows[:1], offset, 2**63 - 1, found, max_bytes)
@@ -547,7 +547,7 @@ class Segment:
         return None
 
     def _prove(self, opened: _Open, position: int, batch: memoryview, header: tuple[int, ...]) -> None:
-        """The batch's CRC is right, now or, if it is a large one, earlier."""
+        """Whether the batch's CRC is right, now or, if it is a large one, earlier."""
         size = len(batch)
         if size >= _REMEMBER_BYTES:
             cell = position >> _REMEMBER_SHIFT
@@ -582,7 +582,7 @@ class Segment:
         return found  # type: ignore[no-any-return]
 
     def _survey(self, position: int, body: memoryview, start: int, end: int, count: int, base: int) -> array[int]:
-        """Remember where every so many-th record of a batch starts: the next read of it need not walk so far."""
+        """Remember where every n-th record of a batch starts, which shortens the next read of it."""
         marks = array("i", bytes(4 * (count // _LANDMARK_STEP + 1)))
         if not kernel.landmarks(body, start, end, count, _LANDMARK_STEP, memoryview(marks)):
             raise self._unreadable(position, base + count - 1, MALFORMED)
@@ -592,7 +592,7 @@ class Segment:
         return marks
 
     def _unpack(self, position: int, batch: memoryview, attributes: int, max_bytes: int) -> memoryview:
-        """The records of a compressed batch; the last one is kept, because neighbours are often read next."""
+        """The records of a compressed batch; the last batch is kept, because neighbours are often read next."""
         kept = self._unpacked
         if kept is not None and kept[0] == position:
             return kept[1]
@@ -621,7 +621,7 @@ class Segment:
                 if row[ATTRIBUTES] & COMPRESSION_MASK:
                     body = self._unpack(position, batch, int(row[ATTRIBUTES]), max_bytes)
                     first, end = 0, len(body)
-                least = -(2**63) if stamped else timestamp  # all records of a stamped batch have its time
+                least = -(2**63) if stamped else timestamp  # all records of a stamped batch have its timestamp
                 found: int = kernel.record_after(
                     body, first, end, int(row[COUNT]), int(row[BASE]), int(row[BASE_TIME]), start, least
                 )
@@ -642,7 +642,7 @@ class Segment:
         return self.base_offset if found < 0 else last_offset + 1
 
     def has_hole_at(self, offset: int) -> bool:
-        """Whether the batch that covers `offset` says itself that it holds fewer records than offsets."""
+        """Whether the batch that covers `offset` contains fewer records than offsets according to its header."""
         for chunk in self.chunks(offset, offset + 1):
             row = chunk.rows[0]
             return bool(row[BASE] <= offset and row[COUNT] < row[LAST] - row[BASE] + 1)
@@ -667,16 +667,16 @@ class Segment:
     def _unreadable(
         self, position: int, last_offset: int, reason: str, kind: type[CorruptBatch] = CorruptBatch
     ) -> CorruptBatch:
-        """The error for a batch whose checksum is right but whose records cannot be had."""
+        """The error for a batch whose checksum is right but whose records cannot be decoded."""
         return kind(reason, path=self.path, position=position, next_offset=last_offset + 1)
 
     def resume(self, storage: Storage, position: int, limit: int, least: int) -> tuple[int, int | None]:
-        """At or behind damage at `position`: where the next good batch starts, and its first offset.
+        """At or after damage at `position`: where the next good batch starts, and its first offset.
 
-        Its checksum does not cover its offset, so something else has to confirm that: the batch behind it, the known
-        end of the segment, or what is left of the damaged one before it. Looked at in this order: `position` itself
-        (batches may be missing before it), where the damaged batch says that it ends, then every other place, last,
-        because a record may itself contain what looks like a batch.
+        Its checksum does not cover its offset, so something else must confirm it: the batch after it, the known end of
+        the segment, or the rest of the damaged batch before it. The candidates, in this order: `position` itself
+        (batches may be missing before it), the end of the damaged batch according to its header, then every other
+        place; these come last, because a record may itself contain what looks like a batch.
         """
         view = storage.view(position, limit - position)
         sums = PartialSums(view)
@@ -695,9 +695,9 @@ class Segment:
         return limit, None
 
     def _good_batch(self, sums: PartialSums, view: memoryview, at: int, least: int, before: int) -> int | None:
-        """The base offset of the batch that starts there, if one does, is whole, and is confirmed. `before` is where
-        the batch in front of it ended according to its own header. The checksum is computed last, and each byte is
-        summed once, however many places look like a batch: a value may be made of them."""
+        """The base offset of the batch that starts there, if there is one that is complete and confirmed. `before` is
+        where the previous batch ended according to its own header. The checksum is computed last, and each byte is
+        summed once, however many places look like a batch: a value may be full of them."""
         most = self.next_offset if self.sealed else self.base_offset + MAX_SPAN
         base = _batch_at(view, at, least, most)
         if base is None:
@@ -713,7 +713,7 @@ class Segment:
 
     @property
     def known_end(self) -> int | None:
-        """The first offset behind the segment, if that is known."""
+        """The first offset after the segment, if it is known."""
         if self.expected_end is not None:
             return self.expected_end
         return self.next_offset if self.next_offset > self.base_offset else None
@@ -725,7 +725,7 @@ def _span(view: memoryview, at: int) -> int:
 
 
 def _batch_at(view: memoryview, at: int, least: int, most: int) -> int | None:
-    """The base offset of the batch whose header stands there, if one does that fits and belongs between these
+    """The base offset of the batch whose header is there, if there is one that fits and belongs between these
     offsets."""
     if not 0 <= at <= len(view) - HEADER_BYTES or kernel.find_header(view, at, len(view), least) != at:
         return None
@@ -734,7 +734,7 @@ def _batch_at(view: memoryview, at: int, least: int, most: int) -> int | None:
 
 
 def _is_good(sums: PartialSums, view: memoryview, position: int) -> bool:
-    """Whether the batch whose header stands there, and fits, has the right CRC."""
+    """Whether the batch whose header is there, and fits, has the right CRC."""
     size = Segment._batch_size(view[position:])
     crc: int = struct.unpack_from(">I", view, position + 17)[0]
     return sums.of(position + 21, position + size) == crc

@@ -1,11 +1,11 @@
 """The segments of one log, in order, and which of them are mapped.
 
-The list is swapped as a whole, so that readers, who take no lock, always see one that was true. A sealed segment is
-mapped when it is read and let go when more than `max_mapped` others were read since.
+The list is replaced as a whole, so that readers, who take no lock, always see a consistent one. A sealed segment is
+mapped when it is read, and unmapped when more than `max_mapped` others have been read since.
 
 `SegmentSet` belongs to the writing process, which knows what is there. `FollowedSet` belongs to a reader in another
-process: it looks again (`refresh`) when it runs out of records or a file is gone, and believes only whole batches up to
-the visible end that the writer publishes (see visible.py). Readers of either never go beyond `visible_offset`.
+process: it checks again (`refresh`) when it runs out of records or a file is missing, and trusts only complete batches
+up to the visible end that the writer publishes (see visible.py). Readers of either never go beyond `visible_offset`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ class SegmentSet:
         self.config = config
         #: The log start: the first offset that is not trimmed.
         self.lowest_offset = 0
-        #: The first offset that nobody may read yet.
+        #: The first offset that may not be read yet.
         self.visible_offset = 0
-        #: The leader epochs up to the current one; and whether they are known: not those of a log of version 0.2.
+        #: The leader epochs up to the current one; and whether they are known, which they are not in a log of
+        #: version 0.2.
         self.epochs = Epochs()
         self.epochs_known = True
         self._list: tuple[tuple[Segment, ...], list[int]] = ((), [])
-        #: Counts the swaps: a reader who meets something odd looks whether the list changed under it.
+        #: Counts the replacements: a reader that meets something unexpected checks whether the list has changed.
         self.version = 0
         self._mapped: OrderedDict[Segment, None] = OrderedDict()
         most = config.max_mapped_segments
@@ -55,7 +56,7 @@ class SegmentSet:
         #: Signalled when records were added or dropped; see `Reader.follow`.
         self.changed = forkable(threading.Condition())
         self.waiting = 0
-        #: Who goes on when this one has ended: see `Log.release`.
+        #: The set that continues after this one has ended: see `Log.release`.
         self.successor: SegmentSet | None = None
 
     # --- the list
@@ -66,7 +67,7 @@ class SegmentSet:
         return self._list[0]
 
     def set(self, segments: Iterable[Segment]) -> None:
-        """Swap the whole list."""
+        """Replace the whole list."""
         made = tuple(segments)
         self.version += 1
         self._list = made, [segment.base_offset for segment in made]
@@ -77,7 +78,7 @@ class SegmentSet:
 
     @property
     def active(self) -> Segment:
-        """The one that grows."""
+        """The active segment."""
         return self._list[0][-1]
 
     @property
@@ -91,31 +92,31 @@ class SegmentSet:
         return sum(segment.size for segment in self._list[0])
 
     def find(self, offset: int) -> Segment:
-        """The segment that would hold `offset`; the first or last one for offsets outside."""
+        """The segment that would contain `offset`; the first or last one for offsets outside."""
         segments, bases = self._list
         return segments[max(bisect_right(bases, offset) - 1, 0)]
 
     def base_after(self, offset: int) -> int:
-        """The first offset of the segment behind the one that would hold `offset`; the end if there is none."""
+        """The first offset of the segment after the one that would contain `offset`; the end if there is none."""
         bases = self._list[1]
         at = bisect_right(bases, offset)
         return bases[at] if at < len(bases) else self.next_offset
 
     def check(self, offset: int, *, end_allowed: bool = False) -> None:
-        """Raise `OffsetOutOfRange` unless the log holds that offset."""
+        """Raise `OffsetOutOfRange` unless the log contains that offset."""
         lowest, end = self.lowest_offset, self.visible_offset
         if not lowest <= offset < end + end_allowed:
             raise OffsetOutOfRange(offset, lowest, end, self.directory.path)
 
     def epoch_end(self, epoch: int) -> int:
-        """Where a leader epoch ends: no position that was read in it is beyond that. An epoch that nobody knows of (a
-        position without one, -1) ends where the log does."""
+        """Where a leader epoch ends: no position that was read in it is after that. An unknown epoch (a position
+        without one, -1) ends where the log does."""
         if epoch < 0 or not self.epochs_known:
             return self.visible_offset
         return self.epochs.end_of(epoch, self.visible_offset)
 
     def position(self) -> tuple[int, int]:
-        """The visible end, and the epoch that it was read in: an older one, if another has begun meanwhile."""
+        """The visible end, and the epoch in which it was read: an older one, if another has begun meanwhile."""
         epoch = self.current_epoch
         return self.visible_offset, epoch
 
@@ -125,11 +126,11 @@ class SegmentSet:
         return self.epochs.current if self.epochs_known else -1
 
     def refresh(self) -> bool:
-        """Look for what other processes did; the writer knows already."""
+        """Check what other processes did; the writer knows it already."""
         return False
 
     def wake(self) -> None:
-        """Tell those who follow that something changed."""
+        """Notify followers that something changed."""
         if self.waiting:
             with self.changed:
                 self.changed.notify_all()
@@ -137,7 +138,7 @@ class SegmentSet:
     # --- mappings
 
     def use(self, segment: Segment) -> None:
-        """Before reading a segment: keep it mapped, let the longest unused go."""
+        """Before reading a segment: keep it mapped, unmap the least recently used."""
         if segment is self._newest or not segment.sealed:
             return
         with self._mapped_lock:
@@ -158,14 +159,14 @@ class SegmentSet:
             segment.unload()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all segments."""
         for segment in self._list[0]:
             segment.unload()
 
 
 def _files(names: Iterable[str]) -> dict[int, str]:
-    """The file of every segment, by base offset. A finished rewrite counts from its first moment on, whatever is still
-    there of the segments that it replaces."""
+    """The file of every segment, by base offset. A finished rewrite takes effect with its rename, whatever still exists
+    of the segments that it replaces."""
     found = {base: name for name in names if (base := segment_base(name)) is not None}
     for name in names:
         if (swap := swap_range(name)) is not None:
@@ -179,7 +180,7 @@ class FollowedSet(SegmentSet):
     """A reader's view of a log that another process may be writing, trimming and replacing."""
 
     def __init__(self, directory: Directory, config: LogConfig, *, late: bool = False) -> None:
-        """Looks at the directory at once, or, if `late`, when it is first asked for anything."""
+        """Reads the directory immediately, or, if `late`, when it is first needed."""
         super().__init__(directory, config)
         self._refreshing = forkable(threading.Lock())
         #: The directory's stamp when it was last listed, and what was published then, or else the size of the active
@@ -187,20 +188,20 @@ class FollowedSet(SegmentSet):
         self._seen: tuple[object, object] = (None, None)
         self._published: Published | None = None
         self._published_as: object = None
-        #: The visible end and the epoch that the writer has published; None: every whole batch may be read.
+        #: The visible end and the epoch that the writer has published; None: every complete batch may be read.
         self._told: tuple[int, int] | None = None
-        #: Whether the epochs were rebuilt from the batches, because their file is of no use.
+        #: Whether the epochs were rebuilt from the batches, because their file is not usable.
         self._rebuilt = False
         if not late:
             self.refresh()
 
     def refresh(self) -> bool:
-        """Look at the directory again; whether anything is different."""
+        """Read the directory again and return whether anything has changed."""
         with self._refreshing:
             if self._is_unchanged():
                 return False
             before = self._state()
-            for _ in range(100):  # files may come and go while we look; the writer rests sooner or later
+            for _ in range(100):  # files may come and go meanwhile; the writer pauses sooner or later
                 try:
                     self._look()
                     break
@@ -214,9 +215,9 @@ class FollowedSet(SegmentSet):
         return self.lowest_offset, self.visible_offset, self._list[0], self._list[0][-1].tail if self._list[0] else None
 
     def _is_unchanged(self) -> bool:
-        """Whether no name has changed, and the writer has published nothing new, or, where nothing is published, the
-        active file has not grown since the last look. Those who follow a log ask all the time, and listing a directory
-        of a thousand segments costs more than two calls."""
+        """Whether no name has changed, and the writer has published nothing new, or, if nothing is published, the
+        active file has not grown since the last check. Followers of a log ask all the time, and listing a directory of
+        a thousand segments costs more than two calls."""
         stamp, known = self._seen
         if stamp is None:
             return False
@@ -228,7 +229,7 @@ class FollowedSet(SegmentSet):
 
     def _look(self) -> None:
         stamp = self.directory.stamp()
-        # Before the files: they hold at least what was published before they are looked at.
+        # Before the files: they contain at least what was published before they are read.
         identity = self.directory.identity(VISIBLE)
         if self._published is None or identity != self._published_as:
             self._published, self._published_as = open_published(self.directory, VISIBLE), identity
@@ -249,7 +250,7 @@ class FollowedSet(SegmentSet):
         """The epochs from their file, if the writer has begun one since."""
         current = self._last_epoch()
         if current is None:
-            self.epochs_known = False  # of version 0.2: positions are checked against the end only
+            self.epochs_known = False  # version 0.2: positions are checked against the end only
             return
         if current == self.epochs.current and self.epochs_known and not self._rebuilt:
             return
@@ -260,7 +261,7 @@ class FollowedSet(SegmentSet):
             found = None
         found = None if found is None or not self._is_named(found) else found.up_to(current)
         if found is None and current == 0:
-            found = Epochs()  # a log that was never in another one has no list
+            found = Epochs()  # a log that was never in another epoch has no list
         self._rebuilt = found is None or found.current != current
         if found is None or self._rebuilt:
             found, _ = epochs_of(self._list[0])
@@ -268,15 +269,15 @@ class FollowedSet(SegmentSet):
         self.epochs = found
 
     def _is_named(self, found: Epochs) -> bool:
-        """Whether a list is the one that the checkpoint speaks of, or one that the writer is about to let it name: the
-        list has no checksum of its own. Without a checkpoint nobody can say."""
+        """Whether a list is the one in the checkpoint, or the next one that the writer is about to record there: the
+        list has no checksum of its own. Without a checkpoint it cannot be known."""
         saved = self._saved()
         if saved is None or saved.leader_epoch is None:
             return True
         return saved.epochs_crc in (found.crc, found.up_to(saved.leader_epoch).crc)
 
     def _hide_what_goes(self) -> None:
-        """The next writer finishes a truncation that was interrupted; until then nobody reads what it drops."""
+        """The next writer finishes an interrupted truncation; until then nobody reads what it drops."""
         saved = self._saved()
         if saved is not None and saved.epochs_crc == self.epochs.crc:
             end = unfinished_cut(self.epochs, self._list[0])
@@ -286,7 +287,7 @@ class FollowedSet(SegmentSet):
                 self.epochs = as_the_batches_say(self.epochs, self._list[0])
 
     def _last_epoch(self) -> int | None:
-        """The current epoch, by what the writer has published, or its checkpoint, or the list itself."""
+        """The current epoch, from what the writer has published, or its checkpoint, or the list itself."""
         if self._told is not None:
             return self._told[1]
         saved = self._saved()
@@ -316,7 +317,7 @@ class FollowedSet(SegmentSet):
         # What was published may be of a longer log than there is: damage, or files that are just being replaced.
         self.visible_offset = end if self._told is None else min(self._told[0], end)
         if found and self.visible_offset < start and (end >= start or not self.all[-1].size):
-            self.visible_offset = start  # it begins there, and nobody has been told yet
+            self.visible_offset = start  # it begins there, and nothing has been published yet
         # After damage the log may end before the offset that it was trimmed to.
         self.lowest_offset = min(max(self.lowest_offset, start), self.visible_offset) if found else start
 
@@ -327,10 +328,11 @@ class FollowedSet(SegmentSet):
                 if known.next_offset != following:
                     self._grow(known)
                 return known
-            # The size too: the number of a file that is gone may have been given to the one that replaced it.
+            # The size too: the inode number of a deleted file may have been given to the one that replaced it.
             if known.sealed and known.next_offset == following and known.size == self.directory.size(name):
                 return known
-        # Only a segment that its writer has sealed, index and all, is mapped: what may still be cut must be copied.
+        # Only a segment that its writer has sealed, with its index, is mapped: what may still be truncated must be
+        # copied.
         if following is not None and (name != file_name(base) or self.directory.exists(file_name(base, INDEX))):
             made = Segment(self.directory, base, following, self.directory.size(name), self.config.index_interval_bytes)
             made.name, made.path = name, f"{self.directory.path}/{name}"
@@ -343,30 +345,30 @@ class FollowedSet(SegmentSet):
         return made
 
     def _grow(self, segment: Segment) -> None:
-        """Take in the whole batches that were appended since, up to the visible end: what lies beyond may be cut off
-        again. What is not whole is the end: it is still being written, or never was, unless the writer has noted that
-        it is durable. Then it is damage, which reading must not pass over in silence."""
+        """Add the complete batches that were appended since, up to the visible end: what follows may be truncated
+        again. An incomplete batch is the end: it is still being written, or never was, unless the writer has recorded
+        that it is durable. Then it is damage, which reading must not skip silently."""
         if self._take_in(segment):
             return
         saved = self._saved()
         if saved is None or saved.segment != segment.base_offset or segment.size >= saved.position:
             return
         if self._take_in(segment) or segment.size >= saved.position:
-            return  # it had become whole between the two looks
+            return  # it was completed between the two checks
         if segment.storage.size >= saved.position:
             segment.expected_end = saved.durable_offset
             segment.tail = saved.durable_offset, saved.position
             segment.use_index(segment.rebuild_index(segment.storage))
 
     def _take_in(self, segment: Segment) -> bool:
-        """Whole batches after the end that is known; whether there was nothing else."""
+        """Add complete batches after the known end and return whether there was nothing else."""
         following, position = segment.tail
         most = 2**63 - 1 if self._told is None else self._told[0]
         if following >= most:
             return True
         try:
             for chunk in segment.batches(segment.storage, position, segment.storage.size, following):
-                # A batch that reaches beyond the end is being cut through: its file is about to be replaced, not cut.
+                # A batch that extends beyond the end is being cut: its file is about to be replaced, not truncated.
                 rows = chunk.rows if chunk.rows[-1, BASE] < most else chunk.rows[chunk.rows[:, BASE] < most]
                 if len(rows):
                     segment.index.add_rows(rows, chunk.origin)
@@ -379,7 +381,7 @@ class FollowedSet(SegmentSet):
         return True
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         super().close()
         if self._published is not None:
             self._published.close()
