@@ -238,7 +238,7 @@ def storage(count: Counter, seed: int) -> None:
                 failed.append(report.nodeid)
 
     failed: list[str] = []
-    where = ["tests/log/test_aborted_streams.py", "tests/storage"]
+    where = ["tests/log/write/test_aborted_streams.py", "tests/storage"]
     code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-n", "0", *where], [Listening()])
     if failed:
         raise Found(count.tries, failed[0])

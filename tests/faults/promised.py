@@ -18,11 +18,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 #: What is quick first.
 TESTS = (
     "tests/faults/test_returned.py",
-    "tests/log/test_gaps.py",
-    "tests/log/test_forked_readers.py",
-    "tests/log/test_background.py",
+    "tests/log/maintain/test_gaps.py",
+    "tests/log/read/test_forked_readers.py",
+    "tests/log/write/test_background.py",
     "tests/log/test_hostile_values.py",
-    "tests/log/test_upkeep_yields.py",
+    "tests/log/maintain/test_upkeep_yields.py",
     "tests/spark/test_replays.py",
 )
 

@@ -89,7 +89,7 @@ class Action(Enum):
     IGNORE = "ignore"
 
 
-#: (where, was the log closed cleanly) -> action. Complete: see tests/log/test_recovery_table.py.
+#: (where, was the log closed cleanly) -> action. Complete: see tests/log/maintain/test_recovery_table.py.
 DECISIONS: Mapping[tuple[Where, bool], Action] = {
     (Where.TAIL_ABOVE_WATERMARK, False): Action.CUT_ASIDE,
     (Where.TAIL_ABOVE_WATERMARK, True): Action.REPORT,

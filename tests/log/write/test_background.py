@@ -1,0 +1,106 @@
+"""Timed work: everybody's comes in time, whoever waits, and nobody is kept alive by it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+
+from sawlog import Interval, Log, LogConfig
+from sawlog.log.write import background
+
+from ..places import eventually
+
+
+class Customer:
+    """Counts its calls; waits in each of them if it is told to."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.inside = 0
+        self.most_inside = 0
+        self.gate: threading.Event | None = None
+        self._lock = threading.Lock()
+
+    def call(self) -> None:
+        with self._lock:
+            self.calls += 1
+            self.inside += 1
+            self.most_inside = max(self.most_inside, self.inside)
+        if self.gate is not None:
+            self.gate.wait(20)
+        with self._lock:
+            self.inside -= 1
+
+
+def test_customers_that_wait_hold_up_nobody_else() -> None:
+    gate = threading.Event()
+    stuck = [Customer() for _ in range(20)]
+    try:
+        for each in stuck:
+            each.gate = gate
+            background.every(0.001, each.call)
+        assert eventually(lambda: all(each.calls for each in stuck))
+        other = Customer()
+        background.every(0.001, other.call)
+        assert eventually(lambda: other.calls > 20)
+        assert [each.calls for each in stuck] == [1] * 20, "nobody is called again before it has returned"
+    finally:
+        gate.set()
+    assert eventually(lambda: all(each.calls > 3 for each in stuck)), "and then it goes on"
+    assert [each.most_inside for each in stuck] == [1] * 20
+
+
+def test_a_customer_is_not_kept_alive() -> None:
+    customer = Customer()
+    background.every(0.001, customer.call)
+    gone = weakref.ref(customer)
+    assert eventually(lambda: (found := gone()) is not None and found.calls > 2)
+    del customer
+    assert eventually(lambda: gc.collect() >= 0 and gone() is None)
+
+
+def test_workers_end_when_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_IDLE_S", 0.05)
+    gate = threading.Event()
+    stuck = [Customer() for _ in range(10)]
+    for each in stuck:
+        each.gate = gate
+        background.every(0.001, each.call)
+    assert eventually(lambda: all(each.calls for each in stuck))
+    before = sum(thread.name == "sawlog-background-work" for thread in threading.enumerate())
+    assert before >= 10
+    gate.set()
+    stuck.clear()
+    del each
+    assert eventually(
+        lambda: sum(thread.name == "sawlog-background-work" for thread in threading.enumerate()) <= before - 8
+    )
+
+
+def test_a_stalled_stream_stops_no_interval_of_another_log(tmp_path: Path) -> None:
+    go, started = threading.Event(), threading.Event()
+
+    def slow() -> list[bytes]:
+        yield b"first part"  # type: ignore[misc]
+        started.set()
+        go.wait(20)
+        yield b"last part"  # type: ignore[misc]
+
+    config = LogConfig(durability=Interval(ms=20))
+    with Log.open(tmp_path / "a") as stalled, Log.open(tmp_path / "b", config) as other:
+        writer = stalled.writer(linger_ms=5)
+        thread = threading.Thread(target=stalled.append_stream, args=(slow(),))
+        thread.start()
+        assert started.wait(20)
+        try:
+            writer.append(b"a record that lingers, and waits for the stream")
+            for number in range(5):
+                other.append(b"%d" % number)
+                assert eventually(lambda: other.durable_offset == other.next_offset)
+        finally:
+            go.set()
+            thread.join()

@@ -1,0 +1,203 @@
+"""Ctrl-C at any moment: the log verifies, holds what was acknowledged, and goes on.
+
+CPython runs signal handlers when a function begins and when a call into C returns, nowhere else that matters here. A
+profile function is called at the same places. So an interrupt can be tried at each of them, one after the other,
+instead of hoping that a timer hits them all. Then, to be sure, a timer as well.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from sawlog import Log, LogConfig
+from sawlog.storage import MemoryDirectory
+
+from ...processes import content
+from ...processes.operations import CONFIG, OPERATIONS, Promise, fill
+from ..maintain.test_rewrite_crashes import copy_of
+
+#: Operations whose steps are tried one by one; the others are made of the same steps.
+TRIED = [
+    "append",
+    "append_with_rotation",
+    "append_many",
+    "append_batches",
+    "append_stream",
+    "writer_flush",
+    "seal",
+    "truncate_in_batch",
+    "trim",
+    "sync",
+]
+
+
+class Hung(BaseException):
+    """The log did not go on."""
+
+
+@contextmanager
+def watched(seconds: float = 10.0) -> Iterator[None]:
+    """Raise `Hung` if the block takes for ever."""
+
+    def give_up(*_: Any) -> None:
+        raise Hung
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def interrupted(call: Callable[[], object], at: int) -> bool:
+    """Run with an interrupt at the `at`-th place where one can come; whether there was such a place."""
+    count = 0
+    hit = False
+
+    def look(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count, hit
+        if event in {"call", "c_return"} and "sawlog" in frame.f_code.co_filename and not hit:
+            count += 1
+            if count == at:
+                hit = True
+                raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        call()
+    except KeyboardInterrupt:
+        assert hit
+    finally:
+        sys.setprofile(None)
+    return hit
+
+
+@pytest.fixture(autouse=True)
+def only_interrupts_are_ignored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The interpreter reports and ignores what is raised while it lets go of an object: there, an interrupt is lost."""
+    others: list[str] = []
+
+    def look(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            others.append(f"{unraisable.exc_value!r} in {unraisable.object!r}")
+
+    monkeypatch.setattr(sys, "unraisablehook", look)
+    yield
+    gc.collect()
+    assert not others
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_an_interrupt_at_any_place_leaves_a_log_that_goes_on(name: str) -> None:
+    operation, config = OPERATIONS[name]
+    start, acknowledged = MemoryDirectory(), Promise()
+    with Log.open(start, config) as log:
+        fill(log, acknowledged)
+    failures = []
+    place = tried = 0
+    while True:
+        # The first places one by one; of long operations, which repeat themselves, a part of the rest.
+        place += 1 if place < 120 else 4
+        tried += 1
+        directory = copy_of(start)
+        promise = Promise(dict(acknowledged.kept), set(acknowledged.sent), prefix="n")
+        log = Log.open(directory, config)
+        hit = interrupted(lambda log=log, promise=promise: operation(log, promise), place)  # type: ignore[misc]
+        try:
+            with watched():
+                check_goes_on(log, directory, config, promise, may_fail=name.startswith("truncate"))
+        except (Exception, Hung) as error:
+            failures.append(f"place {place}: {type(error).__name__}: {str(error)[:150]}")
+        if not hit:
+            break
+    assert place > 20
+    assert not failures, f"{len(failures)} of {tried} places:\n   " + "\n   ".join(failures[:20])
+
+
+def check_goes_on(log: Log, directory: MemoryDirectory, config: LogConfig, promise: Promise, may_fail: bool) -> None:
+    """An interrupt says nothing about the disk: appending has to work. Only a truncation that was begun must be
+    finished by reopening."""
+    promise.check_reading(log)
+    assert promise.try_append(log) or may_fail, "an interrupt has failed the log"
+    promise.check_reading(log)
+    assert log.verify(), str(log.verify())
+    log.close()
+    with Log.open(directory, config) as again:
+        assert again.recovery, str(again.recovery)
+        assert again.verify(), str(again.verify())
+        promise.check_reading(again)
+        assert promise.try_append(again)
+
+
+@pytest.mark.parametrize("durability", ["always", "os"])
+def test_interrupts_by_a_timer(tmp_path: Path, durability: Any) -> None:
+    """As it happens: a signal, at any time, in files."""
+    config = CONFIG.with_(segment_bytes=20_000, durability=durability)
+    log = Log.open(tmp_path, config)
+    rng = random.Random(5)
+    armed = False
+    numbers = iter(range(10**9))
+    sent: list[bytes] = []
+    acknowledged: dict[int, bytes] = {}
+
+    def strike(*_: Any) -> None:
+        if armed:
+            raise KeyboardInterrupt
+
+    def append() -> None:
+        sent.append(content.make(str(next(numbers)), rng.choice([0, 100, 1000])))
+        acknowledged[log.append(sent[-1])] = sent[-1]
+
+    def append_many() -> None:
+        values = [content.make(str(next(numbers))) for _ in range(5)]
+        sent.extend(values)
+        acknowledged.update(zip(log.append_many(values), values, strict=True))
+
+    def append_stream() -> None:
+        value = content.make(str(next(numbers)), 500)
+        sent.append(value)
+        acknowledged[log.append_stream([value[:100], value[100:]])] = value
+
+    before = signal.signal(signal.SIGALRM, strike)
+    strikes = 0
+    ends = time.monotonic() + 1.5
+    try:
+        while time.monotonic() < ends:
+            # Again and again: one that comes while an object is let go is lost.
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0002, 0.004), 0.004)
+            try:
+                armed = True
+                while True:
+                    rng.choice([append, append_many, append_stream])()
+            except KeyboardInterrupt:
+                armed = False
+                strikes += 1
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert strikes > 20
+    append()
+    assert log.verify(), str(log.verify())
+    log.close()
+    with Log.open(tmp_path, config) as log:
+        assert log.recovery.clean
+        assert log.verify()
+        known = set(sent)
+        found = {record.offset: record.value or b"" for record in log.scan()}
+        assert set(found.values()) <= known
+        assert len(set(found.values())) == len(found), "a record was stored twice"
+        assert acknowledged.items() <= found.items()
