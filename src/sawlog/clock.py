@@ -1,6 +1,6 @@
-"""The time: what a record is stamped with, and how long to wait.
+"""Time: the timestamps of records, and how long to wait.
 
-Everybody who waits for something that another process may release polls the same way:
+Code that waits for something that another process may release polls in the same way:
 
     deadline = Deadline(5.0)
     while not (held := try_to_lock()):
@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 
-#: The first pause of somebody who polls, and the longest.
+#: The first pause while polling, and the longest.
 _FIRST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.01
 
@@ -23,7 +23,7 @@ def now_ms() -> int:
 
 
 class Deadline:
-    """The moment until which somebody waits. `Deadline(None)` never passes."""
+    """The time until which to wait. `Deadline(None)` never passes."""
 
     __slots__ = ("_end_s", "_pause_s")
 
@@ -38,7 +38,7 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether the time is over."""
+        """Whether it has passed."""
         return self._end_s is not None and time.monotonic() >= self._end_s
 
     def at_most(self, seconds: float) -> float:
@@ -47,8 +47,8 @@ class Deadline:
         return seconds if rest is None else max(min(seconds, rest), 0.0)
 
     def pause(self, or_raise: BaseException) -> None:
-        """Sleep before the next try, each time a little longer; `or_raise` if the time is over."""
+        """Sleep before the next try, each time a little longer; raise `or_raise` if the time is over."""
         if self.passed:
             raise or_raise
-        time.sleep(self._pause_s * random.uniform(0.5, 1.5))  # not in step with others that wait
+        time.sleep(self._pause_s * random.uniform(0.5, 1.5))  # not in step with other waiters
         self._pause_s = min(self._pause_s * 1.5, _LONGEST_PAUSE_S)

@@ -1,6 +1,6 @@
 """One partition's log: segments, indexes, recovery, and everything a caller does with them.
 
-`Log` is the public face; the other modules hold one noun each. Start reading at `log.py`.
+`Log` is the public interface; the other modules have one noun each. Start reading at `log.py`.
 """
 
 from .log import Log

@@ -1,4 +1,4 @@
-"""`Log`: one partition, append-only, segmented, durable. The public face of this package.
+"""`Log`: one partition, append-only, segmented, durable. The public interface of this package.
 
 ```python
 with Log.open("data/orders") as log:
@@ -12,7 +12,7 @@ Offsets are consecutive numbers from `lowest_offset` to `next_offset - 1`. One p
 and in others (`mode="r"`), up to `visible_offset`. Every method may be called from any thread.
 
 Invariants, asserted where they could break: `durable_offset <= visible_offset <= written_offset <= next_offset`; a
-batch is visible wholly or not at all; what was acknowledged under a policy is there after what the policy survives.
+batch is visible completely or not at all; what was acknowledged under a policy survives what the policy survives.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: How much of a table is encoded before it is placed; a larger one holds the log's lock while it is encoded.
 _TABLE_BYTES = 8 << 20
-#: How often the ends are looked at again before they are taken to be out of order.
+#: How often the ends are read again before they are considered out of order.
 _LOOKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What there is to know about one segment."""
+    """Information about one segment."""
 
     base_offset: int
     next_offset: int
@@ -81,7 +81,7 @@ class SegmentInfo:
 
 
 class Log:
-    """One partition's log. Made by `Log.open` or `Log.in_memory`."""
+    """One partition's log. Created by `Log.open` or `Log.in_memory`."""
 
     def __init__(
         self,
@@ -101,22 +101,22 @@ class Log:
         self._reader = self._reader_of(segments)
         self._loops: dict[int, AsyncAppends] = {}
         self._appends: AsyncAppends | None = None
-        #: Whether the first write takes the lock (mode "a"), and whom it tells then.
+        #: Whether the first write takes the lock (mode "a"), and what is called then.
         self._locks_late = False
         self._on_lock: Callable[[Log], None] | None = None
-        #: What others read in the lock's file while it is held.
+        #: The note in the lock's file while it is held.
         self._lock_note = b""
         self._locking = forkable(threading.RLock())
         #: What opening found and did.
         self.recovery = report
-        #: Whether a parent process has written through this: then it only reads.
+        #: Whether this was inherited from a parent process that writes: then it only reads.
         self._inherited = False
         if appender is not None:
             in_children(self)
 
     def after_fork(self) -> None:
-        """In a forked child: the parent goes on writing, and this reads beside it, as another process does. What the
-        parent knew of its files is not true for long."""
+        """In a forked child: the parent continues to write, and this reads like another process. What the parent knew
+        of its files becomes outdated."""
         if self._appender is None or self._closed:
             return
         self._inherited, self._appender = True, None
@@ -140,12 +140,12 @@ class Log:
         topic: str | None = None,
         partition: int = -1,
     ) -> Log:
-        """Open the log in a directory; with mode "w" (the default) make it if it is not there.
+        """Open the log in a directory; with mode "w" (the default) create it if it does not exist.
 
-        A writer holds the directory's lock until it is closed; a second one gets `DirectoryLocked` at once. With
-        mode "r" nothing is written or locked: it reads beside a running writer and sees what that appends. Mode "a"
-        is as "r" until the first write, which takes the lock, recovers what there is to recover, calls `on_lock` with
-        the log, and goes on. Records that are read say that they are of `topic` and `partition`.
+        A writer holds the directory's lock until it is closed; a second one gets `DirectoryLocked` immediately. With
+        mode "r" nothing is written or locked: it reads next to a running writer and sees what that appends. Mode "a" is
+        like "r" until the first write, which takes the lock, recovers if necessary, calls `on_lock` with the log, and
+        continues. Records that are read have this `topic` and `partition`.
         """
         config = LogConfig() if config is None else config
         if mode in ("r", "a"):
@@ -170,7 +170,7 @@ class Log:
 
     @staticmethod
     def _lock(directory: Directory, config: LogConfig, note: bytes = b"") -> tuple[Appender, RecoveryReport]:
-        """Become the writer: take the lock, recover, say so in the checkpoint."""
+        """Become the writer: take the lock, recover, mark the checkpoint as in use."""
         with ExitStack() as undo:
             held = take_lock(directory, note)
             undo.callback(held.release)
@@ -187,7 +187,7 @@ class Log:
 
     @classmethod
     def create(cls, path: str | PathLike[str] | Directory, config: LogConfig | None = None) -> None:
-        """Lay out an empty log where there is none, durably, without opening it."""
+        """Create an empty log where there is none, durably, without opening it."""
         config = LogConfig() if config is None else config
         with ExitStack() as undo:
             directory = _directory(path, undo, create=True)
@@ -215,19 +215,19 @@ class Log:
 
     @classmethod
     def in_memory(cls, config: LogConfig | None = None) -> Log:
-        """A log that lives in memory and is gone with the process."""
+        """A log in memory, which is lost with the process."""
         return cls.open(MemoryDirectory(), config)
 
     def close(self) -> None:
-        """Write out what writers still hold, sync, and mark the log as closed in order. Safe to call twice."""
+        """Flush open writers, sync, and mark the log as closed cleanly. Safe to call twice."""
         if self._closed:
             if self._appender is not None:
-                self._appender.abandon()  # an interrupt may have kept the first call from it
+                self._appender.abandon()  # an interrupt may have prevented it in the first call
             return
         if self._appender is not None:
             with self._appender.lock:
                 self._appender.refuse_in_stream()
-        with ExitStack() as last:  # each step happens, whatever the others raise
+        with ExitStack() as last:  # each step is executed, whatever the others raise
             last.callback(self._let_go)
             if self._appender is None:
                 return
@@ -238,7 +238,7 @@ class Log:
                 last.callback(writer.close)
 
     def _let_go(self) -> None:
-        """Of everything, also if an interrupt has kept the appender from closing in order."""
+        """Release everything, also if an interrupt has prevented the appender from closing cleanly."""
         self._closed = True
         if self._appender is not None:
             self._appender.abandon()
@@ -248,7 +248,7 @@ class Log:
         self._directory.close()
 
     def remove(self) -> None:
-        """Close the log and delete it: all its files, and the directory if nothing else is in it."""
+        """Close the log and delete it: all its files, and the directory if it contains nothing else."""
         appender = self._writable()
         appender.upkeep.end()
         with appender.lock:
@@ -266,8 +266,8 @@ class Log:
         self._directory.close()
 
     def release(self) -> None:
-        """Give up the writer's lock, in order, and go on reading; the next write takes it again. Open writers of this
-        log are closed. Only for a log that was opened with mode "a"."""
+        """Release the writer's lock cleanly and keep reading; the next write takes it again. Open writers of this log
+        are closed. Only for a log that was opened with mode "a"."""
         with self._locking:
             if self._closed or self._appender is None:
                 return
@@ -278,7 +278,7 @@ class Log:
                 appender.refuse_in_stream()
             with ExitStack() as last:
                 last.callback(self._become_reader)
-                last.callback(appender.abandon)  # if an interrupt keeps it from closing in order
+                last.callback(appender.abandon)  # if an interrupt prevents it from closing cleanly
                 last.callback(appender.close)
                 for appends in self._loops.values():
                     last.callback(appends.close)
@@ -316,37 +316,37 @@ class Log:
             return appender
 
     def appending(self) -> AbstractContextManager[int]:
-        """As `hold`; and all that is appended inside is one append: readers see it when the block ends, all of it, and
-        if the block raises nothing of it stays. An append inside does not wait for the disk; the end of the block does
-        what the durability asks for. Gives the offset that the first record gets."""
+        """As `hold`; and everything that is appended inside is one append: readers see all of it when the block ends,
+        and if the block raises nothing of it is kept. An append inside does not wait for the disk; the end of the block
+        does what the durability policy requires. Returns the offset that the first record gets."""
         return Settled(self._writable())
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Nobody else appends, truncates or trims while this is held; the holder may. Takes the lock if need be. For a
-        short time, and not around upkeep: `compact` and its like refuse to run inside."""
+        """Prevent others from appending, truncating or trimming while this is held; the holder may. Takes the lock if
+        necessary. For a short time, and not around upkeep: `compact` and similar calls refuse to run inside."""
         appender = self._writable()
         with appender.lock:
             appender.check_open()
             yield
 
     def lend_to_upkeep(self) -> None:
-        """Before the first write of a log that was opened with mode "a": others who want to write wait until this one
-        is released or closed, instead of being refused. For work that ends soon."""
+        """Before the first write of a log that was opened with mode "a": other writers wait until this one is released
+        or closed, instead of being refused. For work that ends soon."""
         self._lock_note = UPKEEP_NOTE
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody waits to write to a log whose lock upkeep has."""
+        """Whether a writer waits for a log whose lock upkeep holds."""
         return is_wanted(self._directory)
 
     def end_upkeep(self) -> None:
-        """Have upkeep that is going on in another thread end where it is (it raises `LogClosed` there)."""
+        """Stop upkeep that is running in another thread (it raises `LogClosed` there)."""
         if self._appender is not None:
             self._appender.upkeep.cancel()
 
     def fail(self, error: BaseException) -> None:
-        """End writing because of something that happened outside: appends raise `LogFailed`, reads go on."""
+        """End writing because of an external failure: appends raise `LogFailed`, reads still work."""
         self._writable().commit.fail(error)
 
     def __enter__(self) -> Log:
@@ -361,7 +361,7 @@ class Log:
         state = "closed" if self._closed else f"offsets {self.lowest_offset}..{self.next_offset}"
         return f"<Log {self.path} {state}>"
 
-    # --- what it is
+    # --- properties
 
     @property
     def path(self) -> str:
@@ -380,16 +380,16 @@ class Log:
 
     @property
     def locked(self) -> bool:
-        """Whether this process holds the writer's lock of this log now."""
+        """Whether this process currently holds the writer's lock of this log."""
         return not self._closed and self._appender is not None and self._appender.held.held
 
     @property
     def lowest_offset(self) -> int:
-        """The first offset that is there (or would be, in an empty log)."""
+        """The first offset (in an empty log: the offset that the first record would have)."""
         return self._known_segments().lowest_offset
 
     def _known_segments(self) -> SegmentSet:
-        """The segments as they were when they were last looked at; in a forked child, that may be never."""
+        """The segments as last read; in a forked child, that may be never."""
         if not self._segments.all:
             self._segments.refresh()
         return self._segments
@@ -400,18 +400,18 @@ class Log:
         appender = self._appender
         if appender is None:
             return self.visible_offset
-        # Where what is written is visible, an append that another thread is in the middle of does not count yet.
+        # If what is written is visible, an append in progress in another thread does not count yet.
         return appender.written_offset if appender.is_between_appends else self._segments.next_offset
 
     @property
     def written_offset(self) -> int:
-        """Every record below this is written, whole appends only: it survives the end of this process."""
+        """Every record below this is written, complete appends only: it survives the end of this process."""
         appender = self._appender
         return self.visible_offset if appender is None else appender.written_offset
 
     @property
     def visible_offset(self) -> int:
-        """Every record below this can be read, here and in other processes; none from here on. With durability
+        """Every record below this can be read, here and in other processes, and none from here on. With durability
         "always" what is visible is durable; with the others it is written. See docs/visibility.md."""
         if self._appender is None:
             self._segments.refresh()
@@ -419,9 +419,9 @@ class Log:
 
     @property
     def durable_offset(self) -> int:
-        """Every record below this survives a power cut. For a reader: as far as the writer has noted it."""
+        """Every record below this survives a power cut. For a reader: as far as the writer has recorded it."""
         appender = self._appender
-        if appender is not None and not appender.has_begun:  # what was promised is being placed: nothing is shown yet
+        if appender is not None and not appender.has_begun:  # on_lock is running: nothing is visible yet
             return min(appender.commit.durable_offset, self._segments.visible_offset)
         if appender is not None:
             return self._checked_ends(appender)[0]
@@ -429,12 +429,12 @@ class Log:
             saved = checkpoint.load(self._directory)
         except CorruptFile:
             saved = None
-        # Of two files that were written at different moments, the older counts.
+        # Of two files that were written at different moments, the older is used.
         return self.lowest_offset if saved is None else min(saved.durable_offset, self.visible_offset)
 
     def _checked_ends(self, appender: Appender) -> tuple[int, int, int, int]:
-        """(durable, visible, written, next). Other threads move them while we look; but where they are out of order
-        each time, something is wrong."""
+        """(durable, visible, written, next). Other threads move them meanwhile; but if they are out of order each time,
+        something is wrong."""
         for _ in range(_LOOKS):
             ends = (
                 appender.commit.durable_offset,
@@ -449,8 +449,8 @@ class Log:
 
     @property
     def leader_epoch(self) -> int:
-        """The current leader epoch: appends belong to it. -1 for a reader of a log of version 0.2, which has none. See
-        docs/visibility.md."""
+        """The current leader epoch, to which appends belong. -1 for a reader of a log of version 0.2, which has none.
+        See docs/visibility.md."""
         if self._appender is None:
             self._segments.refresh()
         return self._segments.current_epoch
@@ -464,14 +464,14 @@ class Log:
 
     def epoch_end(self, leader_epoch: int) -> int:
         """The first offset after a leader epoch: a position that was read in it and is beyond that goes back to it,
-        because the records from there on are gone or are others now. For the current epoch, and for -1 (a position
+        because the records from there on are gone or different now. For the current epoch, and for -1 (a position
         without one): `visible_offset`."""
         if self._appender is None:
             self._segments.refresh()
         return self._segments.epoch_end(leader_epoch)
 
     def position(self) -> tuple[int, int]:
-        """(`visible_offset`, leader epoch) of one moment: where a reader that has read everything goes on."""
+        """(`visible_offset`, leader epoch) at one moment: where a reader that has read everything continues."""
         if self._appender is None:
             self._segments.refresh()
         return self._segments.position()
@@ -480,7 +480,7 @@ class Log:
         return self.visible_offset - self.lowest_offset
 
     def __bool__(self) -> bool:
-        return True  # an empty log is still a log: `if log:` asks whether there is one
+        return True  # an empty log is still a log: `if log:` checks for None
 
     @property
     def size_bytes(self) -> int:
@@ -497,7 +497,7 @@ class Log:
 
     @property
     def segment_set(self) -> SegmentSet:
-        """The segments as they are now, for code of this package that plans how to read them."""
+        """The current segments, for code of this package that plans how to read them."""
         self._readable().segments.refresh()
         return self._segments
 
@@ -527,7 +527,8 @@ class Log:
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
-        """Append one record; its offset. With `expect_offset`: at that offset, or `OffsetMismatch` and nothing."""
+        """Append one record and return its offset. With `expect_offset`: at that offset, or `OffsetMismatch` and
+        nothing."""
         appender = self._appender or self._writable()
         encoder = appender.encoders.take()
         try:
@@ -541,10 +542,10 @@ class Log:
     def append_many(
         self, records: Iterable[Any], expect_offset: int | None = None, *, producer: Producer = NOBODY
     ) -> range:
-        """Append records as one batch, all or none, also across a crash; their offsets.
+        """Append records as one batch, all or none, also across a crash, and return their offsets.
 
         A record is bytes (a value), a `Record`, a dict, or a tuple in the order of `append`'s parameters. With
-        `producer` the batch is idempotent: sent again, it is recognised and the same offsets come back.
+        `producer` the batch is idempotent: sent again, it is recognised and the same offsets are returned.
         """
         appender = self._appender or self._writable()
         encoder = appender.encoders.take()
@@ -556,10 +557,10 @@ class Log:
         return placed
 
     def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None) -> range:
-        """Append the rows of an Arrow table: `value`, and if there are such columns `key`, `timestamp`, `headers`.
+        """Append the rows of an Arrow table: `value`, and optionally `key`, `timestamp`, `headers`.
 
-        It becomes batches of about 128 KiB, all of them or none, except that a crash in the middle may keep the
-        first ones.
+        It becomes batches of about 128 KiB, all of them or none, except that a crash in the middle may keep the first
+        ones.
         """
         appender = self._appender or self._writable()
         encoder = appender.encoders.take()
@@ -594,18 +595,18 @@ class Log:
             return range(first, placed.stop)
 
     def append_batches(self, raw: bytes | bytearray | memoryview, *, trusted: bool = False) -> range:
-        """Place encoded batches as they are, giving them the next offsets. All of them or none.
+        """Place encoded batches unchanged, giving them the next offsets. All of them or none.
 
         They are checked first: structure, checksums, and that their records parse (not if they are `trusted`, because
-        this library has made them: taking compressed ones apart costs more than all the rest). A producer's batch that
-        is stored already is recognised; if all of them are, the offsets they got the first time come back.
+        this library has made them: decoding compressed ones costs more than all the rest). A producer's batch that is
+        already stored is recognised; if all of them are, the offsets they got the first time are returned.
         """
         if not isinstance(raw, (bytes, bytearray, memoryview)):
-            raise InvalidRecordType(f"append_batches takes encoded batches as bytes, not {type(raw).__name__}")
+            raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
         return self.place_batches(bytearray(raw), trusted=trusted)
 
     def place_batches(self, raw: bytearray | memoryview, *, trusted: bool = True) -> range:
-        """As `append_batches`, for a buffer that the caller gives away."""
+        """As `append_batches`, for a buffer that the caller no longer uses."""
         appender = self._appender or self._writable()
         placed = incoming.place(appender, memoryview(raw), trusted=trusted)
         appender.settle(placed.stop)
@@ -614,10 +615,10 @@ class Log:
     def append_kept(self, raw: bytes | bytearray | memoryview, rows: Rows | None = None, *, wait: bool = True) -> range:
         """Place encoded batches at the offsets that they have, with their leader epochs. All of them or none.
 
-        They begin at `next_offset` or after it, and go up; for offsets that are missing a batch without records is put
-        in. A leader epoch below the current one is raised to it; a later one begins. They are checked as in
-        `append_batches`, but their records are not looked at; not if `rows` are given: then the caller has scanned the
-        headers and checked the checksums. With `wait=False` it does not wait for the disk: what is placed is durable,
+        They begin at `next_offset` or after it, in increasing order; missing offsets are filled with a batch without
+        records. A leader epoch below the current one is raised to it; a later one begins. They are checked as in
+        `append_batches`, but their records are not parsed; not if `rows` are given: then the caller has scanned the
+        headers and verified the checksums. With `wait=False` it does not wait for the disk: what is placed is durable,
         and under "always" visible, after `sync`.
         """
         appender = self._appender or self._writable()
@@ -628,8 +629,8 @@ class Log:
         return placed
 
     def advance(self, offset: int, *, leader_epoch: int = 0, wait: bool = True) -> int:
-        """Let the next record have this offset, `next_offset` or a later one; how many offsets are passed over, which
-        never get a record. An empty log begins there then. With `wait=False` it does not wait for the disk."""
+        """Let the next record have this offset, `next_offset` or a later one, and return how many offsets are skipped,
+        which never get a record. An empty log then begins there. With `wait=False` it does not wait for the disk."""
         if whole_number(offset) > MAX_OFFSET:
             raise InvalidConfig(f"the next offset of a log can be at most {MAX_OFFSET}, not {offset}")
         appender = self._writable()
@@ -639,12 +640,12 @@ class Log:
         return passed
 
     def claim(self, size_bytes: int) -> None:
-        """Make sure that there is room on the disk for so many bytes of batches, or raise `StorageFull`; the room is
-        held until they are appended or `unclaim` is called, as far as the file system can hold it."""
+        """Make sure that there is space on the disk for that many bytes of batches, or raise `StorageFull`; the space
+        is reserved until they are appended or `unclaim` is called, as far as the file system can do that."""
         self._writable().active.claim(size_bytes)
 
     def unclaim(self) -> None:
-        """Give back what was claimed and is not needed."""
+        """Release what was claimed and is not needed."""
         self._writable().active.unclaim()
 
     def append_stream(
@@ -657,10 +658,10 @@ class Log:
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
-        """Append one record from an iterable of chunks without holding it in memory; its offset.
+        """Append one record from an iterable of chunks without holding it in memory, and return its offset.
 
-        If it passes `max_bytes` or what the segment takes: `StreamTooLong`. If the iterable raises: `StreamAborted`
-        from its error. In each case the log is byte for byte what it was. Other appends wait until it is done.
+        If it exceeds `max_bytes` or the space in the segment: `StreamTooLong`. If the iterable raises: `StreamAborted`
+        from its error. In each case the log does not change. Other appends wait until it is done.
         """
         return streaming.append_stream(
             self._writable(),
@@ -681,7 +682,7 @@ class Log:
         headers: Any = (),
         timestamp: int | datetime | None = None,
     ) -> int:
-        """As `append_stream`, from an async iterable. A slow stream holds up nobody; cancelling it leaves nothing."""
+        """As `append_stream`, from an async iterable. A slow stream delays nobody; cancelling it leaves nothing."""
         from .write.aio import in_thread, past_recall
 
         return await streaming.append_stream_async(
@@ -769,8 +770,8 @@ class Log:
         return self._readable().scan(start, end, max_bytes)
 
     def cursors(self, start: int | None = None, end: int | None = None) -> Iterator[kernel.RecordCursor]:
-        """As `scan`, for code that hands records on: cursors to iterate over one after the other. Each knows the offset
-        behind the last record that it gave (`following`), and another thread may `stop` it."""
+        """As `scan`, for code that passes records on: cursors to iterate over one after the other. Each knows the
+        offset after the last record that it returned (`following`), and another thread may `stop` it."""
         return self._readable().cursors(start, end)
 
     def scan_arrow(
@@ -782,7 +783,7 @@ class Log:
         columns: Sequence[str] = DEFAULT_COLUMNS,
         views: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow record batches; `columns` also knows `headers` and `timestamp_type`.
+        """The same as Arrow record batches; `columns` may also include `headers` and `timestamp_type`.
 
         With `views` keys and values are binary_view arrays that point into the mapped log: nothing is copied.
         """
@@ -791,7 +792,7 @@ class Log:
         return self._readable().scan_arrow(start, end, batch_rows, columns, views)
 
     def fetch(self, start: int, max_bytes: int = 1 << 20) -> Fetched:
-        """Whole batches as stored, from the one that holds `start` on, up to `max_bytes` but at least one.
+        """Complete batches as stored, from the one that contains `start` on, up to `max_bytes` but at least one.
 
         At the end it is empty and `next_offset` is `start`.
         """
@@ -799,7 +800,7 @@ class Log:
 
     def follow(self, start: int | None = None, timeout: float | None = None) -> Iterator[Record]:
         """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds. `OffsetOutOfRange`,
-        with the end of the leader epoch, if the log was truncated below what was given out."""
+        with the end of the leader epoch, if the log was truncated below what was returned."""
         return self._readable().follow(start, timeout)
 
     def offset_at(self, timestamp: int | datetime) -> int:
@@ -810,35 +811,37 @@ class Log:
     # --- upkeep
 
     def truncate(self, offset: int) -> int:
-        """Drop the records from `offset` on; how many. The next record gets that offset."""
+        """Drop the records from `offset` on and return how many. The next record gets that offset."""
         return self._writable().truncate(whole_number(offset))
 
     def trim(self, offset: int) -> int:
-        """Drop the records below `offset`; how many. Files go when a whole segment is below."""
+        """Drop the records below `offset` and return how many. Files are deleted when a whole segment is below."""
         return truncation.trim(self._writable(), whole_number(offset))
 
     def remove_expired(self, max_age: timedelta | float) -> int:
-        """Drop leading segments whose newest record is at least so old (timedelta, or ms); how many records."""
+        """Drop leading segments whose newest record is at least that old (timedelta, or ms); returns how many
+        records."""
         return retention.remove_expired(self._writable(), max_age)
 
     def apply_retention(self) -> RetentionReport:
-        """Drop what `retention_ms` and `retention_bytes` say."""
+        """Drop what exceeds `retention_ms` and `retention_bytes`."""
         return retention.apply_retention(self._writable())
 
     def compact(self, delete_retention_ms: int = DAY_MS) -> CompactionReport:
-        """Keep only the last record of every key in the sealed segments; tombstones go when they are old enough."""
+        """Keep only the last record of each key in the sealed segments; tombstones are removed when they are old
+        enough."""
         return compaction.compact(self._writable(), delete_retention_ms=delete_retention_ms)
 
     def merge_segments(self, below_bytes: int | None = None) -> MergeReport:
-        """Make one of neighbouring sealed segments that are smaller than that (by default, than a segment may be)."""
+        """Merge neighbouring sealed segments that are smaller than that (by default, than a segment may be)."""
         return upkeep.merge_segments(self._writable(), below_bytes)
 
     def recompress(self, compression: str = "zstd", level: int | None = None) -> RecompressionReport:
-        """Pack the sealed segments that were not packed so before."""
+        """Compress the sealed segments that were not compressed in this way before."""
         return upkeep.recompress(self._writable(), compression, level=level)
 
     def scrub(self) -> ScrubReport:
-        """Read every sealed segment and look for damage; it is listed in the report, not raised."""
+        """Read every sealed segment and check it; damage is listed in the report, not raised."""
         return upkeep.scrub(self._writable())
 
     def upkeep(self, config: UpkeepConfig | None = None) -> UpkeepReport:
@@ -846,7 +849,7 @@ class Log:
         return upkeep.upkeep(self._writable(), UpkeepConfig() if config is None else config)
 
     def upkeep_due(self, config: UpkeepConfig | None = None) -> bool:
-        """Whether `upkeep` would find something to do; asking takes no lock and writes nothing."""
+        """Whether `upkeep` would find something to do; takes no lock and writes nothing."""
         self._readable().segments.refresh()
         return upkeep.is_due(self._segments, UpkeepConfig() if config is None else config)
 
@@ -855,7 +858,7 @@ class Log:
         self._writable().sync()
 
     def seal(self) -> None:
-        """Close the active segment now and go on in a new one."""
+        """Close the active segment now and continue in a new one."""
         self._writable().seal()
 
     def verify(self) -> VerifyReport:
@@ -864,7 +867,7 @@ class Log:
 
 
 def _directory(path: str | PathLike[str] | Directory, undo: ExitStack, *, create: bool) -> Directory:
-    """The directory to work in; one that is made here is closed by `undo`."""
+    """The directory to work in; one that is opened here is closed by `undo`."""
     if isinstance(path, (str, PathLike)):
         made: Directory = FileDirectory(path, create=create)
         undo.callback(made.close)
@@ -874,7 +877,7 @@ def _directory(path: str | PathLike[str] | Directory, undo: ExitStack, *, create
 
 
 def _refuse_store(made: Directory) -> None:
-    """A log in the directory of a store would be found by nobody."""
+    """Raise for the directory of a store: a log there would not be found."""
     if made.exists(STORE):
         raise InvalidConfig(
             f"{made.path} is a store of topics, not a log: use sawlog.open({made.path!r}), or open one partition of it "
@@ -883,14 +886,14 @@ def _refuse_store(made: Directory) -> None:
 
 
 def _stamp(timestamp: Any) -> Any:
-    """A datetime as milliseconds; anything else as it is."""
+    """A datetime as milliseconds; anything else unchanged."""
     if isinstance(timestamp, datetime):
         return (timestamp.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
     return timestamp
 
 
 def _group(batches: Iterator[Any]) -> tuple[bytearray, bool]:
-    """The next batches, back to back, up to a size; and whether there may be more."""
+    """The next batches, contiguous, up to a size; and whether there may be more."""
     group = bytearray()
     for batch in batches:
         group += batch.data

@@ -5,38 +5,38 @@ with shared.turn() as log:      # waits until it is this process's turn
     log.append_many(records)    # durable when it returns
 ```
 
-A turn holds the directory's lock. To open and close the log in each would cost half a dozen fsyncs, so every process
-keeps its `Log` between its turns, without the lock, and the lock's file carries a note from one holder to the next:
+A turn holds the directory's lock. Opening and closing the log in each turn would cost half a dozen fsyncs, so every
+process keeps its `Log` between its turns, without the lock, and the lock's file has a note from one holder to the next:
 
 ```
 {"shape": "9f0c…", "segment": 1200, "position": 8310, "next_offset": 1291}
 crc32c 1c291ca3
 ```
 
-It is written at the end of a turn, after everything was synced, and says where the log ended. It goes when the next
-one takes the lock. So at the beginning of a turn:
+It is written at the end of a turn, after everything was synced, and says where the log ended. It is removed when the
+next holder takes the lock. So at the beginning of a turn:
 
-    the note says                                            then
-    what we know, and the file ends there                    go on
-    more than we know, same shape, and the file ends there   read the batches behind our tail, go on
-    another shape, and the file ends there                   open anew; nothing has to be made durable again
-    nothing, or the file ends elsewhere                      open anew, with recovery, as after a crash
+    the note has                                             then
+    what we know, and the file ends there                    continue
+    more than we know, same shape, and the file ends there   read the batches after our tail, continue
+    another shape, and the file ends there                   reopen; nothing has to be made durable again
+    nothing, or the file ends elsewhere                      reopen, with recovery, as after a crash
 
-The *shape* is a name for the list of segments. Whoever changes that (rotation, compaction, recovery) gives it a new
-one, so that nobody goes on with files that were replaced.
+The *shape* identifies the list of segments. Whoever changes that (rotation, compaction, recovery) gives it a new one,
+so that nobody continues with files that were replaced.
 
-Why that is safe. A holder that dies in its turn, at whatever point, has taken the note away before it wrote its first
-byte and has not left another: the next one recovers. A holder whose write or fsync failed leaves none either. A note
-is therefore only ever found by the very next holder, and what it says was synced before it was written. After a power
-cut an old note may be there again, because nobody syncs it; but all that it speaks of was synced before, and it is
-believed only if the file ends where it says, so that nothing unsynced can lie behind it. A program that writes
-without turns (`Log.open`) takes the note away and leaves none.
+Why that is safe: a holder that dies in its turn, at any point, has removed the note before it wrote its first byte and
+has not left another: the next one recovers. A holder whose write or fsync failed leaves none either. A note is
+therefore only ever found by the very next holder, and what it describes was synced before it was written. After a power
+cut an old note may reappear, because it is not synced; but everything that it describes was synced before, and it is
+trusted only if the file ends where it says, so that nothing unsynced can follow. A program that writes without turns
+(`Log.open`) removes the note and leaves none.
 
-What a turn cannot stand is a holder that is stopped in the middle of it: the others wait for `patience_s` and get
-`DirectoryLocked`. The kernel frees the lock of the dead, not that of the sleeping.
+A holder that is stopped during its turn blocks the others: they wait for `patience_s` and get `DirectoryLocked`. The
+kernel releases the lock of a dead process, not that of a stopped one.
 
-Threads: any; one turn at a time. Turns of one thread do not nest. The log is for the turn only: outside, it refuses
-to write, and what it shows is old. To read without a turn, open the directory with mode="r".
+Threads: any; one turn at a time. Turns of one thread do not nest. The log is for the turn only: outside, it refuses to
+write, and its content is outdated. To read without a turn, open the directory with mode="r".
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ from .segment.segment import Segment
 from .segment.segments import SegmentSet
 from .write.appender import Appender
 
-#: How long a turn is waited for.
+#: How long to wait for a turn.
 _PATIENCE_S = 10.0
-#: Watermarks are written at the end of a turn, at most so often: what a crash finds above the last one is taken for a
-#: torn tail if it is damaged. A background thread must not write one outside its process's turn.
+#: Watermarks are written at the end of a turn, at most this often: what a crash finds above the last one is treated
+#: as a torn tail if it is damaged. A background thread must not write one outside its process's turn.
 _CHECKPOINT_S = 1.0
 _NO_CHECKPOINTS_MS = 3650 * DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Where the log ended when a turn did, all of it synced; see the module's head."""
+    """Where the log ended when a turn did, all of it synced; see the module's docstring."""
 
     shape: str
     segment: int
@@ -83,7 +83,7 @@ class Note:
     next_offset: int
 
     def encode(self) -> bytes:
-        """What is left in the lock's file."""
+        """The content of the lock's file."""
         body = f"{json.dumps(asdict(self))}\n".encode()
         return with_line(body)
 
@@ -117,7 +117,8 @@ class SharedLog:
 
     @contextmanager
     def turn(self) -> Iterator[Log]:
-        """Wait for the lock, and hold it; the log as it is now. `DirectoryLocked` if somebody keeps it too long."""
+        """Wait for the lock and hold it; yields the current log. `DirectoryLocked` if another process keeps it too
+        long."""
         with self._mutex:
             held = self._wait()
             try:
@@ -131,7 +132,7 @@ class SharedLog:
                 held.release()
 
     def close(self) -> None:
-        """Let go of the files. There is nothing to write: everything was durable at the end of its turn."""
+        """Close the files. There is nothing to write: everything was durable at the end of its turn."""
         with self._mutex:
             self._let_go()
 
@@ -159,7 +160,7 @@ class SharedLog:
         return self._directory.exists(name) and self._directory.size(name) == note.position
 
     def _goes_on(self, appender: Appender, held: Lock, note: Note) -> bool:
-        """Whether what this process has in memory is the log, or becomes it by reading what was appended since."""
+        """Whether this process's memory is up to date, or becomes so by reading what was appended since."""
         segment = appender.segments.active
         if note.shape != self._shape or note.segment != segment.base_offset or appender.commit.failure is not None:
             return False
@@ -173,7 +174,7 @@ class SharedLog:
         return True
 
     def _grown(self, appender: Appender, segment: Segment, note: Note) -> Segment | None:
-        """The active segment up to what the note says; None if the batches behind our tail do not lead there."""
+        """The active segment up to the end in the note; None if the batches after our tail do not lead there."""
         following, position = segment.tail
         base = segment.base_offset
         storage = self._directory.open(file_name(base))
@@ -189,7 +190,7 @@ class SharedLog:
         return made if made.tail == (note.next_offset, note.position) else None
 
     def _open(self, held: Lock, note: Note | None) -> tuple[Log, Appender]:
-        """As `Log.open`, under a lock that is held already."""
+        """As `Log.open`, under a lock that is already held."""
         name = "" if note is None else file_name(note.segment)
         before = self._directory.identity(name) if name else None
         if note is not None:
@@ -214,8 +215,8 @@ class SharedLog:
         return Log(self._directory, self._config, segments, appender, found.report), appender
 
     def _believe(self, note: Note) -> None:
-        """Nobody died: say so in the checkpoint, so that recovery does not make durable anew what is durable. It
-        would replace the file, and everyone else would have to open it again, and replace it again."""
+        """Nobody died: record that in the checkpoint, so that recovery does not make durable again what is durable. It
+        would replace the file, and everyone else would have to reopen it, and replace it again."""
         try:
             saved = checkpoint.load(self._directory)
         except CorruptFile:
@@ -234,7 +235,7 @@ class SharedLog:
     # --- the end of a turn
 
     def _end(self, appender: Appender, held: Lock, before: object) -> None:
-        """Leave the note, if the log is in order and all of it is durable."""
+        """Leave the note, if the log is good and all of it is durable."""
         if _has_ended(appender):
             self._let_go()
             return

@@ -1,17 +1,17 @@
-"""Parts of a log that can be read by themselves, in other processes: what a parallel job hands to its tasks.
+"""Parts of a log that can be read separately, in other processes: what a parallel job gives to its tasks.
 
-`plan` cuts a range of offsets into slices of about equal size, by the sparse index, without reading a record. A slice
-names a file, offsets and byte positions, so that a task opens one file and nothing else: it need not list the
-directory, nor walk through the segment that is still being written. `read` checks every batch, as all reading does.
+`plan` splits a range of offsets into slices of about equal size, by the sparse index, without reading a record. A slice
+has a file, offsets and byte positions, so that a task opens only one file: it need not list the directory, nor scan the
+segment that is still being written. `read` checks every batch, as all reading does.
 
-**A slice is proven.** It carries the leader epoch in which it was planned (see epochs.py). Whoever reads it gets every
-record with an offset from its start to its end, or `DataLoss`:
+**A slice is complete.** It has the leader epoch in which it was planned (see epochs.py). Its reader gets every record
+with an offset from its start to its end, or `DataLoss`:
 
     what `read` finds                                       what it does
-    each offset in a batch of its epoch or an earlier one   gives the records; batches that compaction has emptied count
-    the file is gone, or is another one now                 goes through the log as it is now, from the offset reached
+    each offset in a batch of its epoch or an earlier one   returns the records; batches emptied by compaction count
+    the file is missing, or is another one now              reads the current log, from the offset reached
     the log starts after it                                 `DataLoss`: retention or `trim` has dropped records
-    its epoch has ended before the end of the slice         `DataLoss`: the log was cut off there, whatever it holds now
+    its epoch has ended before the end of the slice         `DataLoss`: truncated there, whatever the log holds now
     a batch that is damaged                                 `CorruptBatch`
     no permission, no file handles, no such directory       `StorageError`: nothing is known about the records
 """
@@ -35,9 +35,9 @@ from .segment.segment import Chunk, Segment
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How often an end that seems to be lost is looked at again, and after how long: a writer may be replacing files.
+#: How often an end that seems to be lost is checked again, and after how long: a writer may be replacing files.
 _RETRIES, _DOUBT_S = 10, 0.002
-#: How often reading starts again because records were dropped under it.
+#: How often reading starts again because records were dropped meanwhile.
 _RESTARTS = 100
 
 
@@ -52,12 +52,12 @@ class Slice:
     end_offset: int
     start_position: int
     end_position: int
-    #: The leader epoch that the end was read in: no batch of a later one belongs to the slice. -1: unknown.
+    #: The leader epoch in which the end was read: no batch of a later one belongs to the slice. -1: unknown.
     epoch: int = -1
 
     @property
     def size_bytes(self) -> int:
-        """About how much is to be read."""
+        """About how many bytes have to be read."""
         return self.end_position - self.start_position
 
 
@@ -70,10 +70,10 @@ def plan(
     target_bytes: int | None = None,
     max_records: int | None = None,
 ) -> list[Slice]:
-    """Slices for all offsets from `start` to `end`, in order; each at most about `target_bytes`, or so many records.
+    """Slices for all offsets from `start` to `end`, in order; each at most about `target_bytes`, or that many records.
 
-    `epoch` is the leader epoch in which `end` was looked up; without it, the current one. `DataLoss` if the log does
-    not hold all of that range in this epoch.
+    `epoch` is the leader epoch in which `end` was read; without it, the current one. `DataLoss` if the log does not
+    contain all of that range in this epoch.
     """
     epoch = log.leader_epoch if epoch is None else epoch
     if start >= end:
@@ -84,7 +84,7 @@ def plan(
     if start < segments[0].base_offset:
         raise _dropped(log.path, start, min(segments[0].base_offset, end))
     found: list[Slice] = []
-    # A segment reaches to the next one, whatever could be read of it: reading will tell what is wrong.
+    # A segment extends to the next one, whatever could be read of it: reading will report what is wrong.
     limits = [*(segment.base_offset for segment in segments[1:]), segments[-1].next_offset]
     for segment, limit in zip(segments, limits, strict=True):
         first, last = max(start, segment.base_offset), min(end, limit)
@@ -98,8 +98,8 @@ def plan(
 def proven_end(log: Log, epoch: int, end: int) -> int:
     """How far the offsets below `end` are still those of a leader epoch: `end`, or where the epoch has ended before.
 
-    An earlier end is looked at again before it is believed, because a writer that is just replacing files may make a
-    log look shorter for a moment.
+    An earlier end is checked again before it is trusted, because a log may look shorter for a moment while a writer
+    replaces files.
     """
     for _ in range(_RETRIES):
         if log.epoch_end(epoch) >= end:
@@ -129,7 +129,7 @@ def _cut(
         return
     try:
         found = list(_cut_by_index(segment, start, end, epoch, target_bytes, max_records))
-    except StorageError:  # dropped or replaced since the log was looked at: reading will find out what is left of it
+    except StorageError:  # dropped or replaced meanwhile: reading will find what is left of it
         found = [_slice(segment, start, end, epoch, 0, segment.size)]
     yield from found
 
@@ -147,7 +147,7 @@ def _cut_by_index(
 
 
 def _boundaries(segment: Segment, start: int, end: int, target_bytes: int | None, max_records: int | None) -> list[int]:
-    """Where to cut: behind batches that the index knows, as soon as there is enough."""
+    """Where to split: after batches that are in the index, as soon as there is enough."""
     index, size = segment.index, segment.size
     bounds = [start]
     position = index.bounds(start, size)[0]
@@ -174,7 +174,7 @@ def _slice(segment: Segment, start: int, end: int, epoch: int, begin: int, stop:
 
 
 def fail(loss: DataLoss) -> Never:
-    """What `read` does about records that are gone, if nobody says otherwise."""
+    """What `read` does about missing records by default."""
     raise loss
 
 
@@ -188,7 +188,7 @@ def read(
     lost: Callable[[DataLoss], None] = fail,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a slice as Arrow batches: all of them, or `DataLoss`. If `lost` is given, it is called instead of
-    raising, and reading goes on with what is left of the slice."""
+    raising, and reading continues with what is left of the slice."""
     reached = piece.start_offset
     try:
         for batch, following in _read_file(directory, piece, config, columns):
@@ -197,7 +197,7 @@ def read(
             reached = following
         return
     except (StorageError, CorruptBatch):
-        pass  # replaced since, or really damaged: the log as it is now will tell
+        pass  # replaced meanwhile, or really damaged: the current log will tell
     if reached < piece.end_offset:
         rest = replace(piece, start_offset=reached)
         yield from _read_log(directory, rest, config, columns, batch_rows, lost)
@@ -211,10 +211,10 @@ def _read_log(
     batch_rows: int,
     lost: Callable[[DataLoss], None],
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a slice from the log as it is now.
+    """The records of a slice from the current log.
 
-    An epoch's end only ever moves down. So if it is not below the slice's end after everything was read, nothing was
-    cut off before or meanwhile.
+    An epoch's end only ever decreases. So if it is not below the slice's end after everything was read, nothing was
+    truncated before or meanwhile.
     """
     log = Log.open(directory, config, mode="r")
     segments = log.segment_set
@@ -227,7 +227,7 @@ def _read_log(
             try:
                 yield from log.scan_arrow(reached, last, batch_rows, columns=columns)
                 break
-            except OffsetOutOfRange as error:  # dropped or cut off while it was read
+            except OffsetOutOfRange as error:  # dropped or truncated while it was read
                 reached = max(error.requested, reached)
         else:
             raise _dropped(log.path, reached, last)
@@ -238,7 +238,7 @@ def _read_log(
 
 
 def _left(log: Log, piece: Slice, reached: int, lost: Callable[[DataLoss], None]) -> tuple[int, int]:
-    """What the log still holds of a slice from `reached` on: (first, end)."""
+    """What the log still contains of a slice from `reached` on: (first, end)."""
     last = proven_end(log, piece.epoch, piece.end_offset)
     if last < piece.end_offset:
         lost(_cut_off(log.path, max(reached, last), piece.end_offset, last))
@@ -287,7 +287,7 @@ def _read_file(
 
 
 def _wanted(chunk: Chunk, piece: Slice) -> Chunk | None:
-    """Only the batches of a chunk that reach into the slice."""
+    """Only the batches of a chunk that overlap the slice."""
     rows = chunk.rows
     rows = rows[(rows[:, LAST] >= piece.start_offset) & (rows[:, BASE] < piece.end_offset)]
     return Chunk(chunk.view, rows, chunk.origin) if len(rows) else None

@@ -1,1 +1,1 @@
-"""Making a log grow, and cutting its end: everything that needs the writer's lock and moves the watermarks."""
+"""Makes a log grow and truncates it: everything that needs the writer's lock and moves the watermarks."""

@@ -1,13 +1,13 @@
 """The segment that is written to: its bytes, what of them is synced, and the change to the next one.
 
-If a write fails, what it left is cut off again, durably, and the log goes on. If that fails too, or an fsync fails, the
-log has *failed*: appends raise, reads go on, and reopening recovers.
+If a write fails, what it left is cut off again, durably, and the log continues. If that fails too, or an fsync fails,
+the log has *failed*: appends raise, reads still work, and reopening recovers.
 
-Rotation: sync the segment, create the next one, sync the directory, write the indexes of the old one, note what is
+Rotation: sync the segment, create the next one, sync the directory, write the indexes of the old one, record what is
 durable.
 
-Threads: everything that writes is called with the log's lock. Syncing and changing the segment take a lock of their
-own as well: nobody closes a file that is being synced.
+Threads: everything that writes is called with the log's lock. Syncing and changing the segment take their own lock as
+well: nobody closes a file that is being synced.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Active:
         #: Held while the segment is synced or replaced.
         self.lock = forkable(threading.RLock())
         self.segment = segments.active
-        #: Whether bytes were cut off that a power cut may bring back.
+        #: Whether bytes were cut off that could reappear after a power cut.
         self.cut_unsynced = False
         self._written_bytes = self._synced_bytes = 0
-        #: The segment that has room for every batch that makes it no larger than this, and is no younger than that.
+        #: The segment that has space for every batch that keeps it within this size, and is at least that old.
         self._roomy: tuple[Segment | None, int, int] = None, 0, 0
-        #: Not where every append is synced: there, writing into reserved blocks was measured slower.
+        #: Not if every append is synced: then writing into reserved blocks was measured to be slower.
         self._reserves = config.durability != "always"
         self.marks = Marks(
             VisibleEnd(directory, segments),
@@ -66,47 +66,47 @@ class Active:
 
     @property
     def unsynced_bytes(self) -> int:
-        """How many were written since the last sync."""
+        """How many bytes were written since the last sync."""
         return self._written_bytes - self._synced_bytes
 
     # --- bytes
 
     def put(self, segment: Segment, data: memoryview, next_offset: int) -> None:
-        """Write bytes after the segment's end and make them part of it; or leave it as it was."""
+        """Write bytes after the segment's end and make them part of it; or leave it unchanged."""
         before = segment.tail
         storage = segment.storage
-        if storage.size != before[1]:  # an interrupt came while an earlier append was being taken back
+        if storage.size != before[1]:  # an interrupt came while an earlier append was being rolled back
             self.cut_back(segment, before[1])
         if self._reserves:
             storage.reserve(len(data))
         try:
             at = storage.append(data)
-            assert at == before[1], f"{segment.path} ended at {at}, not at {before[1]}: somebody else writes to it"
+            assert at == before[1], f"{segment.path} ended at {at}, not at {before[1]}: another process writes to it"
             segment.tail = next_offset, at + len(data)
         except BaseException as error:
             if isinstance(error, StorageError) and error.torn:
                 self.marks.commit.fail(error)
-            elif segment.tail is before:  # also after an interrupt: the bytes may be there already
+            elif segment.tail is before:  # also after an interrupt: the bytes may already be there
                 self.undo(segment, before[1])
             raise
         self._written_bytes += len(data)
 
     def count(self, size_bytes: int) -> None:
-        """So many bytes were written by somebody else: a streaming append."""
+        """Count bytes that were written elsewhere: by a streaming append."""
         self._written_bytes += size_bytes
 
     def undo(self, segment: Segment, size: int) -> None:
-        """After an append that failed, whatever the reason: take back what it left, durably. No power cut may bring
-        back what somebody is about to be told is not stored."""
+        """After an append that failed, whatever the reason: roll back what it left, durably. A power cut must not bring
+        back what the caller is about to be told is not stored."""
         self.cut_unsynced = True
         self.cut_back(segment, size)
         try:
             self.sync_now()
         except (SawlogError, OSError):
-            pass  # writing has ended; what is raised is what came first
+            pass  # writing has ended; the first error is raised
 
     def cut_back(self, segment: Segment, size: int) -> None:
-        """Take back bytes that were written after the segment's end; if that fails, writing ends."""
+        """Roll back bytes that were written after the segment's end; if that fails, writing ends."""
         try:
             if segment.storage.size > size:
                 segment.storage.truncate(size)
@@ -114,20 +114,20 @@ class Active:
             self.marks.commit.fail(error)
 
     def claim(self, size_bytes: int) -> None:
-        """Make sure that there is room on the disk for so much, or raise `StorageFull`. A storage of somebody else's
-        kind that cannot tell is believed to have it."""
+        """Make sure that there is that much space on the disk, or raise `StorageFull`. A custom storage that cannot
+        tell is assumed to have it."""
         claim: Callable[[int], None] | None = getattr(self.segment.storage, "claim", None)
         if claim is not None:
             claim(size_bytes)
 
     def unclaim(self) -> None:
-        """What was claimed is not needed."""
+        """Release what was claimed and is not needed."""
         self.segment.storage.release()
 
-    # --- room
+    # --- space
 
     def has_room(self, size_bytes: int, last: int, timestamp: int) -> bool:
-        """Whether a batch certainly belongs into the segment: what can be seen without asking it."""
+        """Whether a batch certainly belongs into the segment: what is known without asking it."""
         segment = self.segment
         roomy, most_bytes, newest = self._roomy
         return (
@@ -138,13 +138,13 @@ class Active:
         )
 
     def room(self, size_bytes: int, count: int, timestamp: int) -> Segment:
-        """The segment, after rotation if this batch does not belong into it any more."""
+        """The segment, after rotation if this batch no longer belongs into it."""
         segment = self.segment
         offset, size = segment.tail
         config = self._config
         if size_bytes > config.segment_bytes:
             raise RecordTooLarge(
-                f"a batch of {size_bytes:,} bytes does not fit into a segment of {config.segment_bytes:,}; raise "
+                f"a batch of {size_bytes:,} bytes does not fit into a segment of {config.segment_bytes:,} bytes; raise "
                 "segment_bytes, append fewer records at once, or stream the record with append_stream"
             )
         if size == 0:
@@ -161,14 +161,14 @@ class Active:
             or offset - segment.base_offset + count > MAX_SPAN
         ):
             return self.rotate()
-        # An index has at most one entry for so many bytes, so its size need not be looked at every time.
+        # An index has at most one entry per this many bytes, so its size need not be checked every time.
         entries = config.max_index_bytes // TIME_ENTRY_BYTES - 4
         newest = kernel.MAX_TIMESTAMP if age is None else max(segment.index.first_timestamp, 0) + age
         self._roomy = segment, min(config.segment_bytes, entries * config.index_interval_bytes), newest
         return segment
 
     def room_for_stream(self, timestamp: int) -> tuple[Segment, int]:
-        """The segment and how many bytes a streamed batch of that time may add to it."""
+        """The segment and how many bytes a streamed batch of that timestamp may add to it."""
         segment, config = self.segment, self._config
         if segment.tail[1] >= config.segment_bytes:
             segment = self.rotate()
@@ -181,7 +181,7 @@ class Active:
     # --- syncing
 
     def sync(self) -> int:
-        """Make everything durable that is written; up to which offset that is whole appends."""
+        """Make everything durable that is written and return up to which offset that is complete appends."""
         marks = self.marks
         with self.lock:
             marks.commit.check()
@@ -193,8 +193,8 @@ class Active:
         return whole[0]
 
     def sync_now(self) -> None:
-        """Make everything durable that is written. For who holds the log's lock: waiting for others' syncs might not
-        end."""
+        """Make everything durable that is written. For the holder of the log's lock: waiting for others' syncs might
+        not end."""
         self.marks.commit.reached(self.sync())
 
     def _sync(self, segment: Segment) -> None:
@@ -208,7 +208,7 @@ class Active:
     # --- the next segment
 
     def rotate(self) -> Segment:
-        """Seal the segment and go on in a new one. It must not be empty."""
+        """Seal the segment and continue in a new one. It must not be empty."""
         old, marks = self.segment, self.marks
         offset = old.tail[0]
         with self.lock:
@@ -227,8 +227,8 @@ class Active:
         return made
 
     def _switch(self, old: Segment, offset: int) -> Segment:
-        """Go on in a new segment; if that does not come about, nothing of it may stay: an empty file with that number
-        would hide what is appended to the old segment."""
+        """Continue in a new segment; if that fails, nothing of it may be left: an empty file with that number would
+        hide what is appended to the old segment."""
         segments = self._segments
         try:
             made = self._create(offset)
@@ -240,24 +240,24 @@ class Active:
                 segments.set([each for each in segments.all if each.base_offset < offset or each is old])
                 try:
                     self._directory.remove(file_name(offset))
-                    self._directory.sync()  # else a power cut brings it back, beside what is appended meanwhile
+                    self._directory.sync()  # else a power cut brings it back, next to what is appended meanwhile
                 except StorageError as error:
                     self.marks.commit.fail(error)
             raise
 
     def _create(self, offset: int) -> Segment:
-        """A new segment; an empty file of that name is what an earlier try left behind."""
+        """A new segment; an empty file of that name is left from an earlier attempt."""
         name = file_name(offset)
         if self._directory.exists(name) and self._directory.size(name) == 0:
             self._directory.remove(name)
         return Segment.create(self._directory, offset, self._config.index_interval_bytes)
 
     def adopt(self, segments: Iterable[Segment], *, within_append: bool) -> None:
-        """Go on at the end of another list of segments, all of it durable. The caller has both locks."""
+        """Continue at the end of another list of segments, all of it durable. The caller has both locks."""
         self._segments.set(segments)
         self.resume(within_append=within_append)
 
     def resume(self, *, within_append: bool) -> None:
-        """Go on at the end of what is there, all of it durable."""
+        """Continue at the current end, all of it durable."""
         self.segment = self._segments.active
         self.marks.resume(self.tail, within_append=within_append)

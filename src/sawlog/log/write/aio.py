@@ -1,8 +1,8 @@
-"""Appending from asyncio without blocking the loop, and sharing batches and fsyncs between tasks.
+"""Appends from asyncio without blocking the loop, and shares batches and fsyncs between tasks.
 
-`AsyncAppends` collects what the tasks of one event loop want to append. While one batch is being written and synced
-in a thread, the next one fills; each task wakes up with its own offset. So a thousand tasks that append durably cost
-one fdatasync, not a thousand, and one batch header.
+`AsyncAppends` collects what the tasks of one event loop want to append. While one batch is being written and synced in
+a thread, the next one fills; each task wakes up with its own offset. So a thousand tasks that append durably cost one
+fdatasync, not a thousand, and one batch header.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
         if not future.done():
             await asyncio.wait({future})
         if not future.cancelled():
-            future.exception()  # seen; the cancellation is what counts
+            future.exception()  # retrieved; the cancellation takes precedence
         raise
 
 
@@ -61,7 +61,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch on its way to the log, and who waits for it."""
+    """A batch on its way to the log, and the tasks that wait for it."""
 
     taken: tuple[bytearray, int, int, int, int]
     waiting: list[asyncio.Future[int]]
@@ -86,9 +86,9 @@ class AsyncAppends:
         self._thread = ThreadPoolExecutor(1, "sawlog-append")
 
     def add(self, value: Any, key: Any, headers: Any, timestamp: Any) -> asyncio.Future[int]:
-        """Take part in the next batch; the record's offset, when it is as durable as the policy says.
+        """Add the record to the next batch and return its offset when it is as durable as the policy says.
 
-        Whether the log can still be written to is asked when the batch is placed; its answer reaches everyone in it.
+        Whether the log can still be written to is checked when the batch is placed; every task in it gets the result.
         """
         try:
             self._builder.add(value, key, headers, timestamp)
@@ -111,7 +111,7 @@ class AsyncAppends:
             self._waiting = []
 
     def _flush(self) -> None:
-        """Hand what is collected to the thread; what comes meanwhile waits for the next turn."""
+        """Pass what is collected to the thread; what comes meanwhile waits for the next turn."""
         self._close_batch()
         batches, self._full = self._full, []
         if not batches:
@@ -141,7 +141,7 @@ class AsyncAppends:
         try:
             self.loop.call_soon_threadsafe(self._report, results)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
+            pass  # the loop is closed: nobody waits any longer
 
     def _report(self, results: list[tuple[_Batch, range, BaseException | None]]) -> None:
         for batch, placed, error in results:
@@ -158,5 +158,5 @@ class AsyncAppends:
         self._flush()
 
     def close(self) -> None:
-        """Let the thread go when it has done what it has."""
+        """Stop the thread when it has finished its work."""
         self._thread.shutdown(wait=True)

@@ -1,21 +1,21 @@
-"""Placing batches: the only code that makes a log grow.
+"""Places batches: the only code that makes a log grow.
 
 A batch is finished before it gets here. Under the lock it is checked, given its offsets and the leader epoch, written
-after the last one and entered into the index. When the whole append is placed it counts as written (`appended`); then,
+after the last one and added to the index. When the whole append is placed it counts as written (`appended`); then,
 outside the lock, the durability policy decides whether the caller waits. What is visible follows what is durable under
 "always", else what is written (see visible.py): a reader that sees the new end finds everything else in place.
 
     durable_offset <= visible_offset <= written_offset <= next_offset
 
-Within `appending` several placements are one append: none of them counts before all do, and if one fails all are taken
-back. So nothing that may be taken back is ever durable, visible or written.
+Within `appending` several placements are one append: none of them counts before all do, and if one fails all are rolled
+back. So nothing that may be rolled back is ever durable, visible or written.
 
-An interrupt (a signal handler that raises, Ctrl-C) may come between any two lines. An append notes what it is about to
-do before it writes (`_unfinished`); if it does not get to its end, it is finished if it counts already, else taken
-back, at once or by whoever holds the lock next.
+An interrupt (a signal handler that raises, Ctrl-C) may come between any two lines. An append records what it is about
+to do before it writes (`_unfinished`); if it is interrupted, it is finished if it already counts, else rolled back,
+immediately or by the next holder of the lock.
 
-What an appender is made of: the segment that is written to, also when a write fails (active.py), the ends of the log
-(marks.py), the checkpoint (checkpointer.py), the encoders (encoders.py) and whose turn upkeep has (upkeeping.py).
+The parts of an appender: the segment that is written to, also when a write fails (active.py), the ends of the log
+(marks.py), the checkpoint (checkpointer.py), the encoders (encoders.py) and the turns of upkeep (upkeeping.py).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 
 class Answer:
-    """Where a batch was placed, for somebody whom an interrupt may keep from being told."""
+    """Where a batch was placed, for a caller that an interrupt may prevent from getting the result."""
 
     __slots__ = ("placed",)
 
@@ -75,10 +75,10 @@ class Answer:
         self.placed: range | None = None
 
 
-#: What stands for an append that is no block: what is done before others may write, and taking one back.
+#: Represents an append without a block: what is done before others may write, and a rollback.
 _BEGINNING, _ENDING = "beginning", "ending"
 
-#: Whose batch, its first and last offset, and who may ask for it again.
+#: The producer of a batch, its first and last offset, and the placement for a caller that may ask again.
 _Batch = tuple[Producer, int, int, Answer | None]
 
 
@@ -110,7 +110,7 @@ class Appender:
         self.segments = segments
         self.producers = producers
         self.held = held
-        # A log that is dropped without `close` lets the next writer in when it is collected.
+        # A log that is dropped without `close` releases its lock when it is collected.
         weakref.finalize(self, held.release).atexit = False
         #: Re-entrant: a streaming append and a truncation hold it over several steps.
         self.lock = forkable(threading.RLock())
@@ -120,23 +120,23 @@ class Appender:
         self.checkpoints = Checkpointer(directory, segments, self.marks)
         self.encoders = Encoders(recipe_of(config))
         self.upkeep = UpkeepTurns(directory, self._check_alive, self._is_held, lent=lent)
-        #: The append that is under way and has not placed all of its parts, if there is one. What `Log` does before
-        #: anybody else may write (`on_lock`) is the first of them: `begin` ends it.
+        #: The append that is in progress and has not placed all of its parts, if there is one. What `Log` does
+        #: before others may write (`on_lock`) is the first of them: `begin` ends it.
         self._open_append: object = _BEGINNING
         self._began = False
-        #: What `place` is doing: the segment, its tail before, and what there is to be noted of the batch.
+        #: What `place` is doing: the segment, its tail before, and what to record of the batch.
         self._unfinished: tuple[Segment, tuple[int, int], _Batch] | None = None
         self.closed = False
-        #: How often the log was truncated: upkeep must not note down what was true before.
+        #: How often the log was truncated: upkeep must not record what was true before.
         self.cuts = 0
-        #: Held while a streaming append is under way: its chunks come from code that must not change the log. A lock,
-        #: because no interrupt can come between the end of its `with` and its release.
+        #: Held during a streaming append: its chunks come from code that must not change the log. A lock, because no
+        #: interrupt can come between the end of its `with` and its release.
         self.streaming = forkable(threading.Lock())
         #: Open writers: closing the log flushes them first.
         self.writers: set[Writer] = set()
         #: Files that collect async streams; closing the log discards them.
         self.spools: set[Spool] = set()
-        # Nothing is published yet: `take_over` does, when it is known in which epoch.
+        # Nothing is published yet: `take_over` does it when the epoch is known.
         known, end = self.marks.visible.before, self.marks.written[0]
         segments.visible_offset = end if known is None else min(known[0], end)
         if isinstance(config.durability, Interval):
@@ -144,7 +144,7 @@ class Appender:
         background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
 
     def _is_held(self) -> bool:
-        """Whether the calling thread holds the log still. An interrupt may have kept a block from letting go: that one
+        """Whether the calling thread holds the log. An interrupt may have prevented a block from releasing it: that one
         is ended here."""
         if self.lock._is_owned():  # type: ignore[attr-defined]
             self.check_open()
@@ -159,7 +159,7 @@ class Appender:
             self.refuse_in_stream()
         if self._unfinished is not None:
             self._mend()
-        if self.active.cut_unsynced:  # an interrupt came while an append was being taken back
+        if self.active.cut_unsynced:  # an interrupt came while an append was being rolled back
             self.active.sync_now()
         if self._open_append is not None and self._began:
             self._end_abandoned()
@@ -167,7 +167,7 @@ class Appender:
             self._count_again()
 
     def _count_again(self) -> None:
-        """An interrupt came when a stream was whole and did not count yet, or did and was not shown yet."""
+        """An interrupt came when a stream was complete but did not count yet, or did and was not visible yet."""
         if self.marks.written[0] < self.active.segment.tail[0]:
             segment = self.active.segment
             segment.use_index(segment.rebuild_index(segment.storage))
@@ -187,10 +187,10 @@ class Appender:
             self.commit.check()
 
     def refuse_in_stream(self) -> None:
-        """A stream's own chunks must not come from code that changes the log. The caller holds the lock, so that only
-        the stream itself can be meant."""
+        """Raise if the chunks of a stream come from code that changes the log. The caller holds the lock, so this can
+        only be the stream itself."""
         if self.streaming.locked():
-            raise InvalidRecord("a stream that is being appended must not change or close the log that it goes to")
+            raise InvalidRecord("a stream must not change or close the log that it is appended to")
 
     def place(
         self,
@@ -199,8 +199,8 @@ class Appender:
         producer: Producer = NOBODY,
         answer: Answer | None = None,
     ) -> range:
-        """Give one finished batch the next offsets and write it. Who would ask again after an interrupt gives an
-        `answer`, which has the offsets from the moment on at which the batch counts."""
+        """Give one finished batch the next offsets and write it. A caller that would ask again after an interrupt
+        passes an `answer`, which has the offsets from the moment at which the batch counts."""
         data, count, active, marks = batch.data, batch.count, self.active, self.marks
         with self.lock:
             if (
@@ -245,8 +245,8 @@ class Appender:
         return range(offset, last + 1)
 
     def _mend(self) -> None:
-        """An append did not get to its end: finish it if it counts, else take it back. Can be interrupted and called
-        again. The caller holds the lock."""
+        """An append was interrupted: finish it if it counts, else roll it back. Can be interrupted and called again.
+        The caller holds the lock."""
         if self._unfinished is None:
             return
         segment, before, (producer, offset, last, answer) = self._unfinished
@@ -267,7 +267,7 @@ class Appender:
         self._unfinished = None
 
     def place_rows(self, data: memoryview, rows: Rows, expect_offset: int | None = None) -> range:
-        """Place finished batches that stand back to back in a buffer of ours; all of them or none."""
+        """Place finished batches that are contiguous in a buffer of ours; all of them or none."""
         with self.appending() as first:
             check_expected(expect_offset, first)
             self.check_sizes(rows)
@@ -277,23 +277,23 @@ class Appender:
             return range(first, self.active.segment.tail[0])
 
     def appending(self) -> Appending:
-        """One append of several parts: they count together, when the outermost of these ends; if it raises, what was
-        placed is taken back. Gives the next offset; holds the lock."""
+        """One append of several parts: they count together, when the outermost block ends; if it raises, what was
+        placed is rolled back. Returns the next offset; holds the lock."""
         return Appending(self)
 
     def _end_abandoned(self) -> None:
-        """Take back what blocks have placed whose end an interrupt has prevented. The caller holds the lock."""
+        """Roll back what was placed by blocks whose end was prevented by an interrupt. The caller holds the lock."""
         while isinstance(self._open_append, Open) and not self._open_append.is_running():
             self.end_abandoned(self._open_append)
 
     def end_abandoned(self, block: Open) -> None:
-        """Take back what a block has placed that nobody will end. Only in its own thread: it holds the lock."""
+        """Roll back what was placed by a block that will never end. Only in its own thread: it holds the lock."""
         if self._open_append is block and self.lock._is_owned():  # type: ignore[attr-defined]
             self.take_back_of(block)
 
     def take_back_of(self, block: Open) -> None:
-        """Take back what a block has placed, and end it. If an interrupt prevents that the block stays, abandoned, and
-        keeps the lock: the next call takes it back."""
+        """Roll back what a block has placed, and end it. If an interrupt prevents that, the block stays abandoned and
+        keeps the lock: the next call rolls it back."""
         self._open_append = _ENDING
         try:
             self.take_back(block.first)
@@ -305,11 +305,11 @@ class Appender:
 
     @property
     def open_append(self) -> object:
-        """The append that is under way, or None."""
+        """The append in progress, or None."""
         return self._open_append
 
     def enter(self, block: Open) -> None:
-        """A block begins, and keeps the lock until it ends."""
+        """Begin a block, which keeps the lock until it ends."""
         self._open_append = block
         block.hold()
 
@@ -319,20 +319,20 @@ class Appender:
             self._open_append = block.around
             try:
                 self.appended()
-            except BaseException:  # an interrupt, when all of it is there: let it count wholly
+            except BaseException:  # an interrupt when everything is placed: count all of it
                 self.appended()
                 raise
         finally:
             block.let_go()
 
     def appended(self) -> None:
-        """A whole append is placed: it stays, and counts. The caller holds the lock."""
+        """A whole append is placed: it is kept, and counts. The caller holds the lock."""
         if self._open_append is not None:
             return
         self.marks.complete(self.active.tail)
 
     def begin(self) -> None:
-        """Everything that had to be done before others may write is done: what is there counts."""
+        """Everything that had to be done before others may write is done: it counts now."""
         with self.lock:
             self._open_append, self._began = None, True
             self.appended()
@@ -340,12 +340,12 @@ class Appender:
 
     @property
     def written_offset(self) -> int:
-        """The end of the last whole append."""
+        """The end of the last complete append."""
         return self.marks.written[0]
 
     @property
     def is_between_appends(self) -> bool:
-        """Whether all that counts is visible, as far as the calling thread is concerned."""
+        """Whether everything that counts is visible, as far as the calling thread is concerned."""
         return self.marks.shows_written and self._began and not self._is_held()
 
     @property
@@ -358,7 +358,7 @@ class Appender:
         largest = int(rows[:, SIZE].max())
         if largest > self.config.segment_bytes:
             raise RecordTooLarge(
-                f"a batch of {largest:,} bytes does not fit into a segment of {self.config.segment_bytes:,}; "
+                f"a batch of {largest:,} bytes does not fit into a segment of {self.config.segment_bytes:,} bytes; "
                 "raise segment_bytes or send smaller batches"
             )
 
@@ -393,7 +393,7 @@ class Appender:
     # --- durability
 
     def settle(self, offset: int) -> None:
-        """Do what the policy asks for before an append that ended at `offset` is acknowledged."""
+        """Do what the policy requires before an append that ended at `offset` is acknowledged."""
         policy = self.config.durability
         if policy == "os" or (self._open_append is not None and self.lock._is_owned()):  # type: ignore[attr-defined]
             return  # a part of an append is not acknowledged
@@ -401,19 +401,19 @@ class Appender:
             self.commit.ensure(offset)
 
     def sync(self) -> None:
-        """Make everything durable that is written now; also while somebody else streams."""
+        """Make everything durable that is written now; also while another thread streams."""
         self._check_alive()
         self.commit.ensure(self.segments.next_offset)
 
     def _sync_in_time(self) -> None:
-        """The background's turn, for the interval policy."""
+        """Called by the background, for the interval policy."""
         if not self.closed and self.held.held and self.commit.failure is None:
             try:
                 self.commit.ensure(self.segments.next_offset)
             except (SawlogError, OSError):
-                pass  # the log has failed; the next append says so
+                pass  # the log has failed; the next append raises the error
 
-    # --- the list of segments, and what is written down
+    # --- the list of segments, and the small files
 
     def seal(self) -> None:
         """Rotate now, if there is anything to seal."""
@@ -424,13 +424,13 @@ class Appender:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Nobody appends and nobody syncs: for what changes the list of segments."""
+        """Block appends and syncs: for changes of the list of segments."""
         with self.lock, self.active.lock, self.commit.ending_on_failed_sync():
             self.check_open()
             yield
 
     def truncate(self, offset: int) -> int:
-        """Keep the records below `offset`; how many were dropped. See cutting.py."""
+        """Keep the records below `offset` and return how many were dropped. See cutting.py."""
         with self.exclusive():
             segments = self.segments
             lowest, following = segments.lowest_offset, segments.next_offset
@@ -446,11 +446,11 @@ class Appender:
             kept = list(segments.all)
             kept = kept[: kept.index(target) + 1]
             try:
-                # From here on there is no way back, only forward at the next open. Hide first what is going to go.
+                # From here on it cannot be undone, only finished at the next open. First hide what will be dropped.
                 target.pinned = True
                 segments.set(kept)
                 target.tail = offset, point.visible
-                segments.version += 1  # for a reader that looked between the two lines above
+                segments.version += 1  # for a reader between the two lines above
                 delete_above(self.directory, target.base_offset)
                 kept[-1] = cut(self.directory, self.config, point)
                 if self.producers.reaches(offset):
@@ -463,7 +463,7 @@ class Appender:
         return following - offset
 
     def move_start(self, offset: int) -> None:
-        """Write down where the log starts now; or leave it where it started. The caller holds the lock."""
+        """Record where the log starts now; or leave it where it started. The caller holds the lock."""
         before, self.segments.lowest_offset = self.segments.lowest_offset, offset
         try:
             self.checkpoints.save(clean=False)
@@ -472,10 +472,10 @@ class Appender:
             raise
 
     def retreat(self, offset: int, tail: tuple[int, int, int], epochs: Epochs) -> None:
-        """Before the log is cut at `offset`: write down that no batch after `tail` counts as durable (if a batch is cut
-        through, it is one of these), and the leader epochs from now on; then let nobody read beyond `offset`. If this
-        raises, everything is as it was, except that the watermark on disk may be lower; or the log has failed. The
-        caller is `exclusive`."""
+        """Before the log is cut at `offset`: record that no batch after `tail` counts as durable (if a batch is cut
+        through, it is one of these), and the leader epochs from now on; then hide everything from `offset` on. If this
+        raises, nothing has changed, except that the watermark on disk may be lower; or the log has failed. The caller
+        is `exclusive`."""
         before = self.marks.lower(tail)
         try:
             if epochs != self.checkpoints.noted:
@@ -487,31 +487,32 @@ class Appender:
             raise
         try:
             self.marks.cut((offset, *tail[1:]), epochs.current)
-            self.segments.epochs = epochs  # after that: a position beyond the cut is one of an earlier epoch
+            self.segments.epochs = epochs  # after that: a position beyond the cut is of an earlier epoch
         except BaseException as error:
-            self.commit.fail(error)  # only forward: the next one who opens the log finishes the cut
+            self.commit.fail(error)  # it cannot be undone: the next open finishes the cut
             raise
 
     def adopt(self, segments: Iterable[Segment]) -> None:
-        """Go on with another list of segments, all of it durable; the caller is `exclusive`."""
+        """Continue with another list of segments, all of it durable; the caller is `exclusive`."""
         self.active.adopt(segments, within_append=self._open_append is not None)
         self.save_if_possible()
 
     def begin_epoch(self, epochs: Epochs) -> None:
-        """From now on batches belong to the last of these epochs; it is written down, durably, before that. The caller
-        holds the lock, or nobody else can have it."""
+        """From now on batches belong to the last of these epochs, which is first recorded durably. The caller holds the
+        lock, or nobody else can have it."""
         self.checkpoints.note(epochs)
         self.segments.epochs = epochs
         self.marks.begin_epoch(epochs.current)
 
     def take_over(self, *, clean: bool, in_order: bool, stored: bool) -> None:
-        """Go on after whoever wrote before. If the log was not closed cleanly, somebody may have read what it has lost:
-        begin a new epoch at its end. Not if the current one began there, and nobody was shown more of it since the
-        machine was started. `in_order`: the epochs of the batches go up; `stored`: the list is on disk as it is."""
+        """Continue after the previous writer. If the log was not closed cleanly, records that it has lost may have been
+        read: begin a new epoch at its end. Not if the current one began there, and nothing more of it was visible since
+        the machine was started. `in_order`: the epochs of the batches increase; `stored`: the list on disk is up to
+        date."""
         epochs, end = self.segments.epochs.trimmed(self.segments.lowest_offset), self.active.segment.tail[0]
         before = self.marks.visible.before
         unseen = epochs.entries[-1][1] == end and before == (end, epochs.current)
-        # If the files that know the epochs are lost, the readers may still know of one that no batch is left of.
+        # If the files with the epochs are lost, readers may still know an epoch of which no batch is left.
         last = epochs.current if before is None else max(epochs.current, before[1])
         if not in_order:
             self.begin_epoch(Epochs(((last + 1, end),)))
@@ -521,12 +522,12 @@ class Appender:
             self.begin_epoch(self.segments.epochs)
         else:
             self.checkpoints.save(clean=False)
-        if before is None:  # readers see every whole batch already; what is placed from now on they do not
+        if before is None:  # readers already see every complete batch, but not what is placed from now on
             self.marks.show(self.marks.written[0])
 
     def resume(self, held: Lock, active: Segment | None) -> None:
-        """Go on under another lock; if other processes wrote meanwhile, with the active segment grown by that, all of
-        it durable. Only for a log whose writers take turns: see `shared`."""
+        """Continue under another lock; if other processes wrote meanwhile, with the active segment extended by that,
+        all of it durable. Only for a log whose writers take turns: see `shared`."""
         with self.lock, self.active.lock:
             self.held = held
             if active is not None:
@@ -534,14 +535,14 @@ class Appender:
                 self.active.adopt([*self.segments.all[:-1], active], within_append=within)
 
     def save_producers(self, *, durable: bool = True) -> None:
-        """Write the producers' state as of now. Not in the middle of an append, which may be taken back."""
+        """Write the producers' state as of now. Not during an append, which may be rolled back."""
         if self._open_append is None:
             self.producers.expire(now_ms())
             content = self.producers.encode(self.active.segment.tail[0], self.marks.epoch)
             self.directory.replace(PRODUCERS, content, durable=durable)
 
     def save_if_possible(self) -> None:
-        """Caches and a watermark: without them the older ones stay true, and a full disk is met soon enough."""
+        """Caches and a watermark: without them the older ones stay valid, and appends will report a full disk."""
         try:
             with self.commit.ending_on_failed_sync():
                 self.save_producers()
@@ -552,14 +553,14 @@ class Appender:
             self.checkpoints.error = error
 
     def _save_in_time(self) -> None:
-        """The background's turn: a watermark that moved is written, also when the log has gone quiet since."""
+        """Called by the background: a watermark that moved is written, also when nothing was appended since."""
         if not self.closed and self.held.held and self.commit.failure is None:
             self.checkpoints.save_if_moved()
 
     def close(self) -> None:
-        """Sync, write the indexes of the active segment, and mark the log as closed in order."""
+        """Sync, write the indexes of the active segment, and mark the log as closed cleanly."""
         if self.closed:
-            self._let_go()  # an interrupt may have kept the first call from it
+            self._let_go()  # an interrupt may have prevented it in the first call
             return
         self.upkeep.end()
         with self.lock:
@@ -572,7 +573,7 @@ class Appender:
                     if self.active.cut_unsynced:
                         self.active.sync_now()
                     self.commit.ensure(self.active.segment.tail[0])
-                    # Also what an interrupted append left, whole, at the end.
+                    # Also what an interrupted append left, complete, at the end.
                     self.active.resume(within_append=self._open_append is not None)
                     self.marks.sync(self.active.tail, self.active.tail)
                     self._save_caches()
@@ -583,14 +584,14 @@ class Appender:
         self.segments.wake()
 
     def _let_go(self) -> None:
-        """Of the lock first: if an interrupt comes, the rest goes with the object. Safe to call twice."""
+        """Release the lock first: if an interrupt comes, the rest is released with the object. Safe to call twice."""
         self.held.release()
         self.segments.close()
         self.marks.visible.close()
 
     def _save_caches(self) -> None:
-        """When the log is closed. A power cut that damages them is noticed and costs a scan, so nothing is synced:
-        where processes take turns a log is closed often. On a full disk it does without them."""
+        """When the log is closed. A power cut that damages them is detected and costs a scan, so nothing is synced: a
+        log whose processes take turns is closed often. On a full disk they are omitted."""
         try:
             self.active.segment.write_index(durable=False)
             self.save_producers(durable=False)
@@ -599,7 +600,7 @@ class Appender:
             self.active.segment.remove_index()
 
     def abandon(self) -> None:
-        """The files are gone: let go of everything without writing."""
+        """The files are deleted: close everything without writing."""
         self.closed = True
         self.checkpoints.end()
         self._let_go()

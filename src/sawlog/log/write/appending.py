@@ -1,15 +1,16 @@
 """One append of several parts, as a block: nothing of it counts before the block ends, and if the block raises, what
-was placed is taken back.
+was placed is rolled back.
 
     with appender.appending() as first_offset:
         ...
 
 The log's lock is held meanwhile. Blocks may be nested; the outermost one decides.
 
-An interrupt (a signal handler that raises) may come just when the block ends, so that `__exit__` never runs. The append
-is *abandoned* then, and what it had placed is taken back: when the block's object goes, which is at once if nothing
-else has it; else when somebody uses the log in this thread, and the frame that entered the block is not running any
-more (`Appender.check_open`). It must not be later than that: other appends would be acknowledged after it.
+An interrupt (a signal handler that raises) may come just when the block ends, so that `__exit__` never runs. Then the
+append is *abandoned*, and what it had placed is rolled back: when the block's object is collected, which is immediately
+if it is not referenced elsewhere; else when the log is next used in this thread, and the frame that entered the block
+is no longer running (`Appender.check_open`). It must not be later than that: other appends would be acknowledged after
+it.
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ _CONTEXTLIB = contextlib.__file__
 
 
 class Open:
-    """An append that is under way."""
+    """An append in progress."""
 
     __slots__ = ("_holding", "around", "first", "frame")
 
     def __init__(self, first: int, around: object, frame: FrameType | None, lock: Lock) -> None:
         #: The offset that the first record gets.
         self.first = first
-        #: The append that this one is a part of.
+        #: The append of which this one is a part.
         self.around = around
         self.frame = frame
         self._holding = cast("GeneratorType[None, None, None]", _holding(lock))
 
     def hold(self) -> None:
-        """Keep the log's lock until `let_go`, or until nobody has this object any more."""
+        """Keep the log's lock until `let_go`, or until this object is no longer referenced."""
         next(self._holding)
 
     def let_go(self) -> None:
-        """Of the lock, if it is held."""
+        """Release the lock, if it is held."""
         self._holding.close()
 
     def is_running(self) -> bool:
-        """Whether the block may be being executed by the calling thread."""
+        """Whether the calling thread may be executing the block."""
         if not self._holding.gi_suspended:
             return False
         frame: FrameType | None = sys._getframe(1)
@@ -61,7 +62,7 @@ class Open:
 
 
 class Appending:
-    """See the module's head. Made by `Appender.appending`, used once."""
+    """See the module's docstring. Created by `Appender.appending`, used once."""
 
     __slots__ = ("_appender", "_open")
 
@@ -83,7 +84,7 @@ class Appending:
     ) -> None:
         appender, opened = self._appender, self._open
         if opened is None:
-            return  # it was abandoned, and somebody else has ended it
+            return  # it was abandoned, and has already been ended
         if kind is not None:
             appender.take_back_of(opened)
             self._open = None
@@ -112,13 +113,13 @@ class Settled(Appending):
 
 def _holding(lock: Lock) -> Generator[None]:
     """Holds a lock from the first `next` to `close`. A `with` in a generator, because no interrupt can come between a
-    lock and its `with`: whether it is held is known at every moment."""
+    lock and its `with`: whether it is held is always known."""
     with lock:
         yield
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:
-    """The frame that a block belongs to: an `ExitStack` enters it for somebody else."""
+    """The frame that a block belongs to: an `ExitStack` enters it for its caller."""
     while frame is not None and frame.f_code.co_filename == _CONTEXTLIB:
         frame = frame.f_back
     return frame

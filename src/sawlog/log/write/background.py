@@ -1,11 +1,11 @@
-"""What has to happen after a while: timed syncs, watermarks, lingering writers, heartbeats.
+"""Work that is due after some time: timed syncs, watermarks, lingering writers, heartbeats.
 
-One thread for the whole process keeps the time and does nothing else. What is due is done by workers, which are started
-when all others are busy and end when there is nothing to do. So a customer that has to wait, for a disk or for a log
-that somebody streams to, holds up nobody but itself: the syncs, watermarks and heartbeats of all others go on. A
-customer is never called again before its last call has returned.
+One thread per process keeps the time and does nothing else. Due work is done by workers, which are started when all
+others are busy and end when there is nothing to do. So a customer that has to wait, for a disk or for a log that is
+being streamed to, delays only itself: the syncs, watermarks and heartbeats of all others continue. A customer is never
+called again before its last call has returned.
 
-Customers are held weakly, so that an abandoned log is not kept alive by its own housekeeping. A forked child starts its
+Customers are held weakly, so that an abandoned log is not kept alive by its own maintenance. A forked child starts its
 own threads.
 """
 
@@ -22,33 +22,33 @@ from dataclasses import dataclass
 
 from ...storage.forking import forkable
 
-#: A worker without work ends after so long.
+#: An idle worker ends after this many seconds.
 _IDLE_S = 5.0
 
 
 @dataclass(slots=True)
 class _Customer:
-    """Somebody's method, and how often it is called."""
+    """A method, and how often it is called."""
 
     seconds: float
     method: weakref.WeakMethod[Callable[[], None]]
 
 
 _lock = threading.RLock()
-#: For the timer: somebody is due sooner. For the workers: somebody is ready.
+#: For the timer: something is due sooner. For the workers: something is ready.
 _sooner = forkable(threading.Condition(_lock))
 _waiting = forkable(threading.Condition(_lock))
 _due: list[tuple[float, int, _Customer]] = []
 _ready: deque[_Customer] = deque()
 _numbers = itertools.count()
 _timer: threading.Thread | None = None
-#: How many workers wait for work: those of this process only.
+#: The number of idle workers of this process.
 _idle = 0
 
 
 def every(seconds: float, method: Callable[[], None]) -> None:
-    """Call a bound method again and again for as long as its object lives, in a thread of the background. It must not
-    raise; it may wait."""
+    """Call a bound method repeatedly as long as its object lives, in a background thread. It must not raise; it may
+    wait."""
     global _timer, _idle  # noqa: PLW0603 - one timer per process is the point
     with _sooner:
         _schedule(_Customer(seconds, weakref.WeakMethod(method)))
@@ -93,7 +93,7 @@ def _work() -> None:
 
 
 def _next() -> _Customer | None:
-    """Wait for somebody whose time has come; None if nobody's does for a while."""
+    """Wait for work that is due; None if there is none for a while."""
     global _idle  # noqa: PLW0603
     with _waiting:
         deadline = time.monotonic() + _IDLE_S

@@ -1,9 +1,9 @@
-"""Writing down how far a log is durable, where it starts, and its leader epochs.
+"""Records how far a log is durable, where it starts, and its leader epochs.
 
-The epochs count when the checkpoint names them (see files/epochs.py): the list is written first, then the checkpoint
-that has its checksum. If that fails the checkpoint names the list from before, or the log has failed.
+The epochs take effect when the checkpoint names them (see files/epochs.py): the list is written first, then the
+checkpoint with its checksum. If that fails, the checkpoint names the previous list, or the log has failed.
 
-Threads: one `save` at a time; the background saves beside the writer.
+Threads: one `save` at a time; the background saves concurrently with the writer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Checkpointer:
         self._marks = marks
         #: The epochs that the checkpoint names.
         self.noted = segments.epochs
-        #: Why the last watermark could not be written, if so. It costs nothing but the precision of recovery.
+        #: Why the last watermark could not be written, if so. It only makes recovery less precise.
         self.error: StorageError | None = None
         self._saved = (-1, -1)
         self._ended = False
@@ -49,11 +49,11 @@ class Checkpointer:
             self._ended = clean
 
     def end(self) -> None:
-        """Nothing is written from now on."""
+        """Write nothing from now on."""
         self._ended = True
 
     def save_if_moved(self) -> None:
-        """Write the watermark, unless it is written already. If that fails, recovery is less precise, and no more."""
+        """Write the watermark, unless it is already written. If that fails, recovery is only less precise."""
         if self._saved != (self._marks.durable[0], self._segments.lowest_offset):
             try:
                 with self._marks.commit.ending_on_failed_sync():
@@ -62,7 +62,7 @@ class Checkpointer:
                 self.error = error
 
     def note(self, epochs: Epochs) -> None:
-        """Write these epochs down, durably. If it raises, those from before count, or the log has failed."""
+        """Record these epochs durably. If it raises, the previous ones are in effect, or the log has failed."""
         before = self.noted
         try:
             store_epochs(self._directory, epochs)
@@ -74,7 +74,7 @@ class Checkpointer:
             raise
 
     def _note_again(self, error: BaseException) -> None:
-        """Other epochs could not be written down: let the checkpoint name those that it named before."""
+        """Other epochs could not be recorded: let the checkpoint name the previous ones again."""
         try:
             found = checkpoint.load(self._directory)
             if found is None or found.epochs_crc != self.noted.crc:

@@ -1,14 +1,14 @@
-"""Group commit: everyone who waits for the disk shares one fdatasync.
+"""Group commit: all callers that wait for the disk share one fdatasync.
 
-The first who needs a sync becomes the leader and does it; those who come while it runs wait. When it is done, those
-whose bytes it covered return, and one of the others leads the next round. Each waiter has a lock of its own to sleep
-on: waking all of them through one condition was measured at half the speed.
+The first that needs a sync becomes the leader and does it; those that come while it runs wait. When it is done, those
+whose bytes it covered return, and one of the others leads the next round. Each waiter has its own lock to sleep on:
+waking all of them through one condition was measured at half the speed.
 
-What is durable only goes back when the log is cut (`retreat`). A leader whose sync had begun before that knows an end
-that is not there any more, and must not announce it: new records at those offsets are not synced.
+What is durable only decreases when the log is cut (`retreat`). A leader whose sync had begun before that knows an end
+that no longer exists, and must not announce it: new records at those offsets are not synced.
 
-A failed sync is never tried again: the kernel may have dropped the pages and would report success. It ends writing
-for good; everyone who waits, and everyone who comes later, gets the error.
+A failed sync is never retried: the kernel may have dropped the pages and would report success. It ends writing
+permanently; all current and later callers get the error.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from threading import get_ident
 from ...errors import LogFailed, SawlogError, SyncFailed
 from ...storage.forking import forkable
 
-#: How often an interrupted farewell is tried again.
+#: How often an interrupted cleanup is retried.
 _PERSISTENCE = 10
 
 
 class GroupCommit:
-    """Knows how far the log is durable, and gets it further on request."""
+    """Knows how far the log is durable, and makes more durable on request."""
 
     def __init__(
         self, sync: Callable[[], int], durable_offset: int, moved: Callable[[int], None] = lambda offset: None
     ) -> None:
-        #: Makes everything written so far durable and says up to which offset that is.
+        #: Makes everything written so far durable and returns up to which offset that is.
         self._sync = sync
         self.durable_offset = durable_offset
-        #: Told of every new `durable_offset`, under the mutex: one after the other, and the last one is true.
+        #: Called with every new `durable_offset`, under the mutex: in order, and the last one is current.
         self._moved = moved
-        #: How often the log was cut; and, by the gate of whoever leads, how often when it began.
+        #: How often the log was cut; and, by the gate of each leader, how often when it began.
         self._retreats = 0
         self._led_at: dict[threading.Lock, int] = {}
         self.failure: BaseException | None = None
         self._mutex = forkable(threading.Lock())
-        #: Who syncs now, or has been woken up to: its gate stands for it.
+        #: The leader that syncs now, or has been woken up to do so: its gate identifies it.
         self._leader: threading.Lock | None = None
         self._leader_thread = 0
         self._waiting: list[tuple[int, threading.Lock]] = []
 
     @contextmanager
     def ending_on_failed_sync(self) -> Iterator[None]:
-        """A failed fsync, of whatever file, ends writing: nobody can say what else the disk has lost."""
+        """A failed fsync, of any file, ends writing: nobody can say what else the disk has lost."""
         try:
             yield
         except SyncFailed as error:
@@ -56,7 +56,7 @@ class GroupCommit:
             raise
 
     def ensure(self, offset: int) -> None:
-        """Return when every record below `offset` is durable; raise if that cannot be had."""
+        """Return when every record below `offset` is durable; raise if that is impossible."""
         if self.durable_offset >= offset:
             return
         gate = threading.Lock()
@@ -64,22 +64,22 @@ class GroupCommit:
         try:
             if self._wait(gate, offset):
                 self._lead(gate)
-        except BaseException:  # also an interrupt in the middle of waiting: the others must not wait for us
+        except BaseException:  # also an interrupt while waiting: the others must not wait for us
             for _ in range(_PERSISTENCE):
                 try:
                     self._leave(gate)
                     break
-                except BaseException:  # interrupted again; this has to be finished all the same
+                except BaseException:  # interrupted again; this must be finished anyway
                     continue
             raise
 
     def _wait(self, gate: threading.Lock, offset: int) -> bool:
-        """Until it is durable (False), or it is on us to make it so (True)."""
+        """Wait until it is durable (False), or this thread must make it so (True)."""
         with self._mutex:
             if self.durable_offset >= offset:
                 return False
             self.check()
-            # If we are the leader ourselves, an interrupted call of ours has left that behind.
+            # If we are the leader ourselves, this is left from an interrupted call of ours.
             if self._leader is None or self._leader_thread == get_ident():
                 self._leader, self._leader_thread = gate, get_ident()
                 return True
@@ -89,7 +89,7 @@ class GroupCommit:
             if self._leader is gate:
                 self._leader_thread = get_ident()
         if self.durable_offset >= offset:
-            self._leave(gate)  # we may have been chosen to lead, and served by somebody else before we woke up
+            self._leave(gate)  # we may have been chosen to lead, and served by another leader before we woke up
             return False
         self.check()
         return True
@@ -117,13 +117,13 @@ class GroupCommit:
         self._pass_on(reached, gate)
 
     def _pass_on(self, reached: int, gate: threading.Lock) -> None:
-        """Wake up those who are served, and one more to lead, if there are more. What was reached counts unless the log
-        was cut since."""
+        """Wake up those that are served, and one more to lead, if there are more. What was reached counts unless the
+        log was cut since."""
         with self._mutex:
             if self._led_at.pop(gate, -1) == self._retreats and reached > self.durable_offset:
                 self._move(reached)
             if self._leader is not gate:
-                return  # a torn write elsewhere has ended writing meanwhile, and woken up everyone
+                return  # a torn write elsewhere has ended writing meanwhile, and has woken up everyone
             served = [each for each in self._waiting if each[0] <= self.durable_offset]
             still = [each for each in self._waiting if each[0] > self.durable_offset]
             self._leader, self._leader_thread = (still[0][1] if still else None), 0
@@ -133,13 +133,13 @@ class GroupCommit:
             woken.release()
 
     def reached(self, offset: int) -> None:
-        """Somebody else (rotation) made everything below `offset` durable."""
+        """Everything below `offset` was made durable elsewhere (by rotation)."""
         with self._mutex:
             if self.failure is None and offset > self.durable_offset:
                 self._move(offset)
 
     def retreat(self, offset: int) -> None:
-        """The log was cut: nothing from `offset` on is there any more."""
+        """The log was cut: nothing from `offset` on exists any longer."""
         with self._mutex:
             self._retreats += 1
             if offset < self.durable_offset:
@@ -152,7 +152,7 @@ class GroupCommit:
         self.durable_offset = offset
 
     def fail(self, error: BaseException) -> None:
-        """End writing, now and for everyone."""
+        """End writing, permanently and for everyone."""
         with self._mutex:
             if self.failure is None:
                 self.failure = error

@@ -1,17 +1,17 @@
-"""Cutting the files of a log at an offset: later segments go, what remains of one is built anew.
+"""Cuts the files of a log at an offset: later segments are deleted, the rest of one segment is rebuilt.
 
-Truncation keeps [lowest, offset). If anything of what goes was visible, a new leader epoch begins at `offset`: whoever
-has read it finds out (see epochs.py). That epoch and a lowered watermark are written down, durably. Only then readers
-are kept from what goes: nobody has ever been told of an end that a longer log comes back from. If nothing of it was
-visible there is nothing to be noticed, and a crash half-way leaves a longer log.
+Truncation keeps [lowest, offset). If anything that is dropped was visible, a new leader epoch begins at `offset`, so
+that its readers can detect it (see epochs.py). That epoch and a lowered watermark are recorded durably. Only then is
+the dropped part hidden from readers: nobody ever learns of an end after which the longer log comes back. If nothing of
+it was visible, there is nothing to detect, and a crash half-way leaves a longer log.
 
-A cut is *committed* when the checkpoint, durably, names a list of leader epochs whose last one begins at the offset
-(see epochs.py); from then on it is only finished, by whoever began it or by the next one who opens the log for writing.
-If it was not committed, a crash leaves a longer log, never a damaged one.
+A cut is *committed* when the checkpoint durably names a list of leader epochs whose last one begins at the offset (see
+epochs.py); from then on it is only finished, by the same process or by the next one that opens the log for writing. If
+it was not committed, a crash leaves a longer log, never a damaged one.
 
-Later segments are deleted first, newest first, on the disk as well. The segment that holds the offset is never cut
-where it lies: what remains of it is written to a new file, fsynced and renamed over it, because readers may have it
-mapped. A batch that holds both kept and dropped records is built anew with the kept ones, at the same offsets.
+Later segments are deleted first, newest first, on the disk as well. The segment that contains the offset is never
+truncated in place: the rest of it is written to a new file, fsynced and renamed over it, because readers may have it
+mapped. A batch with both kept and dropped records is rebuilt with the kept ones, at the same offsets.
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ class Cut:
     """Where a segment is cut."""
 
     segment: Segment
-    #: What is kept ends here: the first offset that goes.
+    #: The first offset that is dropped.
     offset: int
-    #: Where the file is cut, and what comes there: the kept records of a batch that is cut through.
+    #: Where the file is cut, and what is put there: the kept records of a batch that is cut through.
     position: int
     rest: bytes
     #: Where that batch ends: readers need it until the cut is done.
     visible: int
-    #: The first offset after the whole batches before the cut: what lies at `position` if a crash comes before it.
+    #: The first offset after the complete batches before the cut: what is at `position` if a crash comes before it.
     whole: int
 
     @property
     def tail(self) -> tuple[int, int, int]:
-        """(offset, segment, position): what stays as it is, whether the cut comes about or not."""
+        """(offset, segment, position): what is kept, whether the cut is completed or not."""
         return self.whole, self.segment.base_offset, self.position
 
 
 def epochs_after(segments: SegmentSet, offset: int) -> Epochs:
-    """The leader epochs of a log that is cut at `offset`: with a new one if somebody may have read what goes. Else it
-    is as if it had never been there; but epochs that began in it begin here now."""
+    """The leader epochs of a log that is cut at `offset`: with a new one if the dropped part may have been read. Else
+    it is as if that had never existed; but epochs that began in it now begin here."""
     epochs = segments.epochs
     if segments.visible_offset > offset:
         return epochs.trimmed(segments.lowest_offset).begun(epochs.current + 1, offset)
@@ -85,8 +85,8 @@ def epochs_after(segments: SegmentSet, offset: int) -> Epochs:
 def delete_above(directory: Directory, base_offset: int) -> None:
     """Remove the files of all later segments, newest first; also those of a rotation that failed.
 
-    Each is gone from the disk before the next one goes: a power cut that takes names in another order than they were
-    removed would leave a gap before a segment that is still there.
+    Each is removed from the disk before the next: a power cut that loses names in another order than they were removed
+    would leave a gap before a segment that still exists.
     """
     for name in reversed(directory.names()):
         base = segment_base(name)
@@ -97,7 +97,7 @@ def delete_above(directory: Directory, base_offset: int) -> None:
 
 
 def cut_at(segment: Segment, offset: int, config: LogConfig) -> Cut:
-    """Look where a segment is to be cut; nothing is changed yet. `CorruptBatch` if what is there cannot be read."""
+    """Find where a segment is to be cut; changes nothing yet. `CorruptBatch` if it cannot be read."""
     for chunk in segment.chunks(offset, offset + 1):
         row = chunk.rows[0]
         position = chunk.origin + int(row[POSITION])
@@ -109,7 +109,7 @@ def cut_at(segment: Segment, offset: int, config: LogConfig) -> Cut:
 
 
 def _head_of(chunk: Chunk, offset: int, config: LogConfig) -> bytes:
-    """The first batch of a chunk with its records below `offset` only, byte for byte as they were."""
+    """The first batch of a chunk with only its records below `offset`, byte for byte unchanged."""
     row = chunk.rows[0]
     base, attributes = int(row[BASE]), int(row[ATTRIBUTES])
     body, start, end = chunk.view, int(row[BODY]), int(row[BODY_END])
@@ -146,7 +146,7 @@ def _head_of(chunk: Chunk, offset: int, config: LogConfig) -> bytes:
 
 
 def cut(directory: Directory, config: LogConfig, point: Cut) -> Segment:
-    """What remains of a segment, as the active one."""
+    """The rest of a segment, as the active one."""
     segment, position, rest = point.segment, point.position, point.rest
     base, interval = segment.base_offset, config.index_interval_bytes
     segment.remove_index()

@@ -6,26 +6,26 @@ from ...batch.build import MAX_BATCH_BYTES, Encoder, Recipe
 from ...batch.compression import codec_id
 from ...config import LogConfig
 
-#: How many are kept: as many as threads that append at the same time.
+#: How many are kept: as many as there are threads that append at the same time.
 _KEPT = 8
 
 
 class Encoders:
-    """One for each caller at a time. Safe for threads, without a lock."""
+    """One for each caller at a time. Thread-safe, without a lock."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self._free: list[Encoder] = []
 
     def take(self) -> Encoder:
-        """One to use, and to give back."""
+        """Take one, to be given back."""
         try:
             return self._free.pop()
         except IndexError:
             return Encoder(self.recipe)
 
     def give_back(self, encoder: Encoder) -> None:
-        """For the next caller."""
+        """Give one back for the next caller."""
         if len(self._free) < _KEPT:
             self._free.append(encoder)
 
@@ -38,7 +38,7 @@ def recipe_of(config: LogConfig) -> Recipe:
         config.compression_level,
         config.timestamp_type == "append",
         config.max_record_bytes or 0,
-        # Compressed, a batch may start larger than a segment; how large it ends is seen when it is placed.
+        # Before compression, a batch may be larger than a segment; its final size is checked when it is placed.
         MAX_BATCH_BYTES if codec else min(MAX_BATCH_BYTES, config.segment_bytes),
         config.max_decompressed_bytes,
     )

@@ -1,7 +1,7 @@
-"""Encoded batches that somebody hands in: told apart, checked, those that are stored already left out, and placed.
+"""Encoded batches from a caller: found, checked, those that are already stored left out, and placed.
 
-Who made them decides what is looked at: headers and checksums always, the records inside unless this library has
-written them (taking compressed ones apart costs more than all the rest).
+Headers and checksums are always checked, the records inside unless this library has written them (decoding compressed
+ones costs more than all the rest).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .producers import ProducerState
 
 
 def checked_rows(data: memoryview, *, max_unpacked_bytes: int | None = None) -> Rows:
-    """The headers of these batches, at least one, whose checksums are right; with a bound for unpacking them, whose
-    records parse as well."""
+    """The headers of these batches, at least one, whose checksums are right; with a limit for decompression, the
+    records are parsed as well."""
     rows = rows_of(data)
     if not len(rows):
         raise InvalidRecord("no batch to append")
@@ -47,7 +47,8 @@ def checked_rows(data: memoryview, *, max_unpacked_bytes: int | None = None) -> 
 
 
 def place(appender: Appender, data: memoryview, *, trusted: bool) -> range:
-    """Place batches in a buffer of ours, giving them the next offsets; all of them or none. Waits for no disk."""
+    """Place batches in a buffer of ours, giving them the next offsets; all of them or none. Does not wait for a
+    disk."""
     rows = checked_rows(data, max_unpacked_bytes=None if trusted else appender.config.max_decompressed_bytes)
     with appender.lock:
         rows, placed = _without_duplicates(appender.producers, rows)
@@ -61,7 +62,7 @@ def place(appender: Appender, data: memoryview, *, trusted: bool) -> range:
 
 
 def rows_of(data: memoryview) -> Rows:
-    """The headers of encoded batches, wherever they think they belong; `CorruptBatch` where none is whole."""
+    """The headers of encoded batches, whatever their offsets; `CorruptBatch` if one is incomplete."""
     parts: list[Rows] = []
     position = 0
     while position < len(data):
@@ -104,7 +105,7 @@ def _is_contiguous(rows: Rows) -> bool:
 
 
 def _compacted(data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
-    """Only these batches, back to back: the ones between them were stored before."""
+    """Only these batches, contiguous: the ones between them were stored before."""
     kept = bytearray().join(data[p : p + s] for p, s in rows[:, (POSITION, SIZE)].tolist())
     return memoryview(kept), rows_of(memoryview(kept))
 

@@ -1,17 +1,17 @@
-"""Taking in batches at the offsets that they have already: what another log has made, moved here as it is.
+"""Places batches at the offsets that they already have: batches of another log, copied unchanged.
 
-An append gives a batch the next offsets by patching it. Here a batch keeps what it says, base offset, leader epoch and
-all, so that not a byte of it changes; unless its epoch lies below the log's current one, which it is then raised to,
-because epochs never go back. The log's own rule stays what it is, that each batch begins where the one before
-it ended: where offsets are missing (compaction in another system drops whole batches), a batch without records stands
-for them, as our own compaction leaves one. One stands for two thousand million offsets, so a gap of 10**12 costs 28 KB;
-these all lie in one segment, which has no index entries for them. A gap of more than 2**44 is refused. Nothing is
-decoded, and nothing is copied that has no gap before it.
+An append gives a batch the next offsets by patching it. Here a batch keeps its base offset, leader epoch and everything
+else, so that no byte of it changes; unless its epoch is below the log's current one, to which it is then raised,
+because epochs never decrease. Each batch must still begin where the previous one ended: where offsets are missing
+(compaction in another system drops whole batches), a batch without records represents them, as after our own
+compaction. One represents up to two thousand million offsets, so a gap of 10**12 costs 28 KB; these are all in one
+segment, which has no index entries for them. A gap of more than 2**44 is refused. Nothing is decoded, and nothing is
+copied unless there is a gap before it.
 
-An empty log can be told where to begin (`advance`): its only file, which is empty, is renamed. The new start is written
-down before that, so that a crash in between leaves an empty log that goes on at the same place. The first batch of an
-empty log may reach over its beginning (somebody has dropped the first records of it): then the file begins where the
-batch does, and what lies below the log's start stays out of sight.
+An empty log can be told where to begin (`advance`): its only file, which is empty, is renamed. The new start is
+recorded before that, so that a crash in between leaves an empty log that continues at the same offset. The first batch
+of an empty log may begin before the log's start (its first records have been dropped): then the file begins where the
+batch does, and what is below the log's start stays invisible.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from ..segment.segment import Segment
 from .appender import Appender
 from .incoming import rows_of
 
-#: The most offsets that one batch without records stands for.
+#: The maximum number of offsets that one batch without records represents.
 _MOST_MISSING = 2**31 - 1
-#: No log has a gap like that: some number is damaged, or a slip of the keyboard.
+#: A larger gap is refused: a number is damaged, or mistyped.
 _MOST_GAP = 2**44
 
 
 def place_kept(appender: Appender, data: memoryview, rows: Rows) -> range:
-    """Place whole, checked batches where they say; all of them or none. The offsets from the first to the last, with
-    those that are missing before and between them."""
+    """Place complete, checked batches at their offsets; all of them or none. Returns the offsets from the first to the
+    last, with those that are missing before and between them."""
     with appender.lock:
         appender.check_open()
         first = appender.segments.next_offset
@@ -65,7 +65,7 @@ def _place(appender: Appender, data: memoryview, rows: Rows, first: int) -> rang
 
 
 def _in_later_epochs(appender: Appender, data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
-    """The same batches, in epochs that never go back; those that the log has not been in begin, durably."""
+    """The same batches, in epochs that never decrease; epochs that are new to the log begin, durably."""
     wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], appender.marks.epoch))
     low = np.flatnonzero(rows[:, LEADER_EPOCH] != wanted)
     if len(low):
@@ -79,7 +79,7 @@ def _in_later_epochs(appender: Appender, data: memoryview, rows: Rows) -> tuple[
 
 
 def advance(appender: Appender, offset: int, leader_epoch: int = 0) -> int:
-    """Let the next record have this offset; how many offsets are passed over. They hold no record, ever."""
+    """Let the next record have this offset and return how many offsets are skipped. They never hold a record."""
     with appender.lock:
         appender.check_open()
         following = appender.segments.next_offset
@@ -104,7 +104,7 @@ def _rename(appender: Appender, base: int) -> None:
     """Let the only segment, which is empty, begin here."""
     directory, old = appender.directory, appender.segments.active
     with appender.exclusive():
-        # A watermark that speaks of a later file would make its absence a loss.
+        # If a watermark referred to a later file, its absence would be a loss.
         appender.retreat(base, (base, base, 0), appender.segments.epochs)
         try:
             old.remove_index()
@@ -114,18 +114,18 @@ def _rename(appender: Appender, base: int) -> None:
             storage = directory.open(file_name(base))
             appender.adopt([Segment.active(directory, base, storage, index, base, 0)])
         except BaseException as error:
-            appender.commit.fail(error)  # under which name the file lies now, only opening anew can tell
+            appender.commit.fail(error)  # only reopening can tell which name the file has now
             raise
         old.unload()
 
 
 def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryview, Rows]:
-    """The same batches, with some that hold no record wherever offsets are missing."""
+    """The same batches, with batches without records wherever offsets are missing."""
     ends = np.concatenate(([following], rows[:-1, LAST] + 1))
     if (rows[:, BASE] < ends).any():
         at = int((rows[:, BASE] < ends).argmax())
         raise InvalidRecord(
-            f"a batch begins at offset {rows[at, BASE]}, where {ends[at]} or more was expected; nothing was stored"
+            f"a batch begins at offset {rows[at, BASE]}, expected at least {ends[at]}; nothing was stored"
         )
     begin, end = int(rows[0, POSITION]), int(rows[-1, POSITION] + rows[-1, SIZE])
     gaps = np.flatnonzero(rows[:, BASE] != ends).tolist()
@@ -134,18 +134,18 @@ def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryv
     parts: list[bytearray | memoryview] = []
     for at in gaps:
         position = int(rows[at, POSITION])
-        like = rows[at - 1 if at else at]  # the neighbour's time and epoch: neither goes back then
+        like = rows[at - 1 if at else at]  # the neighbour's timestamp and epoch, so that neither decreases
         parts += (
             data[begin:position],
             _fillers(int(ends[at]), int(rows[at, BASE]), int(like[MAX_TIME]), int(like[LEADER_EPOCH])),
         )
         begin = position
-    made = memoryview(b"".join([*parts, data[begin:end]]))  # in one go: to let it grow costs ten times as much
+    made = memoryview(b"".join([*parts, data[begin:end]]))  # in one go: growing it costs ten times as much
     return made, rows_of(made)
 
 
 def _fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
-    """Batches without records for these offsets. Where it takes several, they have no time: an index could not say
+    """Batches without records for these offsets. If there are several, they have no timestamp: an index could not say
     where it is."""
     if end - start > _MOST_GAP:
         raise InvalidRecord(
@@ -163,14 +163,14 @@ def _fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
 
 
 def _place_run(appender: Appender, data: memoryview, rows: Rows, start: int) -> int:
-    """Write as many of the batches from `start` on as fit into one segment; the first that did not."""
+    """Write as many of the batches from `start` on as fit into one segment; returns the first that did not."""
     config, segment = appender.config, appender.segments.active
     offset, size = segment.tail
     sizes = size + np.cumsum(rows[start:, SIZE])
     fits = (sizes <= config.segment_bytes) & (
         (rows[start:, LAST] - segment.base_offset < MAX_SPAN) | (rows[start:, COUNT] == 0)
     )
-    # Not by age, as an append would: who made these segments has decided that, and how long they are.
+    # Not by age, as in an append: the source decided that, and how long its segments are.
     if size and (not fits[0] or segment.index.size_bytes + 12 > config.max_index_bytes):
         appender.active.rotate()
         return start

@@ -1,15 +1,15 @@
-"""Where a log ends, and for whom.
+"""The ends of a log: durable, visible, written.
 
     durable_offset <= visible_offset <= written_offset <= next_offset
 
 Each end is a *tail*: (offset, base offset of the segment, position in its file).
 
-    written    the end of the last whole append
-    synced     the end of what is synced, whole appends or not
-    durable    the end of the last whole append that is synced: what the checkpoint says
+    written    the end of the last complete append
+    synced     the end of what is synced, complete appends or not
+    durable    the end of the last complete append that is synced: the checkpoint's watermark
 
-What is visible follows what is durable under "always", else what is written; the visible end is told to readers with
-the leader epoch, at one moment (see visible.py).
+What is visible follows what is durable under "always", else what is written; readers learn the visible end together
+with the leader epoch, atomically (see visible.py).
 
 Threads: everything is called with the log's lock or, where only `synced` and `durable` move, with that of the active
 segment (see active.py).
@@ -42,15 +42,15 @@ class Marks:
 
     def _check(self, offset: int) -> None:
         """What is durable has moved, and the policy shows what is written."""
-        assert offset <= self.written[0], f"{offset} is durable, and only {self.written[0]} is written"
+        assert offset <= self.written[0], f"{offset} is durable, but only {self.written[0]} is written"
 
     def show(self, offset: int) -> None:
-        """Let everybody read up to there."""
+        """Make everything below this visible."""
         self._check(offset)
         self._show(offset, self.epoch)
 
     def show_all(self) -> None:
-        """Let everybody read what the policy says; after an interrupt that may have come before it."""
+        """Make visible what the policy says; after an interrupt that may have come before it."""
         self.show(self.written[0] if self.shows_written else self.commit.durable_offset)
 
     def append(self, tail: Tail) -> None:
@@ -60,9 +60,9 @@ class Marks:
             self._show(tail[0], self.epoch)
 
     def complete(self, tail: Tail) -> None:
-        """A whole append ends there, parts of which may have been synced already."""
+        """A complete append ends there, parts of which may already have been synced."""
         self.append(tail)
-        if self.synced[0] >= tail[0]:  # it was synced before it was whole
+        if self.synced[0] >= tail[0]:  # it was synced before it was complete
             self.durable = tail
             self.commit.reached(tail[0])
         elif self.shows_written and self.synced > self.durable:  # some of it was, by a rotation
@@ -70,21 +70,21 @@ class Marks:
             self.commit.reached(self.synced[0])
 
     def sync(self, written: Tail, tail: Tail) -> None:
-        """The file was synced: `written` and `tail` are what there was when that began."""
+        """The file was synced: `written` and `tail` are the ends when that began."""
         self.durable, self.synced = written, tail
 
     def go_on(self, tail: Tail) -> None:
-        """The same offset is the beginning of the next segment now, and durable."""
+        """The same offset is now the beginning of the next segment, and durable."""
         self.synced = tail
         if self.written[0] == tail[0]:
             self.written = self.durable = tail
 
     def begin_epoch(self, epoch: int) -> None:
-        """From now on batches get this one; readers are told of it when the visible end is shown next."""
+        """From now on batches get this epoch; readers learn it when the visible end is next shown."""
         self.epoch = epoch
 
     def lower(self, tail: Tail) -> Tail:
-        """Nothing after `tail` counts as durable; what did before, for `restore`."""
+        """Nothing after `tail` counts as durable; returns what did before, for `restore`."""
         before = self.durable
         self.durable = min(tail, before)
         return before
@@ -102,7 +102,7 @@ class Marks:
             self._show(tail[0], epoch)
 
     def resume(self, tail: Tail, *, within_append: bool) -> None:
-        """All that is there is durable, and whole but for what an append that is under way has placed."""
+        """Everything is durable, and complete except for what an append in progress has placed."""
         self.synced = tail
         self.written = min(self.written, tail) if within_append else tail
         self.durable = self.written

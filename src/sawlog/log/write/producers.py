@@ -1,21 +1,21 @@
 """Idempotent producers: who has written what, so that a batch sent twice is stored once.
 
 A producer stamps its batches with an id, an epoch and the sequence number of the first record. The log remembers the
-last five batches of each producer, as Kafka does. A batch that repeats one of them is recognised and answered with
-the offsets it got the first time; one that leaves a gap, or comes from an older epoch, is refused.
+last five batches of each producer, as Kafka does. A batch that repeats one of them is recognised and answered with the
+offsets it got the first time; one that leaves a gap, or comes from an older epoch, is refused.
 
-All of it stands in the batch headers, so the state is a cache. It is written to `producers` when a segment is sealed
-and when the log is closed, and brought up to date from the headers behind that point:
+All of it is in the batch headers, so the state is a cache. It is written to `producers` when a segment is sealed and
+when the log is closed, and brought up to date from the headers after that point:
 
 ```
-sawlog producers 1 <offset up to which it is true>
-leader epoch <in which that offset was>
-<id> <epoch> <first sequence> <last sequence> <first offset> <last offset> <timestamp>      a line a batch
+sawlog producers 1 <offset up to which it is valid>
+leader epoch <of that offset>
+<id> <epoch> <first sequence> <last sequence> <first offset> <last offset> <timestamp>      one line per batch
 crc32c 1c291ca3
 ```
 
-So the file is a position, and is judged as one: if its epoch has ended before that offset, the records that it speaks
-of are gone (see epochs.py). Version 0.2 wrote no epoch; such a file is checked against the end of the log only.
+So the file is a position, and is checked as one: if its epoch has ended before that offset, the records that it
+describes are gone (see epochs.py). Version 0.2 wrote no epoch; such a file is checked against the end of the log only.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ class ProducerState:
         return len(self._producers)
 
     def __iter__(self) -> Iterator[ProducerBatch]:
-        """What is remembered, by producer, the oldest first."""
+        """What is remembered, by producer, oldest first."""
         for _, batches in sorted(self._producers.items()):
             yield from batches
 
     def duplicate(self, producer_id: int, epoch: int, sequence: int, count: int) -> range | None:
-        """The offsets of this batch if it is stored already; None if it is the expected next one; or an error."""
+        """The offsets of this batch if it is already stored; None if it is the expected next one; or an error."""
         batches = self._producers.get(producer_id)
         if not batches:
-            return None  # never seen, or forgotten: any sequence will do
+            return None  # never seen, or forgotten: any sequence is accepted
         last = batches[-1]
         if epoch < last.epoch:
             raise ProducerFenced(
@@ -108,20 +108,20 @@ class ProducerState:
         batches.append(ProducerBatch(producer_id, epoch, sequence, end, first_offset, last_offset, timestamp))
 
     def note_rows(self, rows: Rows, now_ms: int) -> None:
-        """Remember many placed batches, from their headers. A producer's silence is counted from now."""
+        """Remember many placed batches, from their headers. A producer's inactivity is counted from now."""
         for row in rows[(rows[:, PRODUCER_ID] >= 0) & (rows[:, BASE_SEQUENCE] >= 0)].tolist():
             self.note(row[PRODUCER_ID], row[PRODUCER_EPOCH], row[BASE_SEQUENCE], row[BASE], row[LAST], now_ms)
 
     def remembers(self, producer_id: int, last_offset: int) -> bool:
-        """Whether the batch of that producer which ends there is among those that it is recognised by."""
+        """Whether the producer's batch that ends there is among those that are remembered."""
         return any(batch.last_offset == last_offset for batch in list(self._producers.get(producer_id, ())))
 
     def reaches(self, offset: int) -> bool:
-        """Whether it remembers a batch that goes to `offset` or beyond."""
+        """Whether it remembers a batch that extends to `offset` or beyond."""
         return any(batches[-1].last_offset >= offset for batches in self._producers.values())
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers that have been silent for long."""
+        """Forget producers that have been inactive for long."""
         oldest = now_ms - self._expiry_ms
         for producer_id in [p for p, batches in self._producers.items() if batches[-1].timestamp < oldest]:
             del self._producers[producer_id]
@@ -137,8 +137,8 @@ class ProducerState:
 
     @classmethod
     def decode(cls, data: bytes, expiry_ms: int) -> tuple[ProducerState, int, int]:
-        """The state, the offset up to which it is true, and the leader epoch of that, or -1; `CorruptFile` unless every
-        byte is right."""
+        """The state, the offset up to which it is valid, and the leader epoch of that, or -1; `CorruptFile` unless
+        every byte is right."""
         body = without_line(data)
         if body is None or not body.startswith(_TITLE.encode()):
             raise CorruptFile("the checksum of the producer file does not match")
@@ -162,7 +162,7 @@ class ProducerState:
 def replayed(
     segments: list[Segment], expiry_ms: int, state: ProducerState | None = None, start: int = 0
 ) -> ProducerState:
-    """The producers' state from the batch headers of these segments, on top of what was known at `start`."""
+    """The producers' state from the batch headers of these segments, added to what was known at `start`."""
     state = ProducerState(expiry_ms) if state is None else state
     now = now_ms()
     for segment in segments:
@@ -174,7 +174,7 @@ def replayed(
 
 
 def _replay(segment: Segment, offset: int, state: ProducerState, now_ms: int) -> None:
-    """Note what producers have written from `offset` on; damage is passed over, and reported when it is read."""
+    """Record what producers have written from `offset` on; damage is skipped, and reported when it is read."""
     try:
         found = [_good_of_producers(chunk) for chunk in segment.chunks(offset, segment.next_offset, check=False)]
     except CorruptBatch:
@@ -184,7 +184,8 @@ def _replay(segment: Segment, offset: int, state: ProducerState, now_ms: int) ->
 
 
 def _good_of_producers(chunk: Chunk) -> Rows:
-    """Only of producers' batches is the checksum looked at: what a damaged header says would have them refused."""
+    """The checksum is verified only for producers' batches: a damaged header would cause valid batches to be
+    refused."""
     rows = chunk.rows[chunk.rows[:, PRODUCER_ID] >= 0]
     while (bad := first_bad_crc(chunk.view, rows)) >= 0:
         rows = np.delete(rows, bad, axis=0)

@@ -1,16 +1,16 @@
-"""Appending a record whose length nobody knows yet, without holding it in memory.
+"""Appends a record of unknown length without holding it in memory.
 
-Chunks are gathered in a buffer. A stream that ends before the buffer is full is written at once. A longer
-one is written straight into the active segment: first a hole where the batch's header will be, then block after block,
-with a running CRC and length; at the end the hole is filled. The two lengths in front of the value are varints
-padded to five bytes, so their place is fixed. The CRC of what was patched and of what was streamed are combined.
+Chunks are gathered in a buffer. A stream that ends before the buffer is full is written at once. A longer one is
+written directly into the active segment: first a hole where the batch's header will be, then block after block, with a
+running CRC and length; at the end the hole is filled. The two lengths in front of the value are varints padded to five
+bytes, so their position is fixed. The CRC of what was patched and of what was streamed are combined.
 
-Until the header is there, the hole reads as zeros: for a reader in another process, and for recovery after a crash,
-the log ends before it. Whatever goes wrong (too long, the stream raises, the disk is full, an interrupt), the segment
-is cut back to where it was. The log's lock is held meanwhile: other appends wait, reads do not.
+Until the header is there, the hole reads as zeros: for a reader in another process, and for recovery after a crash, the
+log ends before it. Whatever goes wrong (too long, the stream raises, the disk is full, an interrupt), the segment is
+truncated to where it was. The log's lock is held meanwhile: other appends wait, reads do not.
 
-An async stream may be slow and must not hold a lock over an await: it is collected in a file of its own (`spool`),
-and copied in at the end, when its length is known. Other appends go on all the time.
+An async stream may be slow and must not hold a lock over an await: it is collected in its own file (`spool`), and
+copied at the end, when its length is known. Other appends continue all the time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..segment.segment import Segment
 from .appender import Appender, check_expected
 
 _COPY_BYTES = 4 << 20
-#: Chunks are gathered until there is so much to write.
+#: Chunks are gathered until there are this many bytes to write.
 _BLOCK_BYTES = 256 << 10
 
 
@@ -40,7 +40,7 @@ class StreamedBatch:
     """The bytes around a streamed value, and what is known of the value so far."""
 
     def __init__(self, key: Any, headers: Any, timestamp: Any, *, append_time: bool) -> None:
-        # An ordinary batch with an empty value is the pattern: what precedes and follows the value is taken from it.
+        # An ordinary batch with an empty value is the template: what precedes and follows the value is taken from it.
         builder = kernel.BatchBuilder(refuse)
         builder.add(b"", key, headers, timestamp)
         self._append_time = append_time
@@ -104,7 +104,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _padded(number: int) -> bytes:
-    """A zig-zag varint in exactly five bytes. Kafka's clients read it like any other; all were tried."""
+    """A zig-zag varint in exactly five bytes. All Kafka clients that we tested read it like any other."""
     shifted = number << 1
     return bytes(((shifted >> 7 * i) & 127) | (128 if i < 4 else 0) for i in range(5))
 
@@ -123,7 +123,7 @@ def _check_max_bytes(max_bytes: int | None) -> None:
 
 
 def _check_length(value_bytes: int, bound: int, max_bytes: int | None) -> None:
-    """Raise if a value is longer than the caller allows, or than the segment still takes."""
+    """Raise if a value is longer than the caller allows, or than the segment has space for."""
     if max_bytes is not None and value_bytes > max_bytes:
         raise StreamTooLong(f"the stream exceeds max_bytes={max_bytes:,}; nothing was stored")
     if value_bytes > bound:
@@ -170,7 +170,7 @@ def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: B
     """Write a value into the active segment block by block, and its header at the end."""
     offset, size = segment.tail
     storage = segment.storage
-    appender.active.cut_back(segment, size)  # if an interrupt came while an earlier append was being taken back
+    appender.active.cut_back(segment, size)  # if an interrupt came while an earlier append was being rolled back
     try:
         storage.append(bytes(batch.prefix_bytes))
         storage.append(first)
@@ -189,28 +189,30 @@ def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: B
 
 
 class Blocks:
-    """The chunks of a stream, gathered: a chunk may be a few bytes, and a write costs more than to copy them."""
+    """The chunks of a stream, gathered: a chunk may be a few bytes, and a write costs more than copying them."""
 
     def __init__(self, chunks: Iterable[bytes], max_bytes: int | None) -> None:
         _check_max_bytes(max_bytes)
         try:
             self._source = iter(chunks)
         except TypeError as error:
-            raise InvalidRecordType(f"append_stream takes an iterable of bytes, not {type(chunks).__name__}") from error
+            raise InvalidRecordType(
+                f"append_stream expects an iterable of bytes, not {type(chunks).__name__}"
+            ) from error
         self._max_bytes = max_bytes
-        #: How many bytes the segment takes at most.
+        #: The maximum number of bytes for the segment.
         self.bound = MAX_SEGMENT_BYTES
         self._total = 0
-        #: A chunk that is given out as it is, after what was gathered before it.
+        #: A chunk that is returned without copying, after what was gathered before it.
         self._large: Buffer | None = None
         self.ended = False
 
     def check(self) -> None:
-        """Raise if there is more than may be."""
+        """Raise if there is more than allowed."""
         _check_length(self._total, self.bound, self._max_bytes)
 
     def take(self) -> Buffer:
-        """Some hundred kilobytes or more, until the stream ends; then what is left. It is valid until the next call."""
+        """Some hundred kilobytes or more, until the stream ends; then the rest. It is valid until the next call."""
         if self._large is not None:
             large, self._large = self._large, None
             return large
@@ -221,7 +223,7 @@ class Blocks:
             for chunk in self._source:
                 ours = True
                 data = chunk if type(chunk) is bytes else _check_chunk(chunk)
-                if len(data) >= _BLOCK_BYTES:  # it need not be copied
+                if len(data) >= _BLOCK_BYTES:  # no need to copy it
                     self._large = data
                 else:
                     held += data
@@ -251,7 +253,7 @@ def _enter(appender: Appender, segment: Segment, batch: StreamedBatch, offset: i
 
 
 class Spool:
-    """A file beside the segments that collects an async stream until it is whole."""
+    """A file next to the segments that collects an async stream until it is complete."""
 
     _number = 0
 
@@ -265,7 +267,7 @@ class Spool:
         self._storage: Storage | None = None
 
     def open(self) -> None:
-        """Make the file. Its name is recognised as worthless after a crash, and no segment can have it."""
+        """Create the file. Its name marks it as disposable after a crash, and no segment can have it."""
         appender = self._appender
         with appender.lock:
             appender.check_open()
@@ -291,13 +293,13 @@ class Spool:
         self._file().append(data)
 
     def place(self) -> int:
-        """Copy the collected value into the log as one record; its offset."""
+        """Copy the collected value into the log as one record and return its offset."""
         appender, batch = self._appender, self._batch
         with appender.lock:
             appender.check_open()
             segment, bound = appender.active.room_for_stream(batch.timestamp)
             if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
-                segment = appender.active.rotate()  # others have filled it meanwhile
+                segment = appender.active.rotate()  # other appends have filled it meanwhile
                 _, bound = appender.active.room_for_stream(batch.timestamp)
             _check_length(batch.value_bytes, bound - batch.overhead_bytes, self._max_bytes)
             offset, size = segment.tail
@@ -319,7 +321,7 @@ class Spool:
         return offset
 
     def discard(self) -> None:
-        """The file has served, or is not wanted any more."""
+        """Delete the file, which is no longer needed."""
         with self._appender.lock:
             self._appender.spools.discard(self)
             storage, self._storage = self._storage, None
@@ -327,7 +329,7 @@ class Spool:
                 try:
                     storage.remove()
                 except StorageError:
-                    pass  # opening the log removes it; what was asked for is done, or has failed for another reason
+                    pass  # opening the log removes it; the append is done, or has failed for another reason
 
 
 async def append_stream_async(
@@ -341,11 +343,11 @@ async def append_stream_async(
     timestamp: int | None = None,
     max_bytes: int | None = None,
 ) -> int:
-    """One record from an async iterable of chunks; its offset. `run` runs a blocking call in a thread;
+    """Append one record from an async iterable of chunks and return its offset. `run` runs a blocking call in a thread;
     `run_to_end` as well, and a cancellation cannot undo it."""
     batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
     if not hasattr(chunks, "__aiter__"):
-        raise InvalidRecordType(f"append_stream_async takes an async iterable, not {type(chunks).__name__}")
+        raise InvalidRecordType(f"append_stream_async expects an async iterable, not {type(chunks).__name__}")
     spool = Spool(appender, batch, max_bytes)
     try:
         await run(spool.open)

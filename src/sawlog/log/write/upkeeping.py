@@ -1,4 +1,4 @@
-"""Whose turn it is to do upkeep: one piece at a time, and none when the log closes or somebody wants to write."""
+"""The turns of upkeep: one task at a time, and none when the log closes or a writer is waiting."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ class UpkeepTurns:
         self._directory = directory
         self._check_alive = check_alive
         self._is_held = is_held
-        #: Whether the log was opened for upkeep alone, which ends when somebody wants to write.
+        #: Whether the log was opened for upkeep only, which stops when a writer is waiting.
         self._lent = lent
         self._closing = False
         self._lock = forkable(threading.Lock())
 
     def check(self) -> None:
-        """Raise if upkeep should not go on: the log is closed, closing or has failed."""
+        """Raise if upkeep should stop: the log is closed, closing or has failed, or a writer is waiting."""
         self._check_alive()
         if self._closing:
             raise LogClosed(f"the log {self._directory.path} is being closed")
         if self._lent and is_wanted(self._directory):
-            raise LogClosed(f"upkeep of {self._directory.path} ended early: somebody wants to write")
+            raise LogClosed(f"upkeep of {self._directory.path} stopped early: a writer is waiting")
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """One piece of upkeep. Not for who holds the log still: others' upkeep waits for that, and this for them."""
+        """One upkeep task. Not for a thread that holds the log: others' upkeep waits for that, and this for them."""
         if self._is_held():
-            raise InvalidConfig("upkeep cannot be done while the log is held: call it outside `hold`")
+            raise InvalidConfig("upkeep cannot run while the log is held: call it outside `hold`")
         with self._lock:
             self.check()
             try:
                 yield
             except StorageError:
-                self.check()  # the files of a log that was closed or removed meanwhile are no failure
+                self.check()  # missing files of a log that was closed or removed meanwhile are not a failure
                 raise
 
     def cancel(self) -> None:
-        """The log is about to be closed: upkeep ends where it is."""
+        """The log is about to be closed: upkeep stops where it is."""
         self._closing = True
 
     def end(self) -> None:
-        """Before the log is closed: let upkeep end, and wait until it has."""
+        """Before the log is closed: stop upkeep, and wait until it has ended."""
         self.cancel()
         with self._lock:
             pass

@@ -1,19 +1,18 @@
-"""The visible end: the first offset that nobody may read yet.
+"""The visible end: the first offset that may not be read yet.
 
-A record is visible when it stays: under `"always"` when it is durable, under the other policies when it is written,
-since that is what the user asked for; and not before the whole append that it belongs to is placed, because until then
-it may be taken back. Everybody reads up to there: in the writer's process, which keeps it in
-`SegmentSet.visible_offset`, and in others, which learn it, with the leader epoch, from a small file (`visible`, see
-`sawlog.storage.published`):
+A record is visible when it can no longer be lost as the policy defines it: under `"always"` when it is durable, under
+the other policies when it is written; and not before the whole append that it belongs to is placed, because until then
+it may be rolled back. All readers stop there: in the writer's process, which keeps it in `SegmentSet.visible_offset`,
+and in others, which learn it, with the leader epoch, from a small file (`visible`, see `sawlog.storage.published`):
 
-    the file says                            a reader in another process sees
+    the file contains                        a reader in another process sees
     an offset, since the machine started     everything below it, also after the writer was killed
-    nothing, or it is missing or damaged     every whole batch: after a restart of the machine nothing that is there can
-                                             be lost any more; and logs of version 0.2 have no such file
+    nothing, or it is missing or damaged     every complete batch: after a restart of the machine nothing can
+                                             be lost any longer; logs of version 0.2 have no such file
 
-The writer publishes; readers never write. What it publishes only goes back before a truncation.
+The writer publishes; readers never write. What it publishes only decreases before a truncation.
 
-Threads: `show` is called by one at a time; the caller sees to that (see `Appender`).
+Threads: `show` is called by one thread at a time; the caller ensures that (see `Appender`).
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from ..segment.segments import SegmentSet
 
 
 class VisibleEnd:
-    """The writer's side: what it shows, everybody may read."""
+    """The writer's side: everything below it may be read."""
 
     def __init__(self, directory: Directory, segments: SegmentSet) -> None:
         self._segments = segments
         self._published: Published | None = open_published(directory, VISIBLE, create=True)
         self._store = _nowhere if self._published is None else self._published.store
-        #: What readers in other processes were told before this writer came; None: they see every whole batch.
+        #: What was published before this writer came; None: readers see every complete batch.
         self.before = None if self._published is None else self._published.load()
 
     @property
     def offset(self) -> int:
-        """What is shown now."""
+        """What is currently published."""
         return self._segments.visible_offset
 
     def show(self, offset: int, epoch: int) -> None:
-        """Let everybody read up to `offset`, and know the epoch."""
+        """Let all readers read up to `offset`, and know the epoch."""
         segments = self._segments
         segments.visible_offset = offset
         self._store(offset, epoch)
@@ -47,11 +46,11 @@ class VisibleEnd:
             segments.wake()
 
     def close(self) -> None:
-        """Give up the handle; what is published stays."""
+        """Close the handle; what is published is kept."""
         self._store = _nowhere
         if self._published is not None:
             self._published.close()
 
 
 def _nowhere(first: int, second: int) -> None:
-    """Where nothing can be published, readers in other processes believe every whole batch."""
+    """Where nothing can be published, readers in other processes trust every complete batch."""

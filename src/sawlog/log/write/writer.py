@@ -1,11 +1,11 @@
-"""Explicit buffering: records one by one, batches to the log.
+"""Explicit buffering: collects single records into batches.
 
-`append` here *is* the compiled builder's method: it encodes the record into the open batch and returns. When the
-batch is full, when it is `linger_ms` old, on `flush` and on `close`, the batch is placed. So an offset is known only
-then; `flush` gives the range. A record that was taken is lost if the process dies before it is placed: whoever needs
-to know calls `flush`, which returns when the log's durability policy is satisfied.
+`append` here *is* the compiled builder's method: it encodes the record into the open batch and returns. When the batch
+is full, when it is `linger_ms` old, on `flush` and on `close`, the batch is placed. So an offset is known only then;
+`flush` returns the range. A record that was accepted is lost if the process dies before it is placed: to be sure, call
+`flush`, which returns when the log's durability policy is satisfied.
 
-Bad records are refused by `append` at once and leave the batch as it was. If placing fails, the batch stays and the
+Bad records are refused by `append` immediately and do not change the batch. If placing fails, the batch is kept and the
 error is raised; the next `flush` tries again. Leaving the `with` block flushes, also after an exception.
 """
 
@@ -31,9 +31,9 @@ BATCH_BYTES = 128 * KIB
 
 
 class Writer:
-    """Collects records into batches and places them. Safe between threads."""
+    """Collects records into batches and places them. Thread-safe."""
 
-    #: `append(value, key=None, headers=(), timestamp=None)`: take one record; its offset is known when it is placed.
+    #: `append(value, key=None, headers=(), timestamp=None)`: add one record; its offset is known when it is placed.
     append: Callable[..., None]
 
     def __init__(self, appender: Appender, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
@@ -56,7 +56,7 @@ class Writer:
             capacity=limit + 4096,
         )
         self._spare: bytearray | None = bytearray(limit + 4096)
-        #: A finished batch that is not known to be placed, its buffer, and the answer of the log.
+        #: A finished batch that is not known to be placed, its buffer, and the placement from the log.
         self._pending: tuple[Encoded, bytearray, Answer] | None = None
         self._closed = False
         self._linger_s = None if linger_ms is None else linger_ms / 1000
@@ -79,7 +79,7 @@ class Writer:
             self._builder.add(value, key, headers, timestamp)
 
     def append_many(self, records: Any) -> None:
-        """Take many records, as `Log.append_many` does, but not as one batch."""
+        """Add many records, as `Log.append_many` does, but not as one batch."""
         for record in records:
             if isinstance(record, kernel.Record):
                 stamp = None if record.timestamp < 0 else record.timestamp
@@ -97,9 +97,8 @@ class Writer:
         self._appender.settle(self.last.stop)
 
     def _place(self, *, close: bool = False) -> None:
-        """Place one batch, if there is one; if that fails it stays for the next time. So it does if an interrupt comes,
-        between whatever two lines: what was taken is noted by the builder until it is placed, and that it is placed by
-        the log."""
+        """Place one batch, if there is one; if that fails it is kept for the next time. The same if an interrupt comes
+        between any two lines: the builder keeps the batch until it is placed, and the log records that it is placed."""
         builder = self._builder
         with self._lock:
             if self._pending is None and builder.taken is None and (builder.count or close):
@@ -118,9 +117,9 @@ class Writer:
                 self._pending, self._spare = None, buffer
 
     def flush(self) -> range:
-        """Place everything taken so far and do what the log's policy asks for; the offsets of the last batch.
+        """Place everything so far, do what the log's policy requires, and return the offsets of the last batch.
 
-        It also answers for what others placed before: if that could not be synced, it raises.
+        It also covers batches that were placed before: if they could not be synced, it raises.
         """
         with self._lock:
             if self._closed:
@@ -134,7 +133,7 @@ class Writer:
         return last
 
     def _flush_in_time(self) -> None:
-        """The background's turn: place a batch that has waited for long enough."""
+        """Called by the background: place a batch that has waited long enough."""
         if self._closed or not self._builder.count:
             self._oldest = 0.0
             return
@@ -155,7 +154,7 @@ class Writer:
                 return
             try:
                 self.flush()
-                self._place(close=True)  # from here on `append` refuses; what came meanwhile goes with it
+                self._place(close=True)  # from here on `append` refuses; what came meanwhile is included
                 self.flush()
             finally:
                 self._closed = True
