@@ -853,7 +853,7 @@ def test_a_report_reads_well(place: Place) -> None:
     log = damaged_in_the_middle(place)
     text = str(compact(log))
     assert text.startswith("compaction removed 2 records and ")
-    assert text.endswith(f"{named(2)} is damaged and was left alone")
+    assert text.endswith(f"{named(2)} is damaged and was not changed")
 
 
 # --- all at once
