@@ -8,15 +8,6 @@ from __future__ import annotations
 
 from .mutants import Edit, Mutant
 
-_APPEND = "sawlog.log.write.appender:Appender"
-_ACTIVE = "sawlog.log.write.active:Active"
-_CHECKPOINTS = "sawlog.log.write.checkpointer:Checkpointer"
-_MARKS = "sawlog.log.write.marks:Marks"
-_RECOVERY = "sawlog.log.maintain.recovery:_Recovery"
-_SEGMENT = "sawlog.log.segment.segment:Segment"
-_INTENTS = "sawlog.topics.intents:Intents"
-_CATALOG = "sawlog.topics.catalog:Catalog"
-
 
 def _mutant(name: str, story: str, *edits: tuple[str, str, str], by: str = "crashes") -> Mutant:
     return Mutant(name, story, tuple(Edit(*each) for each in edits), by)
@@ -30,13 +21,13 @@ _WRITING = (
     _mutant(
         "ack before fsync",
         "an append under `always` returns before anything was synced (etcd 14370, NATS 7564)",
-        (f"{_ACTIVE}.sync", "self._sync(self.segment)", "pass"),
+        ("Active.sync", "self._sync(self.segment)", "pass"),
     ),
     _mutant(
         "group commit wakes everybody",
         "who wrote while an fsync was running is told that it was in time",
         (
-            "sawlog.log.write.commit:GroupCommit._pass_on",
+            "GroupCommit._pass_on",
             "served = [each for each in self._waiting if each[0] <= self.durable_offset]",
             "served, self._waiting = self._waiting, []\n"
             "        self.durable_offset = max([self.durable_offset, *(each[0] for each in served)])",
@@ -46,42 +37,42 @@ _WRITING = (
     _mutant(
         "interval forgotten",
         "under an interval, the bytes that may be at risk are not counted",
-        (f"{_APPEND}.settle", "self.active.unsynced_bytes >= policy.bytes", "False"),
+        ("Appender.settle", "self.active.unsynced_bytes >= policy.bytes", "False"),
     ),
     _mutant(
         "roll before sync",
         "a full segment is sealed and the next one begun before it was synced",
-        (f"{_ACTIVE}.rotate", "self._sync(old)", "pass"),
+        ("Active.rotate", "self._sync(old)", "pass"),
     ),
     _mutant(
         "retry of fsync",
         "an fsync that failed is tried again, and believed (PostgreSQL's fsyncgate, WiredTiger 4045)",
-        (f"{_ACTIVE}._sync", "self.marks.commit.fail(error)\n        raise", "segment.storage.sync()"),
+        ("Active._sync", "self.marks.commit.fail(error)\n        raise", "segment.storage.sync()"),
         by="errors",
     ),
     _mutant(
         "failed fsync forgotten",
         "an fsync that failed is reported, and writing goes on (CouchDB 2077, Turso 3077)",
-        (f"{_ACTIVE}._sync", "self.marks.commit.fail(error)\n", "pass\n"),
-        ("sawlog.log.write.commit:GroupCommit._lead", "self.fail(error)\n", "self._pass_on(-1, gate)\n"),
+        ("Active._sync", "self.marks.commit.fail(error)\n", "pass\n"),
+        ("GroupCommit._lead", "self.fail(error)\n", "self._pass_on(-1, gate)\n"),
         by="errors",
     ),
     _mutant(
         "short write not taken back",
         "a write that failed half-way stays where it is, and the next one follows it (Prometheus 13027)",
-        (f"{_ACTIVE}.cut_back", "segment.storage.truncate(size)", "pass"),
+        ("Active.cut_back", "segment.storage.truncate(size)", "pass"),
         by="errors",
     ),
     _mutant(
         "close without sync",
         "closing marks the log as ended in order, and has not synced it",
-        (f"{_APPEND}.close", "self.commit.ensure(self.active.segment.tail[0])", "pass"),
+        ("Appender.close", "self.commit.ensure(self.active.segment.tail[0])", "pass"),
     ),
     _mutant(
         "watermark before the data",
         "the checkpoint says how far the log was written instead of how far it was synced",
         (
-            f"{_CHECKPOINTS}.save",
+            "Checkpointer.save",
             "offset, segment, position = self._marks.durable",
             "offset, segment, position = self._marks.written",
         ),
@@ -89,15 +80,15 @@ _WRITING = (
     _mutant(
         "taken back, but not durably",
         "an append that failed is cut off, and a power cut brings it back (ours, once)",
-        (f"{_ACTIVE}.undo", "self.sync_now()", "pass"),
+        ("Active.undo", "self.sync_now()", "pass"),
         by="storage",
     ),
     _mutant(
         "stream not taken back",
         "a stream that fails leaves the room for its header, and what came of it, in the segment",
-        ("sawlog.log.write.streams:_stream", "if segment.tail[1] == size:", "if False:"),
-        ("sawlog.log.write.streams:_stream", "appender.active.cut_back(segment, size)  #", "pass  #"),
-        (f"{_ACTIVE}.put", "if storage.size != before[1]:", "if False:"),
+        ("_stream", "if segment.tail[1] == size:", "if False:"),
+        ("_stream", "appender.active.cut_back(segment, size)  #", "pass  #"),
+        ("Active.put", "if storage.size != before[1]:", "if False:"),
         by="errors",
     ),
 )
@@ -107,20 +98,20 @@ _FILES = (
     _mutant(
         "no directory fsync",
         "names are never synced: on files, and on the simulated disk that does what files do",
-        ("sawlog.storage.file:FileDirectory.sync", "os.fsync(self.fd)", "pass"),
-        ("sawlog.testing.device:Folder.sync", "with self.disk.lock:", "return\n    with self.disk.lock:"),
+        ("FileDirectory.sync", "os.fsync(self.fd)", "pass"),
+        ("Folder.sync", "with self.disk.lock:", "return\n    with self.disk.lock:"),
     ),
     _mutant(
         "new file's name not synced",
         "a segment is created, and its directory is not synced",
-        ("sawlog.storage.file:FileDirectory.create", "self.sync()", "pass"),
+        ("FileDirectory.create", "self.sync()", "pass"),
         by="storage",
     ),
     _mutant(
         "replaced without fsync",
         "a small file is renamed into place before its bytes were synced (ALICE)",
         (
-            "sawlog.storage.file:FileDirectory.replace",
+            "FileDirectory.replace",
             "if durable:\n            sync_data",
             "if False:\n            sync_data",
         ),
@@ -130,7 +121,7 @@ _FILES = (
         "replaced without directory fsync",
         "a small file is renamed into place, and the name is not synced",
         (
-            "sawlog.storage.file:FileDirectory.replace",
+            "FileDirectory.replace",
             "if durable:\n        self.sync()",
             "if False:\n        self.sync()",
         ),
@@ -139,19 +130,19 @@ _FILES = (
     _mutant(
         "short write taken for a whole one",
         "the system writes less than it was asked to, and nobody looks (Prometheus 13027)",
-        ("sawlog.storage.file:FileStorage._write", "if written < len(data):", "if False:"),
+        ("FileStorage._write", "if written < len(data):", "if False:"),
         by="storage",
     ),
     _mutant(
         "failed write left in the file",
         "what a write brought before it failed is not cut off (rocksdb-js 748)",
-        ("sawlog.storage.file:FileStorage._undo", "os.ftruncate(self._handle.fd, size)", "pass"),
+        ("FileStorage._undo", "os.ftruncate(self._handle.fd, size)", "pass"),
         by="storage",
     ),
     _mutant(
         "short read taken for the end",
         "the system reads less than it was asked to, and nobody goes on",
-        ("sawlog.storage.file:FileStorage.read", "while len(data) < size:", "while False:"),
+        ("FileStorage.read", "while len(data) < size:", "while False:"),
         by="storage",
     ),
 )
@@ -162,7 +153,7 @@ _RECOVERING = (
         "append after a torn tail",
         "what an interrupted write left is not cut, and new records follow it (cqlite 1390, amelie 17)",
         (
-            f"{_RECOVERY}._last",
+            "_Recovery._last",
             "self._set_aside(segment, storage, walk)\n"
             "            return self._settle(segment, storage, index, walk, below)",
             "return [self._activate(base, storage, index, walk.next_offset, size)]",
@@ -172,7 +163,7 @@ _RECOVERING = (
         "in-place tail rewrite",
         "recovery writes the whole batches again where they are, and a second crash tears them",
         (
-            f"{_RECOVERY}._settle",
+            "_Recovery._settle",
             "copy = self._copy(storage, 0, end, base)\n    storage.close()",
             "storage.write_at(0, storage.read(0, end)); storage.truncate(end); storage.sync(); copy = storage",
         ),
@@ -181,7 +172,7 @@ _RECOVERING = (
         "page cache trusted",
         "recovery syncs what it can read, though the fsync that failed before has made the pages clean",
         (
-            f"{_RECOVERY}._settle",
+            "_Recovery._settle",
             "copy = self._copy(storage, 0, end, base)\n    storage.close()",
             "storage.truncate(end); storage.sync(); copy = storage",
         ),
@@ -189,19 +180,19 @@ _RECOVERING = (
     _mutant(
         "recovery's copy not synced",
         "the copy of the tail is renamed into place without an fsync",
-        (f"{_RECOVERY}._copy", "copy.sync()", "pass"),
+        ("_Recovery._copy", "copy.sync()", "pass"),
     ),
     _mutant(
         "corruption swallowed as a torn tail",
         "whatever is bad in the last segment is cut off, also below the watermark (NATS 7549)",
-        (f"{_RECOVERY}._last", "torn = walk.position >= below and", "torn = True or"),
+        ("_Recovery._last", "torn = walk.position >= below and", "torn = True or"),
         by="bits",
     ),
     _mutant(
         "read error taken for the end",
         "an EIO while recovery reads is taken for the end of what is whole, and the rest is cut",
         (
-            f"{_SEGMENT}.walk",
+            "Segment.walk",
             "except CorruptBatch as damage:",
             "except (CorruptBatch, StorageError) as error:\n"
             "        damage = CorruptBatch(str(error), path=self.path, position=end)",
@@ -211,13 +202,13 @@ _RECOVERING = (
     _mutant(
         "trim undone by recovery",
         "opening after a crash does not look at where the log starts",
-        (f"{_RECOVERY}._trim", "if self.saved is None or", "if True or self.saved is None or"),
+        ("_Recovery._trim", "if self.saved is None or", "if True or self.saved is None or"),
     ),
     _mutant(
         "producers not recovered",
         "after a crash nobody looks at what producers wrote since their state was last saved",
         (
-            f"{_RECOVERY}._producers",
+            "_Recovery._producers",
             "return replayed(segments, expiry_ms, state, known)",
             "return state",
         ),
@@ -229,23 +220,23 @@ _READING = (
     _mutant(
         "no CRC check",
         "the checksum of a batch is not looked at",
-        ("sawlog.batch.read:first_bad_crc", "if len(rows) and", "return -1\n    if len(rows) and"),
-        (f"{_SEGMENT}._prove", "size = len(batch)\n", "return\n"),
-        ("sawlog.log.segment.segment:_is_good", "size = Segment", "return True\n    size = Segment"),
+        ("first_bad_crc", "if len(rows) and", "return -1\n    if len(rows) and"),
+        ("Segment._prove", "size = len(batch)\n", "return\n"),
+        ("segment:_is_good", "size = Segment", "return True\n    size = Segment"),
         by="bits",
     ),
     _mutant(
         "index trusted over the log",
         "an index entry is not checked against the batch that it points at (Redpanda 2144)",
-        (f"{_SEGMENT}.names_batch", "try:", "return True\n    try:"),
-        (f"{_SEGMENT}._times_are_right", "start = 0", "return True\n    start = 0"),
+        ("Segment.names_batch", "try:", "return True\n    try:"),
+        ("Segment._times_are_right", "start = 0", "return True\n    start = 0"),
         by="bits",
     ),
     _mutant(
         "small files without a checksum",
         "a checkpoint, producers' or upkeep file is believed whatever its checksum says",
         (
-            "sawlog.batch.checksum:without_line",
+            "without_line",
             "def without_line(data: bytes) -> bytes | None:",
             "def without_line(data: bytes) -> bytes | None:\n    return data[:-16]",
         ),
@@ -254,20 +245,20 @@ _READING = (
     _mutant(
         "catalogue without a checksum",
         "topic.json and intents are believed if they parse",
-        ("sawlog.topics.documents:decode", "if mark !=", "if False and mark !="),
+        ("documents:decode", "if mark !=", "if False and mark !="),
         by="bits",
     ),
     _mutant(
         "hops over damage",
         "reading hops by the length of a damaged batch, and misses the one behind it",
-        (f"{_SEGMENT}.chunks", "hops = True", "hops = False"),
-        (f"{_SEGMENT}.chunks", "skip_below = offset if hops else 0", "skip_below = offset"),
+        ("Segment.chunks", "hops = True", "hops = False"),
+        ("Segment.chunks", "skip_below = offset if hops else 0", "skip_below = offset"),
         by="bits",
     ),
     _mutant(
         "everything behind damage dropped",
         "a damaged commit of a group hides all later commits of all groups",
-        ("sawlog.topics.groups:OffsetStore._read_on", "self._position = min(following, end)", "self._position = end"),
+        ("OffsetStore._read_on", "self._position = min(following, end)", "self._position = end"),
         by="bits",
     ),
 )
@@ -277,56 +268,56 @@ _REWRITING = (
     _mutant(
         "swap without fsync",
         "a rewritten segment takes the place of the old ones before it was synced (ALICE)",
-        ("sawlog.log.maintain.rewrite:_replace_run", "storage.sync()", "pass"),
-        ("sawlog.log.maintain.rewrite:_merge_run", "storage.sync()", "pass"),
+        ("_replace_run", "storage.sync()", "pass"),
+        ("_merge_run", "storage.sync()", "pass"),
     ),
     _mutant(
         "swap before its name is durable",
         "the old segments go before the rename of the new one was synced (Redpanda 26755)",
-        ("sawlog.log.maintain.rewrite:_swap", "directory.sync()\n", "pass\n"),
+        ("_swap", "directory.sync()\n", "pass\n"),
     ),
     _mutant(
         "names taken for durable",
         "recovery removes and cuts because of names that their maker had not synced when it died (ours, once)",
-        (f"{_RECOVERY}._keep_names", "self.directory.sync()", "pass"),
+        ("_Recovery._keep_names", "self.directory.sync()", "pass"),
         by="promised",
     ),
     _mutant(
         "length taken for durable",
         "a file is taken to end where it does in the cache, though its end was cut off without a sync (ours, once)",
-        (f"{_RECOVERY}._settle", "storage.sync()  #", "pass  #"),
+        ("_Recovery._settle", "storage.sync()  #", "pass  #"),
         by="promised",
     ),
     _mutant(
         "interrupted swap not finished",
         "opening does not look for a rewrite that had begun to replace segments",
-        (f"{_RECOVERY}._finish_swaps", "for name, (base, end) in found:", "for name, (base, end) in ():"),
+        ("_Recovery._finish_swaps", "for name, (base, end) in found:", "for name, (base, end) in ():"),
     ),
     _mutant(
         "trim forgets the start",
         "the new log start is kept in memory, not written down",
-        (f"{_APPEND}.move_start", "self.checkpoints.save(clean=False)", "pass"),
+        ("Appender.move_start", "self.checkpoints.save(clean=False)", "pass"),
     ),
     _mutant(
         "trim above what is durable",
         "the new log start is written down while records below it are not durable (ours, once)",
-        ("sawlog.log.maintain.trimming:trim", "appender.active.sync_now()", "pass"),
+        ("trimming:trim", "appender.active.sync_now()", "pass"),
     ),
     _mutant(
         "truncated segments go in any order",
         "later segments are removed with one sync of the directory for all (ours, once)",
-        ("sawlog.log.write.cutting:delete_above", "directory.sync()", "pass"),
+        ("delete_above", "directory.sync()", "pass"),
     ),
     _mutant(
         "truncation keeps the watermark",
         "the log is cut, and the checkpoint still says that more was durable",
-        (f"{_MARKS}.lower", "self.durable = min(tail, before)", "pass"),
-        (f"{_APPEND}.retreat", "elif tail < before:", "elif False:"),
+        ("Marks.lower", "self.durable = min(tail, before)", "pass"),
+        ("Appender.retreat", "elif tail < before:", "elif False:"),
     ),
     _mutant(
         "truncation not synced",
         "what remains of the segment that was cut is renamed into place without an fsync",
-        ("sawlog.log.write.cutting:cut", "copy.sync()", "pass"),
+        ("cut", "copy.sync()", "pass"),
     ),
 )
 
@@ -335,13 +326,13 @@ _STORING = (
     _mutant(
         "intent applied twice",
         "rolling a transaction forward places what is there already",
-        (f"{_INTENTS}._apply", "there = log.next_offset - part.offset", "there = 0"),
+        ("Intents._apply", "there = log.next_offset - part.offset", "there = 0"),
     ),
     _mutant(
         "intent not durable",
         "a transaction is placed before its intent was synced",
         (
-            f"{_INTENTS}._place_all",
+            "Intents._place_all",
             "self._store(intent.file, intent.encode())",
             "self._store(intent.file, intent.encode(), durable=False)",
         ),
@@ -349,13 +340,13 @@ _STORING = (
     _mutant(
         "staged file not synced",
         "the intent is durable, and what it speaks of is not",
-        ("sawlog.topics.intents:StagedFile.sync", "self._storage.sync()", "pass"),
+        ("StagedFile.sync", "self._storage.sync()", "pass"),
     ),
     _mutant(
         "marked before it is placed",
         "a part of a transaction is marked as done, then placed",
         (
-            f"{_INTENTS}.roll_forward",
+            "Intents.roll_forward",
             "self._apply(intent, part, log)\n                self.mark(intent, number)",
             "self.mark(intent, number)\n                self._apply(intent, part, log)",
         ),
@@ -363,13 +354,13 @@ _STORING = (
     _mutant(
         "replay placed again",
         "a transaction whose name and number are done is stored once more",
-        (f"{_INTENTS}.commit", "if last is not None and sequence_of(last) >= (sequence or 0):", "if False:"),
+        ("Intents.commit", "if last is not None and sequence_of(last) >= (sequence or 0):", "if False:"),
     ),
     _mutant(
         "intent completed too soon",
         "the intent is removed before its batches are placed",
         (
-            f"{_INTENTS}._place_all",
+            "Intents._place_all",
             "written = True",
             "written = True\n        self._complete(intent)",
         ),
@@ -377,19 +368,19 @@ _STORING = (
     _mutant(
         "leases ignored",
         "what tasks have staged is swept before their job commits",
-        (f"{_INTENTS}._is_lent", "for name in", "return False\n    for name in"),
+        ("Intents._is_lent", "for name in", "return False\n    for name in"),
         by="bits",
     ),
     _mutant(
         "topic's name not durable",
         "a topic that was made is not there after a power cut",
-        (f"{_CATALOG}.create", "self.topics.sync()", "pass"),
+        ("Catalog.create", "self.topics.sync()", "pass"),
     ),
     _mutant(
         "partitions counted before they are there",
         "topic.json says more partitions before the directories were made",
         (
-            f"{_CATALOG}._change",
+            "Catalog._change",
             "self._sweep_topic(directory, entry)",
             "self._sweep_topic(directory, entry)\n        _store(directory, changed)",
         ),
@@ -397,7 +388,7 @@ _STORING = (
     _mutant(
         "old note believed",
         "whoever takes a turn believes the note of the last one, wherever the file ends",
-        ("sawlog.log.shared:SharedLog._ends_at", "return", "return True or"),
+        ("SharedLog._ends_at", "return", "return True or"),
     ),
 )
 
@@ -406,20 +397,20 @@ _SHOWING = (
     _mutant(
         "publish before sync",
         "under `always` a record can be read when it is written, before it is durable (ours, once)",
-        (f"{_ACTIVE}.__init__", 'shows_written=config.durability != "always"', "shows_written=True"),
+        ("Active.__init__", 'shows_written=config.durability != "always"', "shows_written=True"),
         by="readers",
     ),
     _mutant(
         "publish half an intent",
         "each part of a transaction is shown when it is placed, while all of it may still be taken back",
-        (f"{_INTENTS}._place_all", "appends.enter_context(log.appending())", "pass"),
+        ("Intents._place_all", "appends.enter_context(log.appending())", "pass"),
         by="readers",
     ),
     _mutant(
         "half an append visible",
         "of an append that goes to several segments, each part counts when it is placed",
         (
-            f"{_APPEND}._place_run",
+            "Appender._place_run",
             "segment.index.add_rows(run, size - begin)",
             "segment.index.add_rows(run, size - begin)\n"
             "    held, self._open_append = self._open_append, None\n"
@@ -431,15 +422,15 @@ _SHOWING = (
     _mutant(
         "epoch not durable before its first append",
         "a new leader epoch is kept in memory until a checkpoint happens to be written",
-        (f"{_CHECKPOINTS}.note", "store_epochs(self._directory, epochs)", "pass"),
-        (f"{_CHECKPOINTS}.note", "self.save(clean=False)", "pass"),
+        ("Checkpointer.note", "store_epochs(self._directory, epochs)", "pass"),
+        ("Checkpointer.note", "self.save(clean=False)", "pass"),
         by="readers",
     ),
     _mutant(
         "position without epoch",
         "a consumer commits an offset and not the leader epoch in which it has read (ours, once)",
         (
-            "sawlog.topics.consumer:Consumer._committed",
+            "Consumer._committed",
             'return Committed(offset, topic_id, "", now_ms(), member, epoch)',
             'return Committed(offset, topic_id, "", now_ms(), member, -1)',
         ),
@@ -449,7 +440,7 @@ _SHOWING = (
         "Spark's position without epoch",
         "the streaming source keeps offsets and not the leader epochs in which they were looked up (ours, once)",
         (
-            "sawlog.spark.places:Places.positions",
+            "Places.positions",
             "Position(*topic.partition(number).position())",
             "Position(topic.partition(number).position()[0])",
         ),
@@ -458,21 +449,21 @@ _SHOWING = (
     _mutant(
         "rewrite joins epochs",
         "compaction and merging make one batch of batches of several leader epochs",
-        ("sawlog.log.maintain.rewrite:_Rebatch._enter_epoch", "if epoch != self._epoch:", "if self._epoch < 0:"),
-        ("sawlog.log.maintain.rewrite:_Rebatch._kinds", "rows[:, LEADER_EPOCH]]", "0 * rows[:, LEADER_EPOCH]]"),
+        ("_Rebatch._enter_epoch", "if epoch != self._epoch:", "if self._epoch < 0:"),
+        ("_Rebatch._kinds", "rows[:, LEADER_EPOCH]]", "0 * rows[:, LEADER_EPOCH]]"),
         by="readers",
     ),
     _mutant(
         "truncation begins no epoch",
         "records are cut off that somebody has read, and their offsets are given again in the same epoch",
-        ("sawlog.log.write.cutting:epochs_after", "if segments.visible_offset > offset:", "if False:"),
+        ("epochs_after", "if segments.visible_offset > offset:", "if False:"),
         by="readers",
     ),
     _mutant(
         "unclean open begins no epoch",
         "a log that has lost its end in a power cut goes on in the same epoch (ours, once)",
         (
-            f"{_APPEND}.take_over",
+            "Appender.take_over",
             "elif not clean and not unseen:",
             "elif False:",
         ),
@@ -482,7 +473,7 @@ _SHOWING = (
         "late leader announces an old end",
         "whoever was syncing while the log was cut announces the end before the cut",
         (
-            "sawlog.log.write.commit:GroupCommit._pass_on",
+            "GroupCommit._pass_on",
             " == self._retreats and",
             " <= self._retreats and",
         ),
@@ -491,14 +482,14 @@ _SHOWING = (
     _mutant(
         "visible end not lowered before a truncation",
         "readers go on to be told the old end while the records before it are being cut off",
-        ("sawlog.log.write.commit:GroupCommit.retreat", "self._move(offset)", "self.durable_offset = offset"),
-        (f"{_MARKS}.cut", "if self.visible.offset > tail[0]:", "if False:"),
+        ("GroupCommit.retreat", "self._move(offset)", "self.durable_offset = offset"),
+        ("Marks.cut", "if self.visible.offset > tail[0]:", "if False:"),
         by="readers",
     ),
     _mutant(
         "range read short",
         "a task that finds less than it was to read gives what it finds, and no error (ours, once)",
-        ("sawlog.log.slices:_left", "if last < piece.end_offset:", "if False:"),
+        ("_left", "if last < piece.end_offset:", "if False:"),
         by="readers",
     ),
 )
@@ -510,14 +501,14 @@ _RETURNED = (
         "watermark inside a batch that is cut through",
         "truncation to the middle of a batch notes the offset of the cut with the position of the batch: killed then, "
         "a segment above the size that is copied whole loses kept records (ours, once)",
-        ("sawlog.log.write.cutting:Cut.tail", "return self.whole,", "return int(self.offset),"),
+        ("Cut.tail", "return self.whole,", "return int(self.offset),"),
     ),
     _mutant(
         "interrupted append not noted",
         "an interrupt between a write and its bookkeeping leaves records that count for nobody, and a producer's batch "
         "is stored twice (ours, once)",
         (
-            f"{_APPEND}.place",
+            "Appender.place",
             "self._unfinished = segment,",
             "self._unfinished = None; _ = segment,",
         ),
@@ -526,7 +517,7 @@ _RETURNED = (
         "interrupted flush stores twice",
         "a writer whose flush was interrupted after its batch was placed places it again (ours, once)",
         (
-            "sawlog.log.write.writer:Writer._place",
+            "Writer._place",
             "self._appender.place(encoded, answer=answer)",
             "self._appender.place(encoded)",
         ),
@@ -535,7 +526,7 @@ _RETURNED = (
         "interrupted flush loses records",
         "a writer whose flush is interrupted after the builder gave up its batch has it no more (ours, once)",
         (
-            "sawlog.log.write.writer:Writer._place",
+            "Writer._place",
             "taken: tuple[bytearray, int, int, int, int] = builder.taken",
             "taken = builder.taken; builder.taken = None",
         ),
@@ -544,12 +535,12 @@ _RETURNED = (
         "aborted stream back after a power cut",
         "what an aborted stream wrote is cut off, and not durably (ours, once)",
         (
-            "sawlog.log.write.streams:_stream",
+            "_stream",
             "appender.active.undo(segment, size)",
             "appender.active.cut_back(segment, size)",
         ),
         (
-            "sawlog.log.write.streams:Spool.place",
+            "Spool.place",
             "appender.active.undo(segment, size)",
             "appender.active.cut_back(segment, size)",
         ),
@@ -557,26 +548,26 @@ _RETURNED = (
     _mutant(
         "producers' file of a longer log believed",
         "after a truncation the producers' file is believed of the log that has grown again (ours, once)",
-        (f"{_RECOVERY}._producers", "(end if epoch < 0 else epochs.end_of(epoch, end))", "end"),
+        ("_Recovery._producers", "(end if epoch < 0 else epochs.end_of(epoch, end))", "end"),
         by="promised",
     ),
     _mutant(
         "producers saved within an append",
         "what an append has placed and may take back is remembered of its producer (ours, once)",
-        (f"{_APPEND}.save_producers", "if self._open_append is None:", "if True:"),
+        ("Appender.save_producers", "if self._open_append is None:", "if True:"),
         by="promised",
     ),
     _mutant(
         "trim that failed believed",
         "a trim whose files could not be removed starts the log where it was to start (ours, once)",
-        ("sawlog.log.maintain.trimming:_make_room", "if appender.directory.exists(segment.name):", "if False:"),
+        ("_make_room", "if appender.directory.exists(segment.name):", "if False:"),
         by="promised",
     ),
     _mutant(
         "interrupted taking back forgotten",
         "an interrupt while an append is taken back lets what is left of it count (ours, once)",
         (
-            f"{_APPEND}.take_back_of",
+            "Appender.take_back_of",
             "block.frame, self._open_append = None, block",
             "self._open_append = block.around\n        self.lock.release()",
         ),
@@ -586,7 +577,7 @@ _RETURNED = (
         "one thread for all timed work",
         "a customer of the background that has to wait holds up the syncs and heartbeats of all others (ours, once)",
         (
-            "sawlog.log.write.background:_keep_time",
+            "_keep_time",
             "if len(_ready) > _idle:",
             'if "sawlog-background-work" not in {each.name for each in threading.enumerate()}:',
         ),
@@ -596,7 +587,7 @@ _RETURNED = (
         "every fake header summed to its end",
         "a torn value that is made of headers makes opening quadratic (ours, once)",
         (
-            "sawlog.log.segment.segment:_is_good",
+            "segment:_is_good",
             "return sums.of(position + 21, position + size) == crc",
             "return crc32c(view[position + 21 : position + size]) == crc",
         ),
@@ -606,7 +597,7 @@ _RETURNED = (
         "upkeep keeps partitions open",
         "each partition that upkeep has looked at stays open (ours, once)",
         (
-            "sawlog.topics.topic:Topic._upkeep",
+            "Topic._upkeep",
             "if not due:\n        log.close()",
             "if not due:\n        self._logs[number] = log",
         ),
@@ -616,12 +607,12 @@ _RETURNED = (
         "all segments rewritten at once",
         "merging and compaction open as many segments as there are (ours, once)",
         (
-            "sawlog.log.maintain.upkeep:_small_runs",
+            "_small_runs",
             "len(runs[-1]) == most or not",
             "not",
         ),
         (
-            "sawlog.log.maintain.compaction:_replace_some",
+            "_replace_some",
             "min(len(segments), rewrite.most_segments())",
             "len(segments)",
         ),
@@ -630,20 +621,20 @@ _RETURNED = (
     _mutant(
         "lock given up by closing it",
         "a forked child, or a program that another thread was just starting, keeps the writer's lock (ours, once)",
-        ("sawlog.storage.file:FileLock.release", "if self._pid == os.getpid():", "if False:"),
+        ("FileLock.release", "if self._pid == os.getpid():", "if False:"),
         by="promised",
     ),
     _mutant(
         "forked child believes its parent's list",
         "a child reads by what its parent knew when it was forked, and reports what has changed as damage (ours, once)",
-        ("sawlog.log.log:Log.after_fork", "if self._appender is None or self._closed:", "if True:"),
+        ("Access.after_fork", "if self.appender is None or self.closed:", "if True:"),
         by="promised",
     ),
     _mutant(
         "initial offset beyond the last one",
         "a log begins at an offset at which no record can be read (ours, once)",
         (
-            "sawlog.config:LogConfig.__post_init__",
+            "LogConfig.__post_init__",
             "self.initial_offset, 0, MAX_OFFSET)",
             "self.initial_offset, 0, 2**63)",
         ),
@@ -652,20 +643,20 @@ _RETURNED = (
     _mutant(
         "gap filled with files",
         "each two thousand million offsets of a gap have a segment of their own (ours, once)",
-        ("sawlog.log.write.keeping:_place_run", "| (rows[start:, COUNT] == 0)", "| False"),
+        ("_place_run", "| (rows[start:, COUNT] == 0)", "| False"),
         by="promised",
     ),
     _mutant(
         "existing directory not durable",
         "the name of a directory that was there before the log was made in it is never synced (ours, once)",
-        ("sawlog.storage.file:FileDirectory._make", "_sync_names(path)", "pass"),
+        ("FileDirectory._make", "_sync_names(path)", "pass"),
         by="promised",
     ),
     _mutant(
         "half-written intent swept",
         "opening a store removes what a live transaction in another process is writing (ours, once)",
         (
-            f"{_INTENTS}.sweep",
+            "Intents.sweep",
             "continue  # somebody is at it",
             "_remove_all(self.staging, id_)\n            continue",
         ),
@@ -674,38 +665,38 @@ _RETURNED = (
     _mutant(
         "half-written lease swept",
         "opening a store removes the lease that a task is writing, and what it has staged (ours, once)",
-        (f"{_INTENTS}._is_lent", 'name.endswith(f"{_LEASE}{TMP}")', "False"),
+        ("Intents._is_lent", 'name.endswith(f"{_LEASE}{TMP}")', "False"),
         by="promised",
     ),
     _mutant(
         "log made inside a store",
         "`Log.open` of a store's directory makes a log there, which nobody finds (ours, once)",
-        ("sawlog.log.log:_refuse_store", "if made.exists(STORE):", "if False:"),
+        ("access:_directory", "if made.exists(STORE):", "if False:"),
         by="promised",
     ),
     _mutant(
         "upkeep keeps the lock",
         "whoever wants to write waits until upkeep has done all that is due (ours, once)",
-        ("sawlog.log.write.upkeeping:UpkeepTurns.check", "if self._lent and is_wanted(self._directory):", "if False:"),
+        ("UpkeepTurns.check", "if self._lent and is_wanted(self._directory):", "if False:"),
         by="promised",
     ),
     _mutant(
         "replay known by its name alone",
         "a query with the same name and another topic is taken for a repetition, and stores nothing (ours, once)",
-        ("sawlog.spark.replays:transaction_name", "return f", "return short or f"),
+        ("transaction_name", "return f", "return short or f"),
         by="promised",
     ),
     _mutant(
         "completed before its intent is durable",
         "a transaction whose process died is placed before the name of its intent is synced (ours, once)",
-        (f"{_INTENTS}._apply", "self.staging.sync()", "pass"),
+        ("Intents._apply", "self.staging.sync()", "pass"),
         by="promised",
     ),
     _mutant(
         "intent stripped before it is a note",
         "the batches in an intent are cut off before its new name is durable (ours, once)",
         (
-            f"{_INTENTS}._complete",
+            "Intents._complete",
             "self.staging.remove(intent.file)\n    self.staging.sync()\n"
             "    if intent.name is not None and intent.data:\n        self._notes.strip(intent.name)",
             "if intent.name is not None and intent.data:\n        self._notes.strip(intent.name)\n"
@@ -715,19 +706,19 @@ _RETURNED = (
     _mutant(
         "interrupted rotation not durably undone",
         "the file of a segment that was not begun is removed, and a power cut brings it back (ours, once)",
-        (f"{_ACTIVE}._switch", "self._directory.sync()  # else", "pass  # else"),
+        ("Active._switch", "self._directory.sync()  # else", "pass  # else"),
         by="promised",
     ),
     _mutant(
         "compaction believes what nobody can read",
         "a record goes because of a later one that is not visible yet, and may never be (ours, once)",
-        ("sawlog.log.maintain.compaction:_eligible", "if segment.next_offset > segments.visible_offset:", "if False:"),
+        ("_eligible", "if segment.next_offset > segments.visible_offset:", "if False:"),
         by="promised",
     ),
     _mutant(
         "interrupted truncation undone",
         "a truncation that readers have been told of is not finished by the next one who opens the log (ours, once)",
-        (f"{_RECOVERY}._cut", "None if self.report.clean else unfinished_cut(epochs, segments)", "None"),
+        ("_Recovery._cut", "None if self.report.clean else unfinished_cut(epochs, segments)", "None"),
         by="readers",
     ),
 )

@@ -198,7 +198,7 @@ def interrupted_writer(run: LogWorkload, log: Log, promise: LogPromise) -> Log:
 
 def _turn(run: LogWorkload, log: Log) -> bool | None:
     """The background's turn, if nobody has what it needs."""
-    appender = log._appender
+    appender = log._access.appender
     if appender is None or not is_free(log):
         return False
     if isinstance(log.config.durability, Interval) or run.random.random() < 0.5:
@@ -259,8 +259,8 @@ def upkeep_within_append(run: LogWorkload, log: Log, promise: LogPromise) -> Non
 
 def hand_back(run: LogWorkload, log: Log, promise: LogPromise) -> Log:
     """The writer's lock is given back, perhaps somebody else writes, and the next write takes it again."""
-    directory = log._directory
-    if not log._locks_late:
+    directory = log._access.directory
+    if not log._access._locks_late:
         log.close()
         log = Log.open(directory, run.config, mode="a")
     else:

@@ -189,7 +189,7 @@ class OnLog(Target):
     def check_alive(self, log: Log, place: FaultyDirectory, promise: LogPromise, run: LogWorkload) -> None:
         """Reading, and going on, in the process in which it happened."""
         fault = place._fault
-        if not log._closed:
+        if not log._access.closed:
             if fault is not None and fault.operations is not None:  # only writing fails
                 _check_reading(log, promise)
             place.disarm()

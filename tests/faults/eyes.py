@@ -61,8 +61,8 @@ class Eyes:
             for number in range(PARTITIONS):
                 self._look_at(who, number)
             for log in self.writers:
-                if log._appender is not None:
-                    self._check_ends(who, log._appender)
+                if log._access.appender is not None:
+                    self._check_ends(who, log._access.appender)
         except SawlogError as error:
             self._witness.complain("I2", f"{who} cannot read: {type(error).__name__}: {error}")
 

@@ -136,7 +136,7 @@ def undisturbed(method: Callable[P, T]) -> Callable[P, T]:
 
 def is_free(log: Log, *, also_to_write: bool = False) -> bool:
     """Whether another thread could sync or save now without waiting for us; with `also_to_write`, also append."""
-    appender = log._appender
+    appender = log._access.appender
     if appender is None or appender.closed:
         return False
     held: Any = (

@@ -16,6 +16,7 @@ from __future__ import annotations
 import __future__
 
 import argparse
+import ast
 import importlib
 import inspect
 import itertools
@@ -31,9 +32,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import sawlog
 
 from .report import Tally, say
 
@@ -84,15 +88,32 @@ def _plain(found: Any) -> FunctionType:
     return made
 
 
+@cache
+def _homes() -> dict[str, list[str]]:
+    """In which modules of the package a function or method of a name is defined."""
+    found: dict[str, list[str]] = {}
+    root = Path(sawlog.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        module = ".".join(("sawlog", *path.relative_to(root).with_suffix("").parts))
+        for node in ast.parse(path.read_text()).body:
+            parts = [node] if not isinstance(node, ast.ClassDef) else node.body
+            for part in parts:
+                if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    name = part.name if part is node else f"{cast('ast.ClassDef', node).name}.{part.name}"
+                    found.setdefault(name, []).append(module)
+    return found
+
+
 def function_of(name: str) -> FunctionType:
-    """The function that an edit is about."""
-    module, _, qualified = name.partition(":")
-    found: Any = importlib.import_module(module)
-    try:
-        for each in qualified.split("."):
-            found = inspect.getattr_static(found, each)
-    except AttributeError as error:
-        raise Stale(f"there is no {name} any more") from error
+    """The function that an edit is about: `Class.method` or `function`, wherever it stands in the package; with
+    `module:` before it where several modules have one."""
+    room, _, qualified = name.rpartition(":")
+    homes = [each for each in _homes().get(qualified, []) if not room or each.endswith(f".{room}")]
+    if len(homes) != 1:
+        raise Stale(f"there is no {name} any more" if not homes else f"{name} is in {', '.join(homes)}: say which")
+    found: Any = importlib.import_module(homes[0])
+    for each in qualified.split("."):
+        found = inspect.getattr_static(found, each)
     return _plain(found)
 
 

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 
 from sawlog.config import LogConfig
 from sawlog.errors import PositionLost, SawlogError, TransactionAborted, TransactionError
-from sawlog.log import log as log_module
 from sawlog.log import shared, slices
 from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS
 from sawlog.log.log import Log
+from sawlog.log.write import tables
 from sawlog.testing import FaultyStorage, Workload
 from sawlog.testing.device import Step
 from sawlog.topics import consumer as consumer_module
@@ -164,8 +164,8 @@ def _small() -> Iterator[None]:
     changed: list[tuple[Any, str, Any]] = [
         (groups, "_CONFIG", LogConfig(segment_bytes=900)),
         (groups, "_SEGMENTS", 2),
-        (log_module, "_TABLE_BYTES", 200),
-        (log_module, "BATCH_BYTES", 150),
+        (tables, "_GROUP_BYTES", 200),
+        (tables, "BATCH_BYTES", 150),
         (consumer_module, "_DOUBT_S", 0.0),
         (consumer_module, "_TOPICS_S", 1e9),
         (shared, "_CHECKPOINT_S", 1e9),
@@ -218,7 +218,7 @@ class Shift:
 
     def settle(self, who: str) -> None:
         """An operation is over: everything that is there can be seen, here and by others."""
-        self.eyes.writers = [log for log in map(self.log, range(PARTITIONS)) if log._appender is not None]
+        self.eyes.writers = [log for log in map(self.log, range(PARTITIONS)) if log._access.appender is not None]
         for number in range(PARTITIONS):
             log = self.log(number)
             if log.writable:
@@ -248,7 +248,7 @@ class Shift:
             act()
         except (SawlogError, GivenUp) as error:
             pending = isinstance(error, TransactionError) and not isinstance(error, TransactionAborted)
-            failed = [log for log in map(self.log, parts) if log._appender is not None and not log.writable]
+            failed = [log for log in map(self.log, parts) if log._access.appender is not None and not log.writable]
             if pending or (failed and not isinstance(error, TransactionAborted)):
                 self.witness.doubt(number)
             else:

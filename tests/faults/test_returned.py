@@ -113,10 +113,10 @@ def test_what_nobody_can_read_yet_supersedes_nothing() -> None:
         for value in (b"old", b"new", b"newest"):
             log.append(value, b"key")
             log.seal()
-        log._segments.visible_offset = 1
+        log._access.segments.visible_offset = 1
         log.compact()
         assert [record.value for record in log] == [b"old"]
-        log._segments.visible_offset = 3
+        log._access.segments.visible_offset = 3
         log.compact()
         assert [record.value for record in log] == [b"newest"]
 
@@ -317,7 +317,7 @@ def test_an_epoch_that_only_readers_know_of_is_not_given_again(tmp_path: Path) -
     log.truncate(0)
     position = log.position()
     assert position == (0, 2)
-    log._appender.held.release()  # type: ignore[union-attr]  # as if it had been killed
+    log._access.appender.held.release()  # type: ignore[union-attr]  # as if it had been killed
     for name in (CHECKPOINT, LEADER_EPOCHS):
         (tmp_path / name).unlink()
     with Log.open(tmp_path) as again:

@@ -104,8 +104,8 @@ class Cutting:
 
     def _slow_to_tell(self) -> None:
         """Between the end of an fsync and the news of it, anything may happen."""
-        assert self.log._appender is not None
-        commit = self.log._appender.commit
+        assert self.log._access.appender is not None
+        commit = self.log._access.appender.commit
         sync = commit._sync
 
         def slow() -> int:

@@ -49,9 +49,9 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.maintain.rewrite:MOST_SEGMENTS", 2, 3),
     _one("topics.intents:_PLACE_BYTES", 70, 200, 1000),
     # How much goes into one batch, one placement, one file.
-    _one("log.log:_TABLE_BYTES", 100, 500, 1500),
+    _one("log.write.tables:_GROUP_BYTES", 100, 500, 1500),
     _one(
-        "log.write.writer:BATCH_BYTES log.log:BATCH_BYTES topics.transaction:BATCH_BYTES "
+        "log.write.writer:BATCH_BYTES log.log:BATCH_BYTES log.write.tables:BATCH_BYTES topics.transaction:BATCH_BYTES "
         "topics.topic:Topic.writer(batch_bytes) log.write.writer:Writer.__init__(batch_bytes) topics.topic:BATCH_BYTES "
         "log.log:Log.writer(batch_bytes)",
         100,

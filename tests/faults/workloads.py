@@ -114,7 +114,7 @@ class LogWorkload(Workload):
         """After the log has failed: what was acknowledged is there, and what was on its way may be."""
         with suppress(SawlogError):
             log.close()
-        log = Log.open(log._directory, self.config)
+        log = Log.open(log._access.directory, self.config)
         assert log.recovery, f"corruption was reported: {log.recovery}"
         found = list(log.scan())
         promise.check(found, log.lowest_offset, log.next_offset)
@@ -123,7 +123,7 @@ class LogWorkload(Workload):
 
     def _check_interval(self, log: Log, promise: LogPromise) -> None:
         """Of what was acknowledged under an interval, less than its bytes are at risk."""
-        policy, appender = log.config.durability, log._appender
+        policy, appender = log.config.durability, log._access.appender
         if isinstance(policy, Interval) and log.writable and appender is not None:
             # What the background has synced in the middle of an append counts as durable later than it is.
             safe = max(promise.durable, appender.marks.synced[0])
@@ -366,7 +366,7 @@ def sync(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 def tick(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """The background's turn comes: what an interval syncs, and the watermark."""
     with log.hold():
-        appender = log._appender
+        appender = log._access.appender
     assert appender is not None
     if isinstance(log.config.durability, Interval):
         appender._sync_in_time()

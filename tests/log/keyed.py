@@ -53,7 +53,7 @@ def entry(record: Record, *, control: bool = False) -> Entry:
 
 def appender(log: Log) -> Appender:
     """The writing half, for calls that the public face has no settings for."""
-    made = log._appender
+    made = log._access.appender
     assert made is not None
     return made
 

@@ -433,7 +433,7 @@ def test_a_held_log_may_be_closed_while_upkeep_waits_for_it(place: Place, monkey
             closing.result(timeout=10)
         finally:  # or the pool would wait for ever
             if not closing.done():
-                appender = log._appender
+                appender = log._access.appender
                 assert appender is not None
                 appender.upkeep._lock.release()
         assert isinstance(work.exception(timeout=30), LogClosed)

@@ -137,7 +137,7 @@ def test_lock_is_free_after_a_close_that_failed(place: Place, monkeypatch: pytes
     def full(*_: Any, **__: Any) -> Any:
         raise StorageError(28, "no space left")
 
-    monkeypatch.setattr(log._appender, "place", full)
+    monkeypatch.setattr(log._access.appender, "place", full)
     with pytest.raises(StorageError):
         log.close()
     log.close()

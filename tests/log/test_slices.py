@@ -33,7 +33,7 @@ def offsets(log: Log, pieces: list[Slice]) -> list[int]:
     """What is read through the slices."""
     found: list[int] = []
     for piece in pieces:
-        for batch in slices.read(log._directory, piece, log.config, columns=COLUMNS, batch_rows=50):
+        for batch in slices.read(log._access.directory, piece, log.config, columns=COLUMNS, batch_rows=50):
             assert batch.schema.names == COLUMNS
             found.extend(batch.column("offset").to_pylist())
     return found
@@ -210,7 +210,7 @@ def test_a_log_that_is_cut_off_while_it_is_read_is_data_loss(place: Place) -> No
     second = log.segments[1]
     [piece] = slices.plan(log, second.base_offset, second.next_offset)
     assert log.merge_segments()
-    reading = slices.read(log._directory, piece, log.config, columns=COLUMNS, batch_rows=5)
+    reading = slices.read(log._access.directory, piece, log.config, columns=COLUMNS, batch_rows=5)
     assert next(reading).column("offset").to_pylist() == list(range(second.base_offset, second.base_offset + 5))
     regrown(log, second.base_offset + 20)
     with pytest.raises(DataLoss):
@@ -228,7 +228,7 @@ def test_what_is_left_of_a_slice_is_read_if_the_reader_wants_that(place: Place) 
         offset
         for piece in pieces
         for batch in slices.read(
-            log._directory,
+            log._access.directory,
             piece,
             log.config,
             columns=COLUMNS,
@@ -255,7 +255,7 @@ def test_errors_of_the_storage_are_not_data_loss(file_place: FilePlace) -> None:
     """Nothing is known about the records then."""
     log = filled(file_place)
     pieces = slices.plan(log, 0, log.next_offset)
-    directory = FaultyDirectory(log._directory)
+    directory = FaultyDirectory(log._access.directory)
     directory.arm(Fault(errno=EMFILE, operations={"open_sealed", "open_shared"}, forever=True))
     with pytest.raises(StorageError) as caught:
         list(slices.read(directory, pieces[0], log.config, columns=COLUMNS, batch_rows=50))
@@ -265,7 +265,7 @@ def test_errors_of_the_storage_are_not_data_loss(file_place: FilePlace) -> None:
 def test_an_error_that_passes_is_not_seen(file_place: FilePlace) -> None:
     log = filled(file_place)
     pieces = slices.plan(log, 0, log.next_offset)
-    directory = FaultyDirectory(log._directory)
+    directory = FaultyDirectory(log._access.directory)
     directory.arm(Fault(operations={"view"}))
     found = [
         offset

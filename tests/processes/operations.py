@@ -163,7 +163,7 @@ def writer_flush(log: Log, promise: Promise) -> None:
     try:
         placed = writer.flush()
     finally:
-        log._appender.writers.discard(writer)  # type: ignore[union-attr]  # abandoned, as by a caller that gives up
+        log._access.appender.writers.discard(writer)  # type: ignore[union-attr]  # abandoned, as by a caller that gives up
     promise.acknowledge(placed.start, *values)
 
 

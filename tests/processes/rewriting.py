@@ -107,8 +107,8 @@ class Rewriting:
         elif kind == 2:
             self.log.upkeep(UpkeepConfig(compact=True, min_dirty_ratio=0, scrub_interval_ms=0))
         else:
-            assert self.log._appender is not None
-            compaction.compact(self.log._appender, delete_retention_ms=10**9)
+            assert self.log._access.appender is not None
+            compaction.compact(self.log._access.appender, delete_retention_ms=10**9)
 
     def keep_up_until(self, done: threading.Event) -> None:
         try:

@@ -17,9 +17,6 @@ batch is visible completely or not at all; what was acknowledged under a policy 
 
 from __future__ import annotations
 
-import errno
-import threading
-import time
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,39 +30,33 @@ from ..batch.build import NOBODY, Producer
 from ..batch.header import DEFAULT_COLUMNS, Rows
 from ..batch.kernel import Record
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
-from ..errors import CorruptFile, InvalidConfig, InvalidRecord, InvalidRecordType, LogClosed, LogNotFound, ReadOnlyLog
-from ..storage import Directory, FileDirectory, MemoryDirectory
-from ..storage.forking import forkable, in_children
+from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed
+from ..storage import Directory, MemoryDirectory
+from . import access
+from .access import Access
 from .files import checkpoint
-from .files.checkpoint import Checkpoint
-from .files.epochs import Epochs
-from .files.locking import UPKEEP_NOTE, is_wanted, take_lock
-from .files.names import LOCK, STORE, file_name, is_ours, segment_base
+from .files.locking import is_wanted
 from .maintain import compaction, retention, upkeep
 from .maintain import trimming as truncation
 from .maintain.compaction import CompactionReport
-from .maintain.recovery import RecoveryReport, recover
+from .maintain.recovery import RecoveryReport
 from .maintain.retention import RetentionReport
 from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
 from .read.reader import ARROW_ROWS, Fetched, Reader
 from .read.verify import VerifyReport, verify
-from .segment.segments import FollowedSet, SegmentSet
+from .segment.segments import SegmentSet
 from .write import incoming, keeping
 from .write import streams as streaming
 from .write.appender import Appender
 from .write.appending import Settled
+from .write.tables import append_table
 from .write.writer import BATCH_BYTES, Writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .write.aio import AsyncAppends
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: How much of a table is encoded before it is placed; a larger one holds the log's lock while it is encoded.
-_TABLE_BYTES = 8 << 20
-#: How often the ends are read again before they are considered out of order.
-_LOOKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,49 +74,9 @@ class SegmentInfo:
 class Log:
     """One partition's log. Created by `Log.open` or `Log.in_memory`."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        config: LogConfig,
-        segments: SegmentSet,
-        appender: Appender | None,
-        report: RecoveryReport,
-        place: tuple[str | None, int] = (None, -1),
-    ) -> None:
-        self._directory = directory
-        self._config = config
-        self._segments = segments
-        self._appender = appender
-        self._closed = False
-        self._place = place
-        self._reader = self._reader_of(segments)
-        self._loops: dict[int, AsyncAppends] = {}
-        self._appends: AsyncAppends | None = None
-        #: Whether the first write takes the lock (mode "a"), and what is called then.
-        self._locks_late = False
-        self._on_lock: Callable[[Log], None] | None = None
-        #: The note in the lock's file while it is held.
-        self._lock_note = b""
-        self._locking = forkable(threading.RLock())
-        #: What opening found and did.
-        self.recovery = report
-        #: Whether this was inherited from a parent process that writes: then it only reads.
-        self._inherited = False
-        if appender is not None:
-            in_children(self)
-
-    def after_fork(self) -> None:
-        """In a forked child: the parent continues to write, and this reads like another process. What the parent knew
-        of its files becomes outdated."""
-        if self._appender is None or self._closed:
-            return
-        self._inherited, self._appender = True, None
-        self._loops, self._appends = {}, None
-        self._segments = FollowedSet(self._directory, self._config, late=True)
-        self._reader = self._reader_of(self._segments)
-
-    def _reader_of(self, segments: SegmentSet) -> Reader:
-        return Reader(segments, self._config, lambda: not self._closed, self._place)
+    def __init__(self, access: Access, on_lock: Callable[[Log], None] | None = None) -> None:
+        self._access = access
+        self._on_lock = on_lock
 
     # --- opening and closing
 
@@ -148,70 +99,23 @@ class Log:
         continues. Records that are read have this `topic` and `partition`.
         """
         config = LogConfig() if config is None else config
-        if mode in ("r", "a"):
-            made = cls._open_reader(path, config, (topic, partition))
-            made._locks_late, made._on_lock = mode == "a", on_lock
-            return made
-        if mode != "w":
+        if mode not in ("w", "r", "a"):
             raise InvalidConfig(f'mode must be "w", "r" or "a", not {mode!r}')
-        with ExitStack() as undo:
-            directory = _directory(path, undo, create=True)
-            _refuse_store(directory)
-            appender, report = cls._lock(directory, config)
-            undo.pop_all()
-        made = cls(directory, config, appender.segments, appender, report, (topic, partition))
+        place = topic, partition
+        if mode != "w":
+            return cls(access.open_to_read(path, config, place, locks_late=mode == "a"), on_lock)
+        made = cls(access.open_to_write(path, config, place), on_lock)
         with ExitStack() as undo:
             undo.callback(made.close)
-            if on_lock is not None:
-                on_lock(made)
-            appender.begin()
+            made._call_on_lock()
+            made._writable().begin()
             undo.pop_all()
         return made
-
-    @staticmethod
-    def _lock(directory: Directory, config: LogConfig, note: bytes = b"") -> tuple[Appender, RecoveryReport]:
-        """Become the writer: take the lock, recover, mark the checkpoint as in use."""
-        with ExitStack() as undo:
-            held = take_lock(directory, note)
-            undo.callback(held.release)
-            found = recover(directory, config)
-            segments = SegmentSet(directory, config)
-            segments.set(found.segments)
-            segments.lowest_offset = found.lowest_offset
-            segments.epochs = found.epochs
-            appender = Appender(directory, config, segments, found.producers, held, lent=note == UPKEEP_NOTE)
-            undo.callback(appender.marks.visible.close)
-            appender.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
-            undo.pop_all()
-        return appender, found.report
 
     @classmethod
     def create(cls, path: str | PathLike[str] | Directory, config: LogConfig | None = None) -> None:
         """Create an empty log where there is none, durably, without opening it."""
-        config = LogConfig() if config is None else config
-        with ExitStack() as undo:
-            directory = _directory(path, undo, create=True)
-            _refuse_store(directory)
-            if not any(segment_base(name) is not None for name in directory.names()):
-                start, epochs = config.initial_offset, Epochs()
-                directory.create(file_name(start)).close()
-                checkpoint.store(directory, Checkpoint(True, start, start, 0, start, epochs.current, epochs.crc))
-
-    @classmethod
-    def _open_reader(
-        cls, path: str | PathLike[str] | Directory, config: LogConfig, place: tuple[str | None, int]
-    ) -> Log:
-        with ExitStack() as undo:
-            try:
-                directory = _directory(path, undo, create=False)
-            except OSError as error:
-                raise LogNotFound(errno.ENOENT, f"no log in {path}: {error}") from error
-            _refuse_store(directory)
-            segments = FollowedSet(directory, config)
-            if not segments.all:
-                raise LogNotFound(errno.ENOENT, f"no log in {directory.path}: the directory holds no segment")
-            undo.pop_all()
-        return cls(directory, config, segments, None, RecoveryReport(), place)
+        access.create(path, LogConfig() if config is None else config)
 
     @classmethod
     def in_memory(cls, config: LogConfig | None = None) -> Log:
@@ -220,100 +124,16 @@ class Log:
 
     def close(self) -> None:
         """Flush open writers, sync, and mark the log as closed cleanly. Safe to call twice."""
-        if self._closed:
-            if self._appender is not None:
-                self._appender.abandon()  # an interrupt may have prevented it in the first call
-            return
-        if self._appender is not None:
-            with self._appender.lock:
-                self._appender.refuse_in_stream()
-        with ExitStack() as last:  # each step is executed, whatever the others raise
-            last.callback(self._let_go)
-            if self._appender is None:
-                return
-            last.callback(self._appender.close)
-            for appends in self._loops.values():
-                last.callback(appends.close)
-            for writer in list(self._appender.writers):
-                last.callback(writer.close)
-
-    def _let_go(self) -> None:
-        """Release everything, also if an interrupt has prevented the appender from closing cleanly."""
-        self._closed = True
-        if self._appender is not None:
-            self._appender.abandon()
-        else:
-            self._segments.close()
-        self._segments.wake()
-        self._directory.close()
+        self._access.close()
 
     def remove(self) -> None:
         """Close the log and delete it: all its files, and the directory if it contains nothing else."""
-        appender = self._writable()
-        appender.upkeep.end()
-        with appender.lock:
-            appender.check_open()
-            for writer in list(appender.writers):
-                writer.close()
-            for name in self._directory.names():
-                if is_ours(name) and name != LOCK:
-                    self._directory.remove(name)
-            self._directory.remove(LOCK)
-            self._directory.sync()
-            appender.abandon()
-        self._closed = True
-        self._directory.dispose()
-        self._directory.close()
+        self._access.remove(self._writable())
 
     def release(self) -> None:
         """Release the writer's lock cleanly and keep reading; the next write takes it again. Open writers of this log
         are closed. Only for a log that was opened with mode "a"."""
-        with self._locking:
-            if self._closed or self._appender is None:
-                return
-            if not self._locks_late:
-                raise InvalidConfig('only a log that was opened with mode="a" can release its lock and stay open')
-            appender = self._appender
-            with appender.lock:
-                appender.refuse_in_stream()
-            with ExitStack() as last:
-                last.callback(self._become_reader)
-                last.callback(appender.abandon)  # if an interrupt prevents it from closing cleanly
-                last.callback(appender.close)
-                for appends in self._loops.values():
-                    last.callback(appends.close)
-                for writer in list(appender.writers):
-                    last.callback(writer.close)
-
-    def _become_reader(self) -> None:
-        self._loops, self._appends = {}, None
-        before, self._segments = self._segments, FollowedSet(self._directory, self._config)
-        self._reader = self._reader_of(self._segments)
-        self._appender = None
-        before.successor = self._segments
-        before.wake()
-
-    def _become_writer(self) -> Appender:
-        with self._locking:
-            if self._appender is not None:  # another thread was first, or this is `on_lock` itself
-                return self._appender
-            appender, self.recovery = self._lock(self._directory, self._config, self._lock_note)
-            with appender.lock:  # nobody appends before `on_lock` has
-                try:
-                    self._segments = appender.segments
-                    self._reader = self._reader_of(self._segments)
-                    self._appender = appender
-                    in_children(self)
-                    if self._on_lock is not None:
-                        self._on_lock(self)
-                    appender.begin()
-                except BaseException:
-                    try:
-                        appender.close()
-                    finally:
-                        self._become_reader()
-                    raise
-            return appender
+        self._access.release()
 
     def appending(self) -> AbstractContextManager[int]:
         """As `hold`; and everything that is appended inside is one append: readers see all of it when the block ends,
@@ -333,17 +153,17 @@ class Log:
     def lend_to_upkeep(self) -> None:
         """Before the first write of a log that was opened with mode "a": other writers wait until this one is released
         or closed, instead of being refused. For work that ends soon."""
-        self._lock_note = UPKEEP_NOTE
+        self._access.lend_to_upkeep()
 
     @property
     def wanted(self) -> bool:
         """Whether a writer waits for a log whose lock upkeep holds."""
-        return is_wanted(self._directory)
+        return is_wanted(self._access.directory)
 
     def end_upkeep(self) -> None:
         """Stop upkeep that is running in another thread (it raises `LogClosed` there)."""
-        if self._appender is not None:
-            self._appender.upkeep.cancel()
+        if self._access.appender is not None:
+            self._access.appender.upkeep.cancel()
 
     def fail(self, error: BaseException) -> None:
         """End writing because of an external failure: appends raise `LogFailed`, reads still work."""
@@ -358,7 +178,7 @@ class Log:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"offsets {self.lowest_offset}..{self.next_offset}"
+        state = "closed" if self._access.closed else f"offsets {self.lowest_offset}..{self.next_offset}"
         return f"<Log {self.path} {state}>"
 
     # --- properties
@@ -366,22 +186,28 @@ class Log:
     @property
     def path(self) -> str:
         """The directory."""
-        return self._directory.path
+        return self._access.directory.path
 
     @property
     def config(self) -> LogConfig:
         """The settings it was opened with."""
-        return self._config
+        return self._access.config
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening found and did."""
+        return self._access.recovery
 
     @property
     def writable(self) -> bool:
         """Whether this is the writer, and may still write."""
-        return not self._closed and self._appender is not None and self._appender.commit.failure is None
+        appender = self._access.appender
+        return not self._access.closed and appender is not None and appender.commit.failure is None
 
     @property
     def locked(self) -> bool:
         """Whether this process currently holds the writer's lock of this log."""
-        return not self._closed and self._appender is not None and self._appender.held.held
+        return not self._access.closed and self._access.appender is not None and self._access.appender.held.held
 
     @property
     def lowest_offset(self) -> int:
@@ -390,91 +216,76 @@ class Log:
 
     def _known_segments(self) -> SegmentSet:
         """The segments as last read; in a forked child, that may be never."""
-        if not self._segments.all:
-            self._segments.refresh()
-        return self._segments
+        if not self._access.segments.all:
+            self._access.segments.refresh()
+        return self._access.segments
 
     @property
     def next_offset(self) -> int:
         """The offset that the next record will get. For a log that only reads: `visible_offset`."""
-        appender = self._appender
+        appender = self._access.appender
         if appender is None:
             return self.visible_offset
         # If what is written is visible, an append in progress in another thread does not count yet.
-        return appender.written_offset if appender.is_between_appends else self._segments.next_offset
+        return appender.written_offset if appender.is_between_appends else self._access.segments.next_offset
 
     @property
     def written_offset(self) -> int:
         """Every record below this is written, complete appends only: it survives the end of this process."""
-        appender = self._appender
+        appender = self._access.appender
         return self.visible_offset if appender is None else appender.written_offset
 
     @property
     def visible_offset(self) -> int:
         """Every record below this can be read, here and in other processes, and none from here on. With durability
         "always" what is visible is durable; with the others it is written. See docs/visibility.md."""
-        if self._appender is None:
-            self._segments.refresh()
-        return self._segments.visible_offset
+        if self._access.appender is None:
+            self._access.segments.refresh()
+        return self._access.segments.visible_offset
 
     @property
     def durable_offset(self) -> int:
         """Every record below this survives a power cut. For a reader: as far as the writer has recorded it."""
-        appender = self._appender
+        appender = self._access.appender
         if appender is not None and not appender.has_begun:  # on_lock is running: nothing is visible yet
-            return min(appender.commit.durable_offset, self._segments.visible_offset)
+            return min(appender.commit.durable_offset, self._access.segments.visible_offset)
         if appender is not None:
-            return self._checked_ends(appender)[0]
+            return appender.checked_ends()[0]
         try:
-            saved = checkpoint.load(self._directory)
+            saved = checkpoint.load(self._access.directory)
         except CorruptFile:
             saved = None
         # Of two files that were written at different moments, the older is used.
         return self.lowest_offset if saved is None else min(saved.durable_offset, self.visible_offset)
 
-    def _checked_ends(self, appender: Appender) -> tuple[int, int, int, int]:
-        """(durable, visible, written, next). Other threads move them meanwhile; but if they are out of order each time,
-        something is wrong."""
-        for _ in range(_LOOKS):
-            ends = (
-                appender.commit.durable_offset,
-                self._segments.visible_offset,
-                appender.written_offset,
-                self._segments.next_offset,
-            )
-            if ends[0] <= ends[1] <= ends[2] <= ends[3]:
-                return ends
-            time.sleep(0)
-        raise AssertionError(f"durable, visible, written and next offset of {self.path} are out of order: {ends}")
-
     @property
     def leader_epoch(self) -> int:
         """The current leader epoch, to which appends belong. -1 for a reader of a log of version 0.2, which has none.
         See docs/visibility.md."""
-        if self._appender is None:
-            self._segments.refresh()
-        return self._segments.current_epoch
+        if self._access.appender is None:
+            self._access.segments.refresh()
+        return self._access.segments.current_epoch
 
     @property
     def leader_epochs(self) -> tuple[tuple[int, int], ...]:
         """(epoch, its first offset), oldest first."""
-        if self._appender is None:
-            self._segments.refresh()
-        return self._segments.epochs.entries
+        if self._access.appender is None:
+            self._access.segments.refresh()
+        return self._access.segments.epochs.entries
 
     def epoch_end(self, leader_epoch: int) -> int:
         """The first offset after a leader epoch: a position that was read in it and is beyond that goes back to it,
         because the records from there on are gone or different now. For the current epoch, and for -1 (a position
         without one): `visible_offset`."""
-        if self._appender is None:
-            self._segments.refresh()
-        return self._segments.epoch_end(leader_epoch)
+        if self._access.appender is None:
+            self._access.segments.refresh()
+        return self._access.segments.epoch_end(leader_epoch)
 
     def position(self) -> tuple[int, int]:
         """(`visible_offset`, leader epoch) at one moment: where a reader that has read everything continues."""
-        if self._appender is None:
-            self._segments.refresh()
-        return self._segments.position()
+        if self._access.appender is None:
+            self._access.segments.refresh()
+        return self._access.segments.position()
 
     def __len__(self) -> int:
         return self.visible_offset - self.lowest_offset
@@ -499,25 +310,16 @@ class Log:
     def segment_set(self) -> SegmentSet:
         """The current segments, for code of this package that plans how to read them."""
         self._readable().segments.refresh()
-        return self._segments
+        return self._access.segments
 
     # --- appending
 
     def _writable(self) -> Appender:
-        if self._closed:
-            raise LogClosed(f"the log {self.path} is closed")
-        if self._appender is not None and not (self._appender.closed and self._locks_late):
-            return self._appender
-        if self._appender is not None:  # an interrupt came when it was released
-            with self._locking:
-                self._become_reader()
-        if self._inherited:
-            raise LogClosed(
-                f"the log {self.path} was opened by the parent process, before the fork; open it again here"
-            )
-        if not self._locks_late:
-            raise ReadOnlyLog(f'the log {self.path} was opened with mode="r"')
-        return self._become_writer()
+        return self._access.writable(self._call_on_lock)
+
+    def _call_on_lock(self) -> None:
+        if self._on_lock is not None:
+            self._on_lock(self)
 
     def append(
         self,
@@ -529,7 +331,7 @@ class Log:
     ) -> int:
         """Append one record and return its offset. With `expect_offset`: at that offset, or `OffsetMismatch` and
         nothing."""
-        appender = self._appender or self._writable()
+        appender = self._access.appender or self._writable()
         encoder = appender.encoders.take()
         try:
             batch = encoder.one(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
@@ -547,7 +349,7 @@ class Log:
         A record is bytes (a value), a `Record`, a dict, or a tuple in the order of `append`'s parameters. With
         `producer` the batch is idempotent: sent again, it is recognised and the same offsets are returned.
         """
-        appender = self._appender or self._writable()
+        appender = self._access.appender or self._writable()
         encoder = appender.encoders.take()
         try:
             placed = appender.place(encoder.many(records, producer), expect_offset, producer)
@@ -562,37 +364,10 @@ class Log:
         It becomes batches of about 128 KiB, all of them or none, except that a crash in the middle may keep the first
         ones.
         """
-        appender = self._appender or self._writable()
-        encoder = appender.encoders.take()
-        try:
-            batches = encoder.table(table, min(BATCH_BYTES, self._config.segment_bytes // 2 + 1))
-            group, more = _group(batches)
-            if not more:
-                placed = self._place_group(appender, group, expect_offset)
-            else:
-                placed = self._place_groups(appender, group, batches, expect_offset)
-        finally:
-            appender.encoders.give_back(encoder)
+        appender = self._access.appender or self._writable()
+        placed = append_table(appender, table, expect_offset)
         appender.settle(placed.stop)
         return placed
-
-    @staticmethod
-    def _place_group(appender: Appender, group: bytearray, expect_offset: int | None) -> range:
-        if not group:
-            raise InvalidRecord("no record to append")
-        return appender.place_rows(memoryview(group), incoming.rows_of(memoryview(group)), expect_offset)
-
-    def _place_groups(
-        self, appender: Appender, group: bytearray, batches: Iterator[Any], expect_offset: int | None
-    ) -> range:
-        with appender.appending() as first:
-            placed = self._place_group(appender, group, expect_offset)
-            more = True
-            while more:
-                group, more = _group(batches)
-                if group:
-                    placed = self._place_group(appender, group, None)
-            return range(first, placed.stop)
 
     def append_batches(self, raw: bytes | bytearray | memoryview, *, trusted: bool = False) -> range:
         """Place encoded batches unchanged, giving them the next offsets. All of them or none.
@@ -607,7 +382,7 @@ class Log:
 
     def place_batches(self, raw: bytearray | memoryview, *, trusted: bool = True) -> range:
         """As `append_batches`, for a buffer that the caller no longer uses."""
-        appender = self._appender or self._writable()
+        appender = self._access.appender or self._writable()
         placed = incoming.place(appender, memoryview(raw), trusted=trusted)
         appender.settle(placed.stop)
         return placed
@@ -621,7 +396,7 @@ class Log:
         headers and verified the checksums. With `wait=False` it does not wait for the disk: what is placed is durable,
         and under "always" visible, after `sync`.
         """
-        appender = self._appender or self._writable()
+        appender = self._access.appender or self._writable()
         data = memoryview(raw)
         placed = keeping.place_kept(appender, data, incoming.checked_rows(data) if rows is None else rows)
         if wait:
@@ -704,25 +479,8 @@ class Log:
         timestamp: int | datetime | None = None,
     ) -> int:
         """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync."""
-        appends = self._appends
-        if appends is None or appends.loop is not appends.running_loop():
-            appends = self._appends_of_this_loop()
+        appends = self._access.loops.appends(self._access.appender or self._writable())
         return await appends.add(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
-
-    def _appends_of_this_loop(self) -> AsyncAppends:
-        from .write.aio import AsyncAppends, running_loop
-
-        appender = self._writable()
-        loop = running_loop()
-        found = self._loops.get(id(loop))
-        if found is None or found.loop is not loop:
-            for number, gone in list(self._loops.items()):
-                if gone.loop.is_closed():
-                    del self._loops[number]
-                    gone.close()
-            found = self._loops[id(loop)] = AsyncAppends(appender)
-        self._appends = found
-        return found
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         """A buffered writer: the fast way to append records one by one. See `Writer`."""
@@ -731,15 +489,13 @@ class Log:
     # --- reading
 
     def _readable(self) -> Reader:
-        if self._closed:
-            raise LogClosed(f"the log {self.path} is closed")
-        return self._reader
+        return self._access.readable()
 
     def read(self, offset: int) -> Record:
         """The record at `offset`; `OffsetOutOfRange` if there is none."""
-        if self._closed:
+        if self._access.closed:
             raise LogClosed(f"the log {self.path} is closed")
-        return self._reader.read(offset)
+        return self._access.reader.read(offset)
 
     @overload
     def __getitem__(self, which: int) -> Record: ...
@@ -851,7 +607,7 @@ class Log:
     def upkeep_due(self, config: UpkeepConfig | None = None) -> bool:
         """Whether `upkeep` would find something to do; takes no lock and writes nothing."""
         self._readable().segments.refresh()
-        return upkeep.is_due(self._segments, UpkeepConfig() if config is None else config)
+        return upkeep.is_due(self._access.segments, UpkeepConfig() if config is None else config)
 
     def sync(self) -> None:
         """Return when everything appended so far survives a power cut."""
@@ -863,26 +619,7 @@ class Log:
 
     def verify(self) -> VerifyReport:
         """Read and check everything; damage is listed in the report, not raised."""
-        return verify(self._readable().segments, self._config.max_decompressed_bytes)
-
-
-def _directory(path: str | PathLike[str] | Directory, undo: ExitStack, *, create: bool) -> Directory:
-    """The directory to work in; one that is opened here is closed by `undo`."""
-    if isinstance(path, (str, PathLike)):
-        made: Directory = FileDirectory(path, create=create)
-        undo.callback(made.close)
-    else:
-        made = path
-    return made
-
-
-def _refuse_store(made: Directory) -> None:
-    """Raise for the directory of a store: a log there would not be found."""
-    if made.exists(STORE):
-        raise InvalidConfig(
-            f"{made.path} is a store of topics, not a log: use sawlog.open({made.path!r}), or open one partition of it "
-            f"({made.path}/topics/TOPIC/partition-0)"
-        )
+        return verify(self._readable().segments, self._access.config.max_decompressed_bytes)
 
 
 def _stamp(timestamp: Any) -> Any:
@@ -890,13 +627,3 @@ def _stamp(timestamp: Any) -> Any:
     if isinstance(timestamp, datetime):
         return (timestamp.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
     return timestamp
-
-
-def _group(batches: Iterator[Any]) -> tuple[bytearray, bool]:
-    """The next batches, contiguous, up to a size; and whether there may be more."""
-    group = bytearray()
-    for batch in batches:
-        group += batch.data
-        if len(group) >= _TABLE_BYTES:
-            return group, True
-    return group, False

@@ -57,6 +57,7 @@ from ..config import DAY_MS, LogConfig
 from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
 from ..storage import Directory, Lock
 from ..storage.forking import forkable
+from .access import Access
 from .files import checkpoint
 from .files.names import LOCK, file_name
 from .log import Log
@@ -212,7 +213,7 @@ class SharedLog:
             and self._directory.identity(name) == before
         )
         self._shape = note.shape if note is not None and same else _new_shape()
-        return Log(self._directory, self._config, segments, appender, found.report), appender
+        return Log(Access(self._directory, self._config, segments, appender, found.report)), appender
 
     def _believe(self, note: Note) -> None:
         """Nobody died: record that in the checkpoint, so that recovery does not make durable again what is durable. It

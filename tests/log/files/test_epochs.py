@@ -158,7 +158,7 @@ def test_a_file_of_another_start_of_the_machine_is_a_restart(tmp_path: Path, mon
     log = Log.open(tmp_path, QUIET.with_(durability="os"))
     fill(log, 3)
     for number in range(1, 4):
-        log._appender.held.release()  # type: ignore[union-attr]  # what the kernel does for a dead process
+        log._access.appender.held.release()  # type: ignore[union-attr]  # what the kernel does for a dead process
         boot = bytes([number] * 16)
         for module in (published_module, file_module):
             monkeypatch.setattr(module, "boot_id", lambda boot=boot: boot)

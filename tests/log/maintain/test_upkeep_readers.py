@@ -247,7 +247,7 @@ def test_between_any_two_steps_of_a_swap_readers_see_a_whole_log(
                 assert reader.next_offset == 61
 
     with monkeypatch.context() as patched:
-        pausing(patched, log._directory, look)
+        pausing(patched, log._access.directory, look)
         WORK[work](log)
     assert any(".swap" in step for step in steps)
     stay = {record[0] for record in (seen(r) for r in log)}
@@ -261,16 +261,16 @@ def test_a_listing_that_misses_the_swap_and_what_it_replaced_is_looked_at_again(
 ) -> None:
     """A directory is not listed in one moment: what is renamed meanwhile may be missing under both names."""
     log = numbered(file_place)
-    stale = log._directory.names()
+    stale = log._access.directory.names()
     log.merge_segments()
     reader = file_place.open(mode="r")
-    real = type(reader._directory).names
+    real = type(reader._access.directory).names
     lies = [[name for name in stale if not name.startswith(f"{12:020d}")]]
 
     def names(self: Any) -> list[str]:
         return lies.pop() if lies else real(self)
 
-    monkeypatch.setattr(type(reader._directory), "names", names)
+    monkeypatch.setattr(type(reader._access.directory), "names", names)
     fresh = Log.open(file_place.path, mode="r")
     assert [record.offset for record in fresh] == list(range(61))
     fresh.close()
@@ -330,7 +330,7 @@ def test_closing_does_not_wait_for_upkeep_to_finish(place: Place, monkeypatch: p
         yield from real(*arguments)
 
     monkeypatch.setattr(rewrite, "chunks_of", chunks)
-    appender = log._appender
+    appender = log._access.appender
     assert appender is not None
     with ThreadPoolExecutor(2) as pool:
         work = pool.submit(log.compact)

@@ -84,8 +84,8 @@ def abandoned(directory: Path, config: LogConfig) -> Log:
         log.append(content.make(f"{offset}.0", 500))
         if offset == 1500:
             log.sync()
-            log._appender.checkpoints.save(clean=False)  # type: ignore[union-attr]
-    log._appender.held.release()  # type: ignore[union-attr]  # what the kernel does for a dead process
+            log._access.appender.checkpoints.save(clean=False)  # type: ignore[union-attr]
+    log._access.appender.held.release()  # type: ignore[union-attr]  # what the kernel does for a dead process
     return log
 
 
@@ -117,7 +117,7 @@ def test_a_scan_goes_on_when_recovery_changes_the_file_under_it(
         for offset in (0, 1500, 1501, 2999, 3000):
             assert content.name_of(reader.read(offset).value) == f"{offset}.0"
     reader.close()
-    dead._segments.close()
+    dead._access.segments.close()
 
 
 def test_a_reader_believes_only_whole_batches(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_a_reader_believes_only_whole_batches(tmp_path: Path) -> None:
                 file.write(whole)
             assert [content.name_of(record.value) for record in reader.follow(timeout=0)] == ["0", "1"]
             assert content.name_of(reader.read(1).value) == "1"
-    log._appender.held.release()  # type: ignore[union-attr]  # nothing is left of what it has written
-    log._segments.close()
+    log._access.appender.held.release()  # type: ignore[union-attr]  # nothing is left of what it has written
+    log._access.segments.close()
 
 
 def test_a_follower_sees_a_new_record_within_a_few_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def test_cancelled_task_does_not_disturb_the_others(place: Place) -> None:
 def test_error_of_a_shared_batch_reaches_everyone_in_it() -> None:
     directory = MemoryDirectory()
     log = Log.open(directory, LogConfig(durability="os"))
-    log._appender.commit.fail(RuntimeError("the disk is gone"))  # type: ignore[union-attr]
+    log._access.appender.commit.fail(RuntimeError("the disk is gone"))  # type: ignore[union-attr]
 
     async def main() -> list[Any]:
         return await asyncio.gather(*(log.append_async(b"x") for _ in range(5)), return_exceptions=True)

@@ -199,11 +199,11 @@ def disturb(start: Start, operation: Operation, system: System) -> None:
             operation(log, promise)
         except SawlogError:
             pass
-        if system.forever and not log._closed:
+        if system.forever and not log._access.closed:
             promise.check_reading(log)
     assert system.failed, "the call was never made"
     with used(System()):
-        if not log._closed:
+        if not log._access.closed:
             promise.check_reading(log)
             promise.try_append(log)
             promise.check_reading(log)

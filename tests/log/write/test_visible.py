@@ -23,9 +23,10 @@ import pytest
 from sawlog import Interval, Log, LogConfig, OffsetOutOfRange, StorageFull
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
-from sawlog.log import log as log_module
 from sawlog.log.read import reader as reading
 from sawlog.log.segment.segments import SegmentSet
+from sawlog.log.write import appender as appender_module
+from sawlog.log.write import tables
 from sawlog.log.write.commit import GroupCommit
 from sawlog.storage import FileDirectory, MemoryDirectory
 from sawlog.storage import file as file_module
@@ -119,7 +120,7 @@ def shows(log: Log, end: int) -> None:
         with pytest.raises(OffsetOutOfRange) as caught:
             call()
         assert caught.value.next == end
-    if log._appender is None:
+    if log._access.appender is None:
         assert (log.next_offset, log.written_offset) == (end, end)
 
 
@@ -134,13 +135,13 @@ def stamped(log: Log, count: int = 1) -> None:
 @pytest.mark.parametrize("policy", POLICIES, ids=POLICY_IDS)
 def test_the_four_ends_are_in_order_while_threads_append_sync_and_truncate(place: Place, policy: Any) -> None:
     log = place.open(QUIET.with_(durability=policy, segment_bytes=3000))
-    appender, wrong, ended = log._appender, [], threading.Event()
+    appender, wrong, ended = log._access.appender, [], threading.Event()
     assert appender is not None
 
     def watch() -> None:
         try:
             while not ended.is_set():
-                found = log._checked_ends(appender)
+                found = appender.checked_ends()
                 assert found[0] <= found[1] <= found[2] <= found[3]
                 with suppress(OffsetOutOfRange):  # truncated between the two calls
                     assert log.read(log.visible_offset - 1) is not None
@@ -175,17 +176,17 @@ def test_the_four_ends_are_in_order_while_threads_append_sync_and_truncate(place
 
 def test_an_end_that_is_out_of_order_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check is not a minimum that would hide what it should show."""
-    monkeypatch.setattr(log_module, "_LOOKS", 3)
+    monkeypatch.setattr(appender_module, "_LOOKS", 3)
     log = place.open(QUIET)
     fill(log, 3)
-    appender = log._appender
+    appender = log._access.appender
     assert appender is not None
     assert log.durable_offset == 3
     for broken, sound in (((4, 3), (3, 3)), ((3, 2), (3, 3)), ((3, 4), (3, 3))):
-        appender.commit.durable_offset, log._segments.visible_offset = broken
+        appender.commit.durable_offset, log._access.segments.visible_offset = broken
         with pytest.raises(AssertionError, match="out of order"):
             _ = log.durable_offset
-        appender.commit.durable_offset, log._segments.visible_offset = sound
+        appender.commit.durable_offset, log._access.segments.visible_offset = sound
         assert log.durable_offset == 3
     with pytest.raises(AssertionError, match="only 3 is written"):
         appender.commit.reached(4)
@@ -345,7 +346,7 @@ def test_a_follower_is_woken_when_the_visible_end_moves(
     log = Log.open(directory, QUIET.with_(durability=policy))
     thread, given = following(log)
     for offset in range(5):
-        while not log._segments.waiting:
+        while not log._access.segments.waiting:
             threading.Event().wait(0.001)
         log.append(b"value")
         assert given.get(timeout=PATIENCE_S) == offset
@@ -368,7 +369,7 @@ def test_a_follower_is_not_given_what_is_only_placed(
         assert log.next_offset == 1
         for _ in range(5):
             assert looked.acquire(timeout=PATIENCE_S)
-            log._segments.wake()
+            log._access.segments.wake()
         assert given.empty()
     assert given.get(timeout=PATIENCE_S) == 0
     log.close()
@@ -418,7 +419,7 @@ def test_nothing_is_visible_in_the_middle_of_an_append(
     directory: FaultyDirectory, way: str, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor durable, as far as anybody is told, also when somebody else syncs; all of it at the end."""
-    monkeypatch.setattr(log_module, "_TABLE_BYTES", 1)
+    monkeypatch.setattr(tables, "_GROUP_BYTES", 1)
     log = Log.open(directory, QUIET.with_(durability=policy, segment_bytes=400))
     stamped(log, 3)
     log.sync()
@@ -456,7 +457,7 @@ def test_an_append_that_fails_in_the_middle_was_never_there(
     directory: FaultyDirectory, way: str, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in the log, not in any reader, not after the process was killed; and no leader epoch begins."""
-    monkeypatch.setattr(log_module, "_TABLE_BYTES", 1)
+    monkeypatch.setattr(tables, "_GROUP_BYTES", 1)
     log = Log.open(directory, QUIET.with_(durability=policy, segment_bytes=400))
     stamped(log, 3)
     reader = second(directory)

@@ -206,7 +206,7 @@ def test_retry_of_a_batch_is_acknowledged_no_earlier_than_the_first(place: Place
         batch = encode([b"a"] * 3, producer=Producer(7, 0, 0))
         log.append_batches(batch)
         assert log.durable_offset == 0
-        log._appender.config = log.config.with_(durability="always")  # type: ignore[union-attr]
+        log._access.appender.config = log.config.with_(durability="always")  # type: ignore[union-attr]
         assert retry(log, batch) == range(3)
         assert log.durable_offset == 3
 

@@ -21,6 +21,7 @@ The parts of an appender: the segment that is written to, also when a write fail
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -77,6 +78,8 @@ class Answer:
 
 #: Represents an append without a block: what is done before others may write, and a rollback.
 _BEGINNING, _ENDING = "beginning", "ending"
+#: How often the ends are read again before they are considered out of order.
+_LOOKS = 10_000
 
 #: The producer of a batch, its first and last offset, and the placement for a caller that may ask again.
 _Batch = tuple[Producer, int, int, Answer | None]
@@ -342,6 +345,23 @@ class Appender:
     def written_offset(self) -> int:
         """The end of the last complete append."""
         return self.marks.written[0]
+
+    def checked_ends(self) -> tuple[int, int, int, int]:
+        """(durable, visible, written, next). Other threads move them concurrently; but if they are out of order on
+        every look, something is wrong."""
+        for _ in range(_LOOKS):
+            ends = (
+                self.commit.durable_offset,
+                self.segments.visible_offset,
+                self.marks.written[0],
+                self.segments.next_offset,
+            )
+            if ends[0] <= ends[1] <= ends[2] <= ends[3]:
+                return ends
+            time.sleep(0)
+        raise AssertionError(
+            f"durable, visible, written and next offset of {self.directory.path} are out of order: {ends}"
+        )
 
     @property
     def is_between_appends(self) -> bool:

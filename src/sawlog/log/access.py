@@ -1,0 +1,272 @@
+"""How a process has a log open: as its writer, as a reader, or as a reader that becomes the writer at its first write.
+
+Opening for writing takes the lock, recovers, and gives an `Appender`; reading needs no lock, and follows what another
+process writes. A log that was opened with mode "a" changes between the two: `writable` takes the lock, `release` gives
+it back. In a forked child a writer becomes a reader.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from os import PathLike
+
+from ..config import LogConfig
+from ..errors import InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog
+from ..storage import Directory, FileDirectory
+from ..storage.forking import forkable, in_children
+from .files import checkpoint
+from .files.checkpoint import Checkpoint
+from .files.epochs import Epochs
+from .files.locking import UPKEEP_NOTE, take_lock
+from .files.names import LOCK, STORE, file_name, is_ours, segment_base
+from .maintain.recovery import RecoveryReport, recover
+from .read.reader import Reader
+from .segment.segments import FollowedSet, SegmentSet
+from .write.appender import Appender
+from .write.loops import Loops
+
+Path = str | PathLike[str] | Directory
+#: The topic and partition that records carry.
+TopicPartition = tuple[str | None, int]
+
+
+def open_to_write(path: Path, config: LogConfig, place: TopicPartition) -> Access:
+    """Open a log as its writer; create it if it does not exist."""
+    with ExitStack() as undo:
+        directory = _directory(path, undo, create=True)
+        appender, report = become_writer(directory, config)
+        undo.pop_all()
+    return Access(directory, config, appender.segments, appender, report, place)
+
+
+def open_to_read(path: Path, config: LogConfig, place: TopicPartition, *, locks_late: bool) -> Access:
+    """Open a log as a reader; with `locks_late` it becomes the writer when it first writes."""
+    with ExitStack() as undo:
+        try:
+            directory = _directory(path, undo, create=False)
+        except OSError as error:
+            raise LogNotFound(errno.ENOENT, f"no log in {path}: {error}") from error
+        segments = FollowedSet(directory, config)
+        if not segments.all:
+            raise LogNotFound(errno.ENOENT, f"no log in {directory.path}: the directory holds no segment")
+        undo.pop_all()
+    return Access(directory, config, segments, None, RecoveryReport(), place, locks_late=locks_late)
+
+
+def create(path: Path, config: LogConfig) -> None:
+    """Create an empty log where there is none, durably, without opening it."""
+    with ExitStack() as undo:
+        directory = _directory(path, undo, create=True)
+        if not any(segment_base(name) is not None for name in directory.names()):
+            start, epochs = config.initial_offset, Epochs()
+            directory.create(file_name(start)).close()
+            checkpoint.store(directory, Checkpoint(True, start, start, 0, start, epochs.current, epochs.crc))
+
+
+def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") -> tuple[Appender, RecoveryReport]:
+    """Take the lock, recover, mark the checkpoint as in use."""
+    with ExitStack() as undo:
+        held = take_lock(directory, note)
+        undo.callback(held.release)
+        found = recover(directory, config)
+        segments = SegmentSet(directory, config)
+        segments.set(found.segments)
+        segments.lowest_offset = found.lowest_offset
+        segments.epochs = found.epochs
+        appender = Appender(directory, config, segments, found.producers, held, lent=note == UPKEEP_NOTE)
+        undo.callback(appender.marks.visible.close)
+        appender.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
+        undo.pop_all()
+    return appender, found.report
+
+
+class Access:
+    """See the module's head. Its fields are read by `Log`, and changed only here."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        config: LogConfig,
+        segments: SegmentSet,
+        appender: Appender | None,
+        report: RecoveryReport,
+        place: TopicPartition = (None, -1),
+        *,
+        locks_late: bool = False,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.segments = segments
+        #: Only of the writer.
+        self.appender = appender
+        self.closed = False
+        self._place = place
+        self.reader = self._reader_of(segments)
+        self.loops = Loops()
+        #: What opening found and did.
+        self.recovery = report
+        self._locks_late = locks_late
+        #: The note in the lock's file while it is held.
+        self._note = b""
+        self._locking = forkable(threading.RLock())
+        #: Whether this was inherited from a parent process that writes: then it only reads.
+        self._inherited = False
+        if appender is not None:
+            in_children(self)
+
+    def _reader_of(self, segments: SegmentSet) -> Reader:
+        return Reader(segments, self.config, lambda: not self.closed, self._place)
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent continues to write, and this reads like another process. What the parent knew
+        of its files becomes outdated."""
+        if self.appender is None or self.closed:
+            return
+        self._inherited, self.appender = True, None
+        self.loops = Loops()
+        self.segments = FollowedSet(self.directory, self.config, late=True)
+        self.reader = self._reader_of(self.segments)
+
+    # --- who may do what
+
+    def readable(self) -> Reader:
+        """The reader, unless the log is closed."""
+        if self.closed:
+            raise LogClosed(f"the log {self.directory.path} is closed")
+        return self.reader
+
+    def writable(self, on_lock: Callable[[], None]) -> Appender:
+        """The appender, after taking the lock if necessary: then `on_lock` is called before anybody else appends."""
+        if self.closed:
+            raise LogClosed(f"the log {self.directory.path} is closed")
+        if self.appender is not None and not (self.appender.closed and self._locks_late):
+            return self.appender
+        if self.appender is not None:  # an interrupt came when it was released
+            with self._locking:
+                self._become_reader()
+        if self._inherited:
+            raise LogClosed(
+                f"the log {self.directory.path} was opened by the process that this one was forked from; open it again "
+                "here"
+            )
+        if not self._locks_late:
+            raise ReadOnlyLog(f'the log {self.directory.path} was opened with mode="r"')
+        return self._become_writer(on_lock)
+
+    def _become_writer(self, on_lock: Callable[[], None]) -> Appender:
+        with self._locking:
+            if self.appender is not None:  # another thread was first, or this is `on_lock` itself
+                return self.appender
+            appender, self.recovery = become_writer(self.directory, self.config, self._note)
+            with appender.lock:  # nobody appends before `on_lock` has
+                try:
+                    self.segments = appender.segments
+                    self.reader = self._reader_of(self.segments)
+                    self.appender = appender
+                    in_children(self)
+                    on_lock()
+                    appender.begin()
+                except BaseException:
+                    try:
+                        appender.close()
+                    finally:
+                        self._become_reader()
+                    raise
+            return appender
+
+    def _become_reader(self) -> None:
+        self.loops = Loops()
+        before, self.segments = self.segments, FollowedSet(self.directory, self.config)
+        self.reader = self._reader_of(self.segments)
+        self.appender = None
+        before.successor = self.segments
+        before.wake()
+
+    def lend_to_upkeep(self) -> None:
+        """Before the first write: whoever wants to write waits until the lock is released, instead of being refused."""
+        self._note = UPKEEP_NOTE
+
+    # --- letting go
+
+    def release(self) -> None:
+        """Release the writer's lock cleanly and keep reading."""
+        with self._locking:
+            if self.closed or self.appender is None:
+                return
+            if not self._locks_late:
+                raise InvalidConfig('only a log that was opened with mode="a" can release its lock and stay open')
+            appender = self.appender
+            with appender.lock:
+                appender.refuse_in_stream()
+            with ExitStack() as last:
+                last.callback(self._become_reader)
+                last.callback(appender.abandon)  # if an interrupt prevents it from closing cleanly
+                self._close_cleanly(appender, last)
+
+    def close(self) -> None:
+        """Flush open writers, sync, and mark the log as closed cleanly. Safe to call twice."""
+        if self.closed:
+            if self.appender is not None:
+                self.appender.abandon()  # an interrupt may have prevented it in the first call
+            return
+        if self.appender is not None:
+            with self.appender.lock:
+                self.appender.refuse_in_stream()
+        with ExitStack() as last:
+            last.callback(self._let_go)
+            if self.appender is not None:
+                self._close_cleanly(self.appender, last)
+
+    def _close_cleanly(self, appender: Appender, last: ExitStack) -> None:
+        """When `last` ends: first the writers, then the appender; each step is executed, whatever the others raise."""
+        last.callback(appender.close)
+        for appends in self.loops.all():
+            last.callback(appends.close)
+        for writer in list(appender.writers):
+            last.callback(writer.close)
+
+    def _let_go(self) -> None:
+        """Release everything, also if an interrupt has prevented the appender from closing cleanly."""
+        self.closed = True
+        if self.appender is not None:
+            self.appender.abandon()
+        else:
+            self.segments.close()
+        self.segments.wake()
+        self.directory.close()
+
+    def remove(self, appender: Appender) -> None:
+        """Close the log and delete it: all its files, and the directory if it contains nothing else."""
+        directory = self.directory
+        appender.upkeep.end()
+        with appender.lock:
+            appender.check_open()
+            for writer in list(appender.writers):
+                writer.close()
+            for name in directory.names():
+                if is_ours(name) and name != LOCK:
+                    directory.remove(name)
+            directory.remove(LOCK)
+            directory.sync()
+            appender.abandon()
+        self.closed = True
+        directory.dispose()
+        directory.close()
+
+
+def _directory(path: Path, undo: ExitStack, *, create: bool) -> Directory:
+    """The directory to work in; one that is made here is closed by `undo`."""
+    if isinstance(path, (str, PathLike)):
+        made: Directory = FileDirectory(path, create=create)
+        undo.callback(made.close)
+    else:
+        made = path
+    if made.exists(STORE):  # a log in the directory of a store would be found by nobody
+        raise InvalidConfig(
+            f"{made.path} is a store of topics, not a log: use sawlog.open({made.path!r}), or open one partition of it "
+            f"({made.path}/topics/TOPIC/partition-0)"
+        )
+    return made
