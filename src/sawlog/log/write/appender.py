@@ -122,7 +122,7 @@ class Appender:
         self.commit = self.marks.commit
         self.checkpoints = Checkpointer(directory, segments, self.marks)
         self.encoders = Encoders(recipe_of(config))
-        self.upkeep = UpkeepTurns(directory, self._check_alive, self._is_held, lent=lent)
+        self.upkeep = UpkeepTurns(directory, self._check_alive, self._is_kept, lent=lent)
         #: The append that is in progress and has not placed all of its parts, if there is one. What `Log` does
         #: before others may write (`on_lock`) is the first of them: `begin` ends it.
         self._open_append: object = _BEGINNING
@@ -147,11 +147,14 @@ class Appender:
         background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
 
     def _is_held(self) -> bool:
-        """Whether the calling thread holds the log. An interrupt may have prevented a block from releasing it: that one
-        is ended here."""
-        if self.lock._is_owned():  # type: ignore[attr-defined]
-            self.check_open()
+        """Whether the calling thread holds the lock."""
         return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
+
+    def _is_kept(self) -> bool:
+        """As `_is_held`, after ending a block that an interrupt has prevented from releasing the lock."""
+        if self._is_held():
+            self.check_open()
+        return self._is_held()
 
     # --- placing
 
