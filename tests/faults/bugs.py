@@ -192,7 +192,7 @@ _RECOVERING = (
         "read error taken for the end",
         "an EIO while recovery reads is taken for the end of what is whole, and the rest is cut",
         (
-            "Segment.walk",
+            "Batches.walk",
             "except CorruptBatch as damage:",
             "except (CorruptBatch, StorageError) as error:\n"
             "        damage = CorruptBatch(str(error), path=self.path, position=end)",
@@ -221,14 +221,14 @@ _READING = (
         "no CRC check",
         "the checksum of a batch is not looked at",
         ("first_bad_crc", "if len(rows) and", "return -1\n    if len(rows) and"),
-        ("Segment._prove", "size = len(batch)\n", "return\n"),
-        ("segment:_is_good", "size = Segment", "return True\n    size = Segment"),
+        ("Lookup._prove", "size = len(batch)\n", "return\n"),
+        ("damage:_is_good", "size = batch_size", "return True\n    size = batch_size"),
         by="bits",
     ),
     _mutant(
         "index trusted over the log",
         "an index entry is not checked against the batch that it points at (Redpanda 2144)",
-        ("Segment.names_batch", "try:", "return True\n    try:"),
+        ("names_batch", "try:", "return True\n    try:"),
         ("Segment._times_are_right", "start = 0", "return True\n    start = 0"),
         by="bits",
     ),
@@ -251,8 +251,8 @@ _READING = (
     _mutant(
         "hops over damage",
         "reading hops by the length of a damaged batch, and misses the one behind it",
-        ("Segment.chunks", "hops = True", "hops = False"),
-        ("Segment.chunks", "skip_below = offset if hops else 0", "skip_below = offset"),
+        ("Batches.chunks_in", "hops = True", "hops = False"),
+        ("Batches.chunks_in", "skip_below = offset if hops else 0", "skip_below = offset"),
         by="bits",
     ),
     _mutant(
@@ -587,9 +587,9 @@ _RETURNED = (
         "every fake header summed to its end",
         "a torn value that is made of headers makes opening quadratic (ours, once)",
         (
-            "segment:_is_good",
+            "damage:_is_good",
             "return sums.of(position + 21, position + size) == crc",
-            "return crc32c(view[position + 21 : position + size]) == crc",
+            "return PartialSums(view).of(position + 21, position + size) == crc",
         ),
         by="promised",
     ),

@@ -66,7 +66,7 @@ TABLE: tuple[Threshold, ...] = (
     # Offsets that one segment, one batch, one table has room for.
     _one(
         "log.segment.index:MAX_SPAN log.write.appender:MAX_SPAN log.write.active:MAX_SPAN log.write.keeping:MAX_SPAN "
-        "log.segment.segment:MAX_SPAN log.maintain.rewrite:MAX_SPAN",
+        "log.segment.damage:MAX_SPAN log.maintain.rewrite:MAX_SPAN",
         12,
         30,
     ),
@@ -76,16 +76,18 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.files.state:_MOST", 1, 2),
     # How much is looked at in one step.
     _one(
-        "log.segment.segment:CHUNK_BYTES log.read.reader:CHUNK_BYTES log.segment.segment:Segment.chunks(chunk_bytes) "
-        "log.segment.segment:Segment.batches(chunk_bytes) log.read.reader:Reader.chunks(chunk_bytes)",
+        "log.segment.batches:CHUNK_BYTES log.segment.lookup:CHUNK_BYTES log.segment.segment:CHUNK_BYTES "
+        "log.read.reader:CHUNK_BYTES log.segment.segment:Segment.chunks(chunk_bytes) "
+        "log.segment.batches:Batches.chunks_in(chunk_bytes) log.segment.batches:Batches.batches(chunk_bytes) "
+        "log.read.reader:Reader.chunks(chunk_bytes)",
         64,
         200,
         900,
     ),
-    _one("log.segment.segment:_TIME_CHUNK_BYTES", 64, 200),
-    _one("log.segment.segment:CHUNK_ROWS", 1, 2, 5),
-    _one("log.segment.segment:_LANDMARK_STEP", 1, 2),
-    _one("log.segment.segment:_LANDMARK_BATCHES", 1, 2),
+    _one("log.segment.lookup:_TIME_CHUNK_BYTES", 64, 200),
+    _one("log.segment.batches:CHUNK_ROWS", 1, 2, 5),
+    _one("log.segment.lookup:_LANDMARK_STEP", 1, 2),
+    _one("log.segment.lookup:_LANDMARK_BATCHES", 1, 2),
     _one("log.read.reader:RECORD_CHUNK_BYTES", 64, 200, 900),
     _one("log.read.reader:_FORGET_BYTES", 1, 500),
     _one("batch.read:SMALL_BYTES", 0, 100),
@@ -97,9 +99,9 @@ TABLE: tuple[Threshold, ...] = (
 NOT_VARIED: Mapping[str, str] = {
     f"sawlog.{name}": why
     for names, why in {
-        "log.segment.segment:_REMEMBER_SHIFT log.segment.segment:_REMEMBER_BYTES": "one is made of "
+        "log.segment.lookup:_REMEMBER_SHIFT log.segment.lookup:_REMEMBER_BYTES": "one is made of "
         "the other when the module is imported; a checksum that was right is remembered, and nothing is written",
-        "log.segment.segment:_REMEMBER_BYTES": "see _REMEMBER_SHIFT",
+        "log.segment.lookup:_REMEMBER_BYTES": "see _REMEMBER_SHIFT",
         "log.write.keeping:_MOST_GAP log.files.epochs:MAX_EPOCH config:MAX_OFFSET "
         "topics.catalog:MAX_PARTITIONS": "refused beyond: a promise to the caller, with tests of its own",
         "config:MAX_SEGMENT_BYTES batch.build:MAX_BATCH_BYTES batch.arrow:_MAX_ARRAY_BYTES": "a limit of the format; "

@@ -12,7 +12,7 @@ import pytest
 from sawlog import Log
 from sawlog.batch import checksum
 from sawlog.batch.checksum import PartialSums, crc32c
-from sawlog.log.segment import segment as segments
+from sawlog.log.segment import lookup
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 
@@ -59,7 +59,7 @@ def test_opening_after_a_torn_value_sums_each_byte_a_few_times(
         summed += len(data)
         return crc32c(data, start)
 
-    for module in (checksum, segments):
+    for module in (checksum, lookup):
         monkeypatch.setattr(module, "crc32c", counting)
     with Log.open(tmp_path / "log") as log:
         assert [record.value for record in log] == [b"acknowledged"]

@@ -14,7 +14,7 @@ from ..batch.header import BASE, COUNT, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TI
 from ..batch.kernel import Record
 from ..errors import CorruptBatch, ImportMismatch
 from ..log.log import Log
-from ..log.segment.segment import Chunk
+from ..log.segment.batches import Chunk
 from .foreign import ImportJob
 from .kafka_damage import Gaps
 from .kafka_log import MAX_DECOMPRESSED_BYTES, KafkaLog

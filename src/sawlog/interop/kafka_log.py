@@ -16,7 +16,8 @@ from ..config import LogConfig
 from ..errors import CorruptBatch, DirectoryLocked, OffsetOutOfRange, SourceInUse, UnknownFormat
 from ..log.files.names import INDEX, file_name
 from ..log.log import Log
-from ..log.segment.segment import Chunk, Segment
+from ..log.segment.batches import Chunk, names_batch
+from ..log.segment.segment import Segment
 from ..storage import Directory, FileDirectory, SharedHold, Storage
 from . import kafka_files as files
 from .damage import Finding, ForeignReport, Kind
@@ -304,7 +305,7 @@ class KafkaLog(ForeignLog):
             self._loaded.unload()
         self._loaded = segment
         position, _, wanted = segment.index.bounds(start, segment.size)
-        if wanted >= 0 and not Segment.names_batch(segment.storage, position, wanted):
+        if wanted >= 0 and not names_batch(segment.storage, position, wanted):
             position = 0
         return segment.storage, position
 
@@ -314,7 +315,7 @@ class KafkaLog(ForeignLog):
         storage, base = self._directory.open_shared(segment.name), segment.base_offset
         if segment.name == file_name(base) and self._directory.exists(file_name(base, INDEX)):
             offset, position = _last_entry(self._directory.read(file_name(base, INDEX)))
-            if position and Segment.names_batch(storage, position, base + offset):
+            if position and names_batch(storage, position, base + offset):
                 return storage, position
         return storage, 0
 

@@ -30,7 +30,8 @@ from ..config import LogConfig
 from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, StorageError
 from ..storage import Directory
 from .log import Log
-from .segment.segment import Chunk, Segment
+from .segment.batches import Chunk
+from .segment.segment import Segment
 
 if TYPE_CHECKING:
     import pyarrow as pa

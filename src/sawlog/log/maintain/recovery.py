@@ -46,9 +46,10 @@ from ..files.names import (
     segment_base,
     swap_range,
 )
+from ..segment.batches import Walk
 from ..segment.histories import as_the_batches_say, epochs_of, unfinished_cut
 from ..segment.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
-from ..segment.segment import Segment, Walk
+from ..segment.segment import Segment
 from ..write.cutting import cut, cut_at, delete_above
 from ..write.producers import ProducerState, replayed
 from .swapping import finish_swap

@@ -62,8 +62,9 @@ from ...storage import Storage
 from ...storage.system import most_descriptors
 from ..files.names import SWAP, TMP, run_name
 from ..files.state import UpkeepState, load_state
+from ..segment.batches import Chunk
 from ..segment.index import MAX_SPAN, SegmentIndex
-from ..segment.segment import Chunk, Segment
+from ..segment.segment import Segment
 from ..write.appender import Appender
 from .swapping import finish_swap
 

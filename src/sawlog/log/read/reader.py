@@ -24,7 +24,8 @@ from ...batch.kernel import Record
 from ...clock import Deadline
 from ...config import LogConfig, whole_number
 from ...errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, StorageError
-from ..segment.segment import CHUNK_BYTES, Chunk, Segment
+from ..segment.batches import CHUNK_BYTES, Chunk
+from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
 
 if TYPE_CHECKING:

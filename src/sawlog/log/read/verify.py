@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from ...batch.header import BASE, COUNT, LAST, POSITION, SIZE, Rows
 from ...batch.read import malformed
 from ...errors import CorruptBatch, StorageError
+from ..segment.batches import Chunk, names_batch
 from ..segment.index import SegmentIndex
-from ..segment.segment import Chunk, Segment
+from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
 
 #: How often it starts again because segments were replaced meanwhile.
@@ -149,7 +150,7 @@ def _verify_index(segment: Segment, index: SegmentIndex, report: VerifyReport) -
     """Check that every entry points at the batch that it names."""
     storage = segment.storage
     for relative, position in zip(index.offsets, index.positions, strict=False):
-        if not Segment.names_batch(storage, position, segment.base_offset + relative):
+        if not names_batch(storage, position, segment.base_offset + relative):
             reason = f"the index says that the batch that ends at {segment.base_offset + relative} starts here"
             report.problems.append(Problem(segment.path, position, reason, None))
             return

@@ -45,8 +45,9 @@ from ...errors import CorruptBatch
 from ...storage import Directory
 from ..files.epochs import Epochs
 from ..files.names import INDEX, LOG, TIME_INDEX, TMP, file_name, segment_base
+from ..segment.batches import Chunk
 from ..segment.index import SegmentIndex
-from ..segment.segment import Chunk, Segment
+from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
 
 _COPY_BYTES = 8 << 20

@@ -31,7 +31,8 @@ from ...batch.header import BASE, BASE_SEQUENCE, LAST, PRODUCER_EPOCH, PRODUCER_
 from ...batch.read import first_bad_crc
 from ...clock import now_ms
 from ...errors import CorruptBatch, CorruptFile, OutOfOrderSequence, ProducerFenced
-from ..segment.segment import Chunk, Segment
+from ..segment.batches import Chunk
+from ..segment.segment import Segment
 
 #: Kafka's producers have at most five batches in flight.
 REMEMBERED = 5
