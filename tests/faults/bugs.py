@@ -574,6 +574,18 @@ _RETURNED = (
         by="promised",
     ),
     _mutant(
+        "interrupted rollback keeps the index",
+        "an interrupt while an append is rolled back leaves its entry in the index (ours, once)",
+        ("Appender._mend", "elif self._rolling_back or segment.tail", "elif segment.tail"),
+        by="promised",
+    ),
+    _mutant(
+        "upkeep refused after an interrupt",
+        "after an append that could not be rolled back upkeep is refused, as if the caller held the log (ours, once)",
+        ("Appender._is_kept", "self.check_open()", "pass"),
+        by="promised",
+    ),
+    _mutant(
         "one thread for all timed work",
         "a customer of the background that has to wait holds up the syncs and heartbeats of all others (ours, once)",
         (
@@ -671,7 +683,7 @@ _RETURNED = (
     _mutant(
         "log made inside a store",
         "`Log.open` of a store's directory makes a log there, which nobody finds (ours, once)",
-        ("access:_directory", "if made.exists(STORE):", "if False:"),
+        ("_refuse_store", "if made.exists(STORE):", "if False:"),
         by="promised",
     ),
     _mutant(

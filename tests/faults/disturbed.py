@@ -113,6 +113,7 @@ def _resolve(run: LogWorkload, log: Log, promise: LogPromise, count: int, *, tol
         return run.reopened(log, promise)
     with log.hold():
         pass
+    assert log.verify(), str(log.verify())  # the index, too
     there = log.next_offset - promise.end
     assert there in (0, count), f"{there} records of {count} are there after an interrupt"
     assert there or not told, "an append has returned, and nothing is there"

@@ -38,9 +38,9 @@ def test_a_planted_bug_is_in_the_running_code() -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        Edit("sawlog.log.write.active:Active._sync", "what is not there", "pass"),
-        Edit("sawlog.log.write.active:Active._sync", "s", "t"),
-        Edit("sawlog.log.write.appender:Appender.gone", "pass", "return"),
+        Edit("Active._sync", "what is not there", "pass"),
+        Edit("Active._sync", "s", "t"),
+        Edit("Appender.gone", "pass", "return"),
     ],
     ids=["fragment gone", "fragment not unique", "function gone"],
 )

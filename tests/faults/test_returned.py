@@ -15,10 +15,13 @@ from sawlog import InvalidConfig, Log, LogConfig, Producer, StorageFull, StreamA
 from sawlog.batch.build import encode
 from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS, PRODUCERS
 from sawlog.log.maintain import rewrite
+from sawlog.log.segment.index import SegmentIndex
+from sawlog.log.segment.segment import Segment
 from sawlog.log.write import appender as append
 from sawlog.log.write.active import Active
 from sawlog.log.write.appender import Appender
-from sawlog.storage import FileDirectory
+from sawlog.log.write.marks import Marks
+from sawlog.storage import FileDirectory, Storage
 from sawlog.testing import Fault, FaultyStorage
 from sawlog.testing.faulty import Call
 from sawlog.topics.store import Store
@@ -307,6 +310,51 @@ def test_an_append_whose_taking_back_is_interrupted_is_taken_back_by_the_next_ca
             log.append_batches(raw)
         assert log.append(b"after") == 1
         assert [record.value for record in log] == [b"before", b"after"]
+
+
+def test_an_append_whose_rollback_is_interrupted_leaves_no_entry_in_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Log.in_memory(LogConfig(index_interval_bytes=1)) as log:
+        log.append(b"before")
+        interrupts = iter([True, False])
+
+        def interrupted(self: Marks, *_: Any) -> None:
+            raise KeyboardInterrupt
+
+        def rebuilding(self: Segment, storage: Storage) -> SegmentIndex:
+            if next(interrupts):
+                raise KeyboardInterrupt
+            return rebuild(self, storage)
+
+        rebuild = Segment.rebuild_index
+        monkeypatch.setattr(Segment, "rebuild_index", rebuilding)
+        with monkeypatch.context() as patched:
+            patched.setattr(Marks, "append", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.append_many([b"one", b"two", b"three"])
+        log.append(b"after")
+        assert log.verify(), str(log.verify())
+
+
+def test_upkeep_ends_an_append_that_could_not_be_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block of that append still has the lock."""
+    with Log.in_memory() as log:
+        log.append(b"before")
+
+        def interrupted(*_: Any) -> Any:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        def work() -> None:
+            with kept:
+                log.append(b"not kept")
+                monkeypatch.setattr(append, "cut_at", interrupted)
+                raise KeyboardInterrupt
+
+        kept = log.appending()
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        assert log.scrub().ok
+        assert [record.value for record in log] == [b"before"]
 
 
 def test_an_epoch_that_only_readers_know_of_is_not_given_again(tmp_path: Path) -> None:

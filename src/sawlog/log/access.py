@@ -37,6 +37,7 @@ def open_to_write(path: Path, config: LogConfig, place: TopicPartition) -> Acces
     """Open a log as its writer; create it if it does not exist."""
     with ExitStack() as undo:
         directory = _directory(path, undo, create=True)
+        _refuse_store(directory)
         appender, report = become_writer(directory, config)
         undo.pop_all()
     return Access(directory, config, appender.segments, appender, report, place)
@@ -49,6 +50,7 @@ def open_to_read(path: Path, config: LogConfig, place: TopicPartition, *, locks_
             directory = _directory(path, undo, create=False)
         except OSError as error:
             raise LogNotFound(errno.ENOENT, f"no log in {path}: {error}") from error
+        _refuse_store(directory)
         segments = FollowedSet(directory, config)
         if not segments.all:
             raise LogNotFound(errno.ENOENT, f"no log in {directory.path}: the directory holds no segment")
@@ -60,6 +62,7 @@ def create(path: Path, config: LogConfig) -> None:
     """Create an empty log where there is none, durably, without opening it."""
     with ExitStack() as undo:
         directory = _directory(path, undo, create=True)
+        _refuse_store(directory)
         if not any(segment_base(name) is not None for name in directory.names()):
             start, epochs = config.initial_offset, Epochs()
             directory.create(file_name(start)).close()
@@ -149,8 +152,7 @@ class Access:
                 self._become_reader()
         if self._inherited:
             raise LogClosed(
-                f"the log {self.directory.path} was opened by the process that this one was forked from; open it again "
-                "here"
+                f"the log {self.directory.path} was opened by the parent process, before the fork; open it again here"
             )
         if not self._locks_late:
             raise ReadOnlyLog(f'the log {self.directory.path} was opened with mode="r"')
@@ -264,9 +266,13 @@ def _directory(path: Path, undo: ExitStack, *, create: bool) -> Directory:
         undo.callback(made.close)
     else:
         made = path
-    if made.exists(STORE):  # a log in the directory of a store would be found by nobody
+    return made
+
+
+def _refuse_store(made: Directory) -> None:
+    """Raise for the directory of a store: a log there would not be found."""
+    if made.exists(STORE):
         raise InvalidConfig(
             f"{made.path} is a store of topics, not a log: use sawlog.open({made.path!r}), or open one partition of it "
             f"({made.path}/topics/TOPIC/partition-0)"
         )
-    return made

@@ -129,6 +129,7 @@ class Appender:
         self._began = False
         #: What `place` is doing: the segment, its tail before, and what to record of the batch.
         self._unfinished: tuple[Segment, tuple[int, int], _Batch] | None = None
+        self._rolling_back = False
         self.closed = False
         #: How often the log was truncated: upkeep must not record what was true before.
         self.cuts = 0
@@ -264,12 +265,14 @@ class Appender:
                     answer.placed = range(offset, last + 1)
                 if self.marks.shows_written:
                     self.marks.show(self.marks.written[0])
-            elif segment.tail is not before or segment.storage.size != before[1]:
+            elif self._rolling_back or segment.tail is not before or segment.storage.size != before[1]:
+                self._rolling_back = True  # an interrupt may come before the index is right again
                 segment.tail = before
                 self.active.undo(segment, before[1])
                 segment.use_index(segment.rebuild_index(segment.storage))
                 if self.producers.remembers(producer.id, last):
                     self.producers = replayed(list(self.segments.all), self.config.producer_expiry_ms)
+        self._rolling_back = False
         self._unfinished = None
 
     def place_rows(self, data: memoryview, rows: Rows, expect_offset: int | None = None) -> range:
