@@ -1,7 +1,7 @@
 """Build the kernel with Cython where there is a C compiler, and install without it where there is none.
 
 Everything else about the package is in pyproject.toml. `SAWLOG_PURE=1` skips the compiler by choice; the
-wheel is then `py3-none-any`. The package runs the same file either way: `sawlog.kernel_info()` says which.
+wheel is then `py3-none-any`. The package runs the same source either way: `sawlog.kernel_info()` says which.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 KERNEL_MODULE = "sawlog.batch.kernel"
-KERNEL_SOURCE = "src/sawlog/batch/kernel.py"
+KERNEL_SOURCE = "src/sawlog/batch/kernel/__init__.pyx"  # it includes the units
 
 
 class BuildKernel(build_ext):
@@ -44,6 +44,8 @@ def kernel_extensions() -> list[Any]:
         quiet=True,
     )
     for extension in extensions:
+        # The file's name: beside __init__.py, where Python prefers it. Cython has to know the module by its own.
+        extension.name = f"{KERNEL_MODULE}.__init__"
         extension.optional = True  # cythonize() drops this; without it an install with no compiler fails
     return list(extensions)
 
