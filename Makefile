@@ -87,7 +87,7 @@ kafka-jars: kernel ## fetch Kafka's own jars and Spark's Kafka source (Maven), f
 
 clean: ## remove what building and testing made; .venv stays
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	@rm -f src/sawlog/batch/kernel.*.so src/sawlog/batch/kernel.*.pyd
+	@rm -f src/sawlog/batch/kernel/__init__.*.so src/sawlog/batch/kernel/__init__.*.pyd src/sawlog/batch/kernel.*.so src/sawlog/batch/kernel.*.pyd
 	@find src tests tools examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean ## remove .venv as well

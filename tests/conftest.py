@@ -20,7 +20,7 @@ from hypothesis import settings
 
 from .faults.seeds import repeat, seed_of_this_run
 
-KERNEL = Path(__file__).resolve().parent.parent / "src/sawlog/batch/kernel.py"
+KERNEL = Path(__file__).resolve().parent.parent / "src/sawlog/batch/kernel"
 
 # The shipped suites explain their failures like any test of ours; said here, before anybody imports them.
 pytest.register_assert_rewrite("sawlog.testing.suites")
@@ -30,10 +30,11 @@ settings.register_profile("explore", max_examples=500, deadline=None, print_blob
 settings.load_profile("repeatable")
 
 
-def stale_kernels(source: Path) -> list[Path]:
-    """Compiled kernels older than their source: Python would run them and ignore the source."""
-    candidates = (source.with_suffix(suffix) for suffix in importlib.machinery.EXTENSION_SUFFIXES)
-    edited = source.stat().st_mtime_ns if source.exists() else 0
+def stale_kernels(package: Path) -> list[Path]:
+    """Compiled kernels older than one of their sources: Python would run them and ignore the sources."""
+    candidates = (package / f"__init__{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+    sources = [path for path in package.glob("*.p*") if path.suffix in {".py", ".pyx", ".pxi"}]
+    edited = max((path.stat().st_mtime_ns for path in sources), default=0)
     return [path for path in candidates if path.exists() and path.stat().st_mtime_ns < edited]
 
 
@@ -42,7 +43,7 @@ def pytest_configure() -> None:
     are started, so that they have the same."""
     seed_of_this_run()
     if stale := stale_kernels(KERNEL):
-        raise pytest.UsageError(f"{stale[0].name} is older than kernel.py and hides it: run `make kernel`")
+        raise pytest.UsageError(f"{stale[0].name} is older than its sources and hides them: run `make kernel`")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src/sawlog/batch/kernel.py"
+SOURCE = ROOT / "src/sawlog/batch/kernel/__init__.pyx"
 PLACE = ROOT / "build/asan"
 FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 
@@ -44,13 +44,14 @@ def missing() -> str | None:
 
 def target() -> Path:
     """Where the extension goes."""
-    return PLACE / f"kernel{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return PLACE / f"__init__{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def build() -> Path:
     """The extension; built if it is missing or older than its source."""
     made = target()
-    if made.exists() and made.stat().st_mtime_ns > max(p.stat().st_mtime_ns for p in (SOURCE, Path(__file__))):
+    sources = [Path(__file__), *(path for path in SOURCE.parent.iterdir() if path.suffix in {".py", ".pyx", ".pxi"})]
+    if made.exists() and made.stat().st_mtime_ns > max(path.stat().st_mtime_ns for path in sources):
         return made
     PLACE.mkdir(parents=True, exist_ok=True)
     made.unlink(missing_ok=True)

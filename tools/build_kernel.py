@@ -1,7 +1,7 @@
-"""Compile src/sawlog/batch/kernel.py in place if the extension beside it is missing or older than its source.
+"""Compile src/sawlog/batch/kernel in place if the extension in it is missing or older than one of its sources.
 
-Python prefers an extension to a .py of the same name, so a stale one silently hides every edit. The old one
-is therefore removed before the new one is built: whatever happens, what runs afterwards is today's source.
+The extension is `__init__.*.so`. Python prefers it to `__init__.py`, so a stale one silently hides every edit. The old
+one is therefore removed before the new one is built: whatever happens, what runs afterwards is today's source.
 
 Exits with an error if the source does not compile. A machine without a C compiler is told what it misses.
 """
@@ -18,25 +18,37 @@ import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src/sawlog/batch/kernel.py"
+PACKAGE = ROOT / "src/sawlog/batch/kernel"
 GENERATED = ROOT / "build/cython"
 
 
 def extensions() -> list[Path]:
     """Every compiled kernel that this Python would import instead of the source."""
-    candidates = (SOURCE.with_suffix(suffix) for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+    candidates = (PACKAGE / f"__init__{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
     return [path for path in candidates if path.exists()]
+
+
+def sources() -> list[Path]:
+    """All that the extension is made from."""
+    return [ROOT / "setup.py", *(path for path in PACKAGE.iterdir() if path.suffix in {".py", ".pyx", ".pxi"})]
 
 
 def fresh() -> bool:
     """True if there is one extension and it is younger than all that it is made from."""
     found = extensions()
-    made_from = max(path.stat().st_mtime_ns for path in (SOURCE, ROOT / "setup.py"))
+    made_from = max(path.stat().st_mtime_ns for path in sources())
     return len(found) == 1 and found[0].stat().st_mtime_ns > made_from
 
 
+def remove_former() -> None:
+    """Remove what was compiled when the kernel was one file, kernel.py. Python passes it over for the package."""
+    for path in PACKAGE.parent.glob(f"{PACKAGE.name}.*"):
+        if path.suffix in {".so", ".pyd"}:
+            path.unlink()
+
+
 def remove_extensions() -> None:
-    """Make the source the only kernel there is."""
+    """Make the sources the only kernel there is."""
     for path in extensions():
         path.unlink()
 
@@ -75,6 +87,7 @@ def build() -> int:
 
 def main() -> int:
     """Bring the kernel in line with its source and with SAWLOG_PURE."""
+    remove_former()
     if os.environ.get("SAWLOG_PURE", "0") not in {"", "0"}:
         remove_extensions()
         print("SAWLOG_PURE is set: the kernel runs as plain Python")

@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 TRY_IT = Path(__file__).resolve().with_name("try_install.py")
-REQUIRED = {"sawlog/__init__.py", "sawlog/py.typed", "sawlog/batch/kernel.py"}
+REQUIRED = {"sawlog/__init__.py", "sawlog/py.typed", "sawlog/batch/kernel/__init__.py", "sawlog/batch/kernel/walk.py"}
 
 
 def is_extension(name: str) -> bool:

@@ -55,7 +55,7 @@ def stored(table: Any, batch_bytes: int = 1 << 20, recipe: Recipe = Recipe()) ->
     with clock_at(NOW):
         for part in Encoder(recipe).table(table, batch_bytes):
             data = bytearray(part.data)
-            kernel.patch_place(data, 0, offset, 0)
+            kernel.patch_place(memoryview(data), 0, offset, 0)
             log += data
             offset += part.count
     return log

@@ -108,7 +108,7 @@ def test_messages_come_back_as_they_were(rows: list[tuple[bytes, int, int, int]]
         size = kernel.put_messages(memoryview(out), *arguments)
         made.append((bytes(out[:size]), positions.tolist()))
     assert made[0] == made[1]
-    framed, positions_ = made[0]
+    framed, positions_ = memoryview(made[0][0]), made[0][1]
     starts, lengths = np.zeros(9, np.int64), np.zeros(9, np.int64)
     walked = packaged.walk_frames(framed, 0, len(framed), 8, 0, 8, True, 2**40, memoryview(starts), memoryview(lengths))
     assert walked == (len(rows), len(framed), packaged.WALK_END)
@@ -161,7 +161,7 @@ def test_protobuf_agrees() -> None:
         numbers = np.array([[offset, term - 2**64 if term >= 2**63 else term, type_]], np.int64)
         ends = np.array([0, len(value)], np.int32)
         size = packaged.put_messages(
-            memoryview(out), memoryview(ends), 0, value, memoryview(numbers), memoryview(positions)
+            memoryview(out), memoryview(ends), 0, memoryview(value), memoryview(numbers), memoryview(positions)
         )
         assert bytes(out[:size]) == len(theirs).to_bytes(8, "big") + theirs
 

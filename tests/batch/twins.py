@@ -19,12 +19,12 @@ import pytest
 from sawlog.batch import kernel as packaged
 from sawlog.batch.header import new_rows
 
-SOURCE = Path(packaged.__file__).parent / "kernel.py"
+SOURCE = Path(packaged.__file__).parent / "__init__.py"
 
 
 def load_interpreted(name: str = "sawlog_kernel_interpreted") -> ModuleType:
-    """The kernel's source as an ordinary Python module."""
-    spec = importlib.util.spec_from_file_location(name, SOURCE)
+    """The kernel's source as an ordinary Python package."""
+    spec = importlib.util.spec_from_file_location(name, SOURCE, submodule_search_locations=[str(SOURCE.parent)])
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

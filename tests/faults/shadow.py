@@ -1,7 +1,8 @@
 """The package with another kernel: a folder of links to the sources, and in it the kernel that one wants.
 
-Python takes a compiled kernel before `kernel.py`. Where the interpreted one is to run (coverage can be seen in it), or
-one with AddressSanitizer, this makes a second `sawlog` that differs in that file alone. It is put first on the path.
+Python takes a compiled kernel before `kernel/__init__.py`. Where the interpreted one is to run (coverage can be seen
+in it), or one with AddressSanitizer, this makes a second `sawlog` that differs in that alone. It is put first on the
+path.
 """
 
 from __future__ import annotations
@@ -25,5 +26,5 @@ def make(place: Path, kernel: Path | None = None) -> Path:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(path)
     if kernel is not None:
-        (place / "sawlog/batch" / kernel.name).symlink_to(kernel)
+        (place / "sawlog/batch/kernel" / kernel.name).symlink_to(kernel)
     return place

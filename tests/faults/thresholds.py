@@ -108,10 +108,10 @@ NOT_VARIED: Mapping[str, str] = {
         "segment_bytes stays below it, and is small in every workload",
         "log.write.producers:REMEMBERED": "a promise to producers, with tests of its own",
         "log.segment.index:OFFSET_ENTRY_BYTES log.segment.index:TIME_ENTRY_BYTES log.maintain.compaction:_SLOT_BYTES "
-        "batch.header:HEADER_BYTES batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES "
+        "batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES "
         "topics.partitioner:_RECORD_BYTES": "the size of a thing, not a limit",
         "batch.kernel:ROW_WIDTH": "the size of a thing, not a limit",
-        "batch.compression:_ZSTD_DICTIONARY_ID_BYTES batch.header:MAX_TIME config:KIB config:MIB config:GIB "
+        "batch.compression:_ZSTD_DICTIONARY_ID_BYTES config:KIB config:MIB config:GIB "
         "spark.java:LEAST_VERSION": "no size of the engine",
         "log.read.reader:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
         "topics.groups:_SEGMENTS topics.groups:_CONFIG": "small in every workload: stores._small_groups",

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from ..errors import CorruptBatch, DecompressionLimit, InvalidRecord, InvalidRecordType
 from . import kernel
 from .build import refuse
-from .header import ATTRIBUTES, BODY, BODY_END, COLUMNS, COUNT, DEFAULT_COLUMNS, Rows
+from .header import ATTRIBUTES, BODY, BODY_END, COLUMNS, COUNT, DEFAULT_COLUMNS, TIMESTAMP_TYPE_BIT, Rows
 from .read import MALFORMED, unpack
 
 HEADER_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
@@ -139,7 +139,7 @@ def to_arrow(
         elif name == "timestamp":
             arrays.append(pa.Array.from_buffers(TIME_TYPE, total, [None, times]))
         elif name == "timestamp_type":
-            kinds = ((rows[:, ATTRIBUTES] >> 3) & 1).astype(np.int8)
+            kinds = ((rows[:, ATTRIBUTES] & TIMESTAMP_TYPE_BIT) != 0).astype(np.int8)
             arrays.append(pa.array(np.repeat(kinds, rows[:, COUNT])))
         elif name == "headers":
             arrays.append(_decode_headers(view, rows, total, header_count))

@@ -41,31 +41,31 @@ from ..errors import CorruptBatch
 from . import kernel
 from .checksum import crc32c
 
-HEADER_BYTES = 61
+HEADER_BYTES = kernel.HEADER_BYTES
 
-#: Columns of a row.
-POSITION = 0  # byte in the buffer where the batch starts
-SIZE = 1  # bytes, header included
-BASE = 2  # first offset
-LAST = 3  # last offset
-COUNT = 4  # records
-ATTRIBUTES = 5
-BASE_TIME = 6
-MAX_TIME = 7
-PRODUCER_ID = 8
-PRODUCER_EPOCH = 9
-BASE_SEQUENCE = 10
-CRC = 11
-BODY = 12  # byte in the buffer where the records start
-BODY_END = 13
-LEADER_EPOCH = 14
+#: Columns of a row; `kernel/declarations.py` says what is in each.
+POSITION = kernel.POSITION
+SIZE = kernel.SIZE
+BASE = kernel.BASE
+LAST = kernel.LAST
+COUNT = kernel.COUNT
+ATTRIBUTES = kernel.ATTRIBUTES
+BASE_TIME = kernel.BASE_TIME
+MAX_TIME = kernel.MAX_TIME
+PRODUCER_ID = kernel.PRODUCER_ID
+PRODUCER_EPOCH = kernel.PRODUCER_EPOCH
+BASE_SEQUENCE = kernel.BASE_SEQUENCE
+CRC = kernel.CRC
+BODY = kernel.BODY
+BODY_END = kernel.BODY_END
+LEADER_EPOCH = kernel.LEADER_EPOCH
 
 #: Bits of the attributes.
-COMPRESSION_MASK = 0x07
-TIMESTAMP_TYPE_BIT = 0x08
-TRANSACTIONAL_BIT = 0x10
-CONTROL_BIT = 0x20
-DELETE_HORIZON_BIT = 0x40
+COMPRESSION_MASK = kernel.COMPRESSION_MASK
+TIMESTAMP_TYPE_BIT = kernel.TIMESTAMP_TYPE_BIT
+TRANSACTIONAL_BIT = kernel.TRANSACTIONAL_BIT
+CONTROL_BIT = kernel.CONTROL_BIT
+DELETE_HORIZON_BIT = kernel.DELETE_HORIZON_BIT
 
 NO_PRODUCER = -1
 

@@ -18,7 +18,7 @@ from ..errors import CorruptBatch
 from . import kernel
 from .checksum import crc32c
 from .compression import decompress
-from .header import ATTRIBUTES, BODY, BODY_END, COMPRESSION_MASK, COUNT, CRC, POSITION, SIZE, Rows, new_rows
+from .header import ATTRIBUTES, BODY, BODY_END, COMPRESSION_MASK, COUNT, CRC, LAST, POSITION, SIZE, Rows, new_rows
 from .kernel import Record
 
 #: Up to this size the kernel computes a CRC faster than a call to the package, which uses the processor's
@@ -156,4 +156,4 @@ def decode(buffer: Any, start: int = 0, end: int = 2**63 - 1, *, max_bytes: int 
             return found
         if why != kernel.SCAN_MORE:
             raise CorruptBatch(f"no complete batch at byte {position}")
-        least = int(rows[n - 1, 3]) + 1
+        least = int(rows[n - 1, LAST]) + 1

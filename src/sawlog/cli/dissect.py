@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ..batch import kernel
 from ..batch.checksum import crc32c
 from ..batch.compression import codec_name
-from ..batch.header import HEADER_BYTES, BatchHeader, crc_matches, new_rows
+from ..batch.header import COMPRESSION_MASK, HEADER_BYTES, BatchHeader, crc_matches, new_rows
 from ..batch.kernel import Record
 from ..batch.read import decode, malformed
 from ..errors import CorruptBatch
@@ -155,12 +155,12 @@ def _impossible(view: memoryview, position: int, *, covered: bool) -> tuple[int,
     """Return the first invalid header field: of those that the CRC covers (`covered`), or of those before them."""
     base, length, _, magic, _, attributes, delta = struct.unpack_from(">qiibIhi", view, position)
     count: int = struct.unpack_from(">i", view, position + 57)[0]
-    too_many = not 0 <= count <= delta + 1 or (not attributes & 7 and count > (length - 49) // 7)
+    too_many = not 0 <= count <= delta + 1 or (not attributes & COMPRESSION_MASK and count > (length - 49) // 7)
     checks = (
         (0, base < 0 or bool(base >> 62), f"base offset {base} is invalid"),
         (8, length < HEADER_BYTES - 12, f"a batch length of {length} is shorter than a header"),
         (16, magic != 2, f"the magic byte is {magic}, not 2"),
-        (21, attributes & 7 > 4, f"compression {attributes & 7} does not exist"),
+        (21, attributes & COMPRESSION_MASK > 4, f"compression {attributes & COMPRESSION_MASK} does not exist"),
         (23, delta < 0, f"last offset delta {delta} is invalid"),
         (57, too_many, f"{count} records do not fit into the batch"),
     )

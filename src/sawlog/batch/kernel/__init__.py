@@ -1,0 +1,176 @@
+"""Everything that is done per record, in Cython's pure-Python mode: the same units run compiled or not.
+
+```
+records       Record; batches to records: all (decode_records), one by one (RecordCursor), a certain one (record_at)
+batches       batch headers: reading (scan_batches), finding (find_batch, find_header), writing (write_header)
+builder       Python objects to a batch (BatchBuilder)
+arrow         Arrow buffers to a batch (encode_arrow) and back (decode_columns, decode_views, decode_headers)
+partitions    the partition of a key (partition_of, Dispatcher)
+keys          what compaction keeps (KeyMap, keep_records)
+frames        other systems' records
+slots         two numbers that a log publishes to readers in other processes at every append (Slots)
+walk          one record in a buffer, and the walk from record to record that all of these take
+primitives    numbers in a buffer
+declarations  names of columns and numbers, and two structs: .pxi for the compiler, .py for Python
+```
+
+The bytes are Kafka's RecordBatch v2, drawn in `header.py`.
+
+Compiled, all units are one module: `__init__.pyx` includes them, and the extension stands beside this file, where
+Python prefers it. So a call from unit to unit is a call within C, and the compiler can put one into the other. That
+asks three things of a unit. A name belongs to one unit alone. There is no `from __future__ import annotations`, which
+Cython takes only at the beginning of a module; interpreted, annotations are evaluated and mean nothing. And `cython` is
+always `sawlog.batch.cyshim`'s, which the compiler does not look at.
+
+Promises. No input makes these functions read or write outside their buffers, loop for ever or crash: every length
+is checked against what is left before it is used. What they find wrong they report by a return value, and the
+Python around them turns it into an error with path and position. They check structure, not content: the CRC is the
+caller's business. Nothing here does I/O, and nothing but a `RecordCursor` and `Slots` keeps a buffer after it returns.
+
+Threads. The Arrow functions run without the GIL. A `BatchBuilder` is safe between threads only where the
+interpreter's lock makes a compiled call atomic; `sawlog.log.write.writer` adds a lock where that does not hold.
+
+Interpreted, the same code is some 20 to 200 times slower: a correctness fallback (see `sawlog.kernel_info()`).
+"""
+
+from __future__ import annotations
+
+from .arrow import decode_columns, decode_headers, decode_views, encode_arrow
+from .batches import (
+    check_small,
+    find_batch,
+    find_header,
+    patch_crc,
+    patch_place,
+    scan_batches,
+    select_entries,
+    write_header,
+)
+from .builder import SMALL_CRC_BYTES, BatchBuilder, Encoded
+from .declarations import (
+    ATTRIBUTES,
+    BASE,
+    BASE_SEQUENCE,
+    BASE_TIME,
+    BODY,
+    BODY_END,
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    COUNT,
+    CRC,
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    LAST,
+    LEADER_EPOCH,
+    MAX_TIME,
+    POSITION,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    ROW_WIDTH,
+    SCAN_BAD,
+    SCAN_END,
+    SCAN_MORE,
+    SCAN_SHORT,
+    SIZE,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    WALK_BAD,
+    WALK_END,
+    WALK_MORE,
+    WALK_SHORT,
+)
+from .frames import crc32_of, gather, numbers_at, parse_messages, put_messages, walk_frames, weave
+from .keys import KeyMap, keep_records
+from .partitions import Dispatcher, murmur2, partition_of, partitions_of
+from .records import (
+    MAX_TIMESTAMP,
+    Record,
+    RecordCursor,
+    decode_records,
+    head_of,
+    landmarks,
+    payload,
+    placed,
+    record_after,
+    record_at,
+)
+from .slots import SLOTS_BYTES, Slots
+
+COMPILED = False
+
+for _each in (BatchBuilder, Dispatcher, Encoded, KeyMap, Record, RecordCursor, Slots):
+    _each.__module__ = __name__  # as it is compiled: what is pickled here can be read there
+
+__all__ = [
+    "ATTRIBUTES",
+    "BASE",
+    "BASE_SEQUENCE",
+    "BASE_TIME",
+    "BODY",
+    "BODY_END",
+    "COMPILED",
+    "COMPRESSION_MASK",
+    "CONTROL_BIT",
+    "COUNT",
+    "CRC",
+    "DELETE_HORIZON_BIT",
+    "HEADER_BYTES",
+    "LAST",
+    "LEADER_EPOCH",
+    "MAX_TIME",
+    "MAX_TIMESTAMP",
+    "POSITION",
+    "PRODUCER_EPOCH",
+    "PRODUCER_ID",
+    "ROW_WIDTH",
+    "SCAN_BAD",
+    "SCAN_END",
+    "SCAN_MORE",
+    "SCAN_SHORT",
+    "SIZE",
+    "SLOTS_BYTES",
+    "SMALL_CRC_BYTES",
+    "TIMESTAMP_TYPE_BIT",
+    "TRANSACTIONAL_BIT",
+    "WALK_BAD",
+    "WALK_END",
+    "WALK_MORE",
+    "WALK_SHORT",
+    "BatchBuilder",
+    "Dispatcher",
+    "Encoded",
+    "KeyMap",
+    "Record",
+    "RecordCursor",
+    "Slots",
+    "check_small",
+    "crc32_of",
+    "decode_columns",
+    "decode_headers",
+    "decode_records",
+    "decode_views",
+    "encode_arrow",
+    "find_batch",
+    "find_header",
+    "gather",
+    "head_of",
+    "keep_records",
+    "landmarks",
+    "murmur2",
+    "numbers_at",
+    "parse_messages",
+    "partition_of",
+    "partitions_of",
+    "patch_crc",
+    "patch_place",
+    "payload",
+    "placed",
+    "put_messages",
+    "record_after",
+    "record_at",
+    "scan_batches",
+    "select_entries",
+    "walk_frames",
+    "weave",
+    "write_header",
+]

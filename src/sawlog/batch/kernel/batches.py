@@ -1,0 +1,289 @@
+"""Batch headers: hopping from one to the next, finding one, writing one, and what the index takes note of.
+
+The numbers added to a position are those of the drawing in `header.py`.
+"""
+
+from sawlog.batch.cyshim import cython
+
+if not cython.compiled:
+    from .declarations import (
+        ATTRIBUTES,
+        BASE,
+        BASE_SEQUENCE,
+        BASE_TIME,
+        BODY,
+        BODY_END,
+        COMPRESSION_MASK,
+        COUNT,
+        CRC,
+        HEADER_BYTES,
+        LAST,
+        LEADER_EPOCH,
+        LEAST_RECORD,
+        LENGTH_END,
+        MAX_TIME,
+        POSITION,
+        PRODUCER_EPOCH,
+        PRODUCER_ID,
+        ROW_WIDTH,
+        SCAN_BAD,
+        SCAN_END,
+        SCAN_MORE,
+        SCAN_SHORT,
+        SIZE,
+        SPARE,
+    )
+    from .primitives import crc_tables, get16, get32, get32s, get64, put32, put64, small_crc
+
+#: Castagnoli's polynomial.
+_CRC_TABLES = crc_tables(0x82F63B78)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def header_is_sound(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, least_offset: cython.longlong
+) -> cython.bint:
+    """Whether the 61 bytes at `p` can be a batch header; the batch may still be cut short."""
+    length: cython.longlong = get32s(b, p + 8)
+    attributes: cython.int = get16(b, p + 21)
+    delta: cython.longlong = get32s(b, p + 23)
+    count: cython.longlong = get32s(b, p + 57)
+    base: cython.longlong = get64(b, p)
+    if b[p + 16] != 2 or length < HEADER_BYTES - LENGTH_END or (attributes & COMPRESSION_MASK) > 4:
+        return False
+    if base < least_offset or base < 0 or delta < 0 or base >> 62 != 0:
+        return False
+    if count < 0 or count > delta + 1:
+        return False
+    # A record takes at least seven bytes. Compressed, that cannot be told from here.
+    return (attributes & COMPRESSION_MASK) != 0 or count <= (length - HEADER_BYTES + LENGTH_END) // LEAST_RECORD
+
+
+def scan_batches(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    soft_end: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    least_offset: cython.longlong,
+    rows: cython.longlong[:, ::1],
+    dense: cython.bint = False,
+):
+    """Hop from batch header to batch header and fill one row each: (rows filled, position, why it stopped).
+
+    Takes batches that start before `soft_end` and lie wholly before `end`, whose offsets begin at or above
+    `least_offset` and go up; with `dense` each has to begin exactly where the one before ended, because a flipped
+    bit in the base offset, which no CRC covers, must not pass. With a `least_offset` of -1 nothing is asked of the
+    first batch, and without `dense` nothing of any. SCAN_MORE: `soft_end` or the rows were used up; SCAN_END:
+    exactly at `end`; SCAN_SHORT: the last batch is not all there; SCAN_BAD: what stands there is no such batch.
+    """
+    p: cython.Py_ssize_t = start
+    n: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t = rows.shape[0]
+    size: cython.Py_ssize_t
+    why: cython.int = SCAN_MORE
+    if start < 0 or end < 0 or end > b.shape[0] or rows.shape[1] < ROW_WIDTH:
+        raise ValueError("range outside the buffer")
+    with cython.nogil:
+        while n < room:
+            if p >= end:
+                why = SCAN_END
+                break
+            if p >= soft_end:
+                break
+            if end - p < HEADER_BYTES:
+                why = SCAN_SHORT
+                break
+            if not header_is_sound(b, p, least_offset) or (dense and least_offset >= 0 and get64(b, p) != least_offset):
+                why = SCAN_BAD
+                break
+            size = LENGTH_END + cython.cast(cython.Py_ssize_t, get32s(b, p + 8))
+            if size > end - p:
+                why = SCAN_SHORT
+                break
+            rows[n, POSITION] = p
+            rows[n, SIZE] = size
+            rows[n, BASE] = get64(b, p)
+            rows[n, LAST] = rows[n, BASE] + get32s(b, p + 23)
+            rows[n, COUNT] = get32s(b, p + 57)
+            rows[n, ATTRIBUTES] = get16(b, p + 21)
+            rows[n, BASE_TIME] = get64(b, p + 27)
+            rows[n, MAX_TIME] = get64(b, p + 35)
+            rows[n, PRODUCER_ID] = get64(b, p + 43)
+            rows[n, PRODUCER_EPOCH] = get16(b, p + 51)
+            rows[n, BASE_SEQUENCE] = get32s(b, p + 53)
+            rows[n, CRC] = get32(b, p + 17)
+            rows[n, BODY] = p + HEADER_BYTES
+            rows[n, BODY_END] = p + size
+            rows[n, LEADER_EPOCH] = get32s(b, p + 12)
+            rows[n, SPARE] = 0
+            if dense or least_offset >= 0:
+                least_offset = rows[n, LAST] + 1
+            p += size
+            n += 1
+    return n, p, why
+
+
+def find_batch(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    offset: cython.longlong,
+    least_offset: cython.longlong = -1,
+    dense: cython.bint = False,
+):
+    """The position of the first batch whose last offset is at or above `offset`; -1 at the end, -2 - position
+    where something stands that is no whole batch. `least_offset` and `dense` as in `scan_batches`."""
+    p: cython.Py_ssize_t = start
+    size: cython.Py_ssize_t
+    last: cython.longlong
+    if start < 0 or end < 0 or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    while p < end:
+        if end - p < HEADER_BYTES or not header_is_sound(b, p, least_offset):
+            return -2 - p
+        if dense and least_offset >= 0 and get64(b, p) != least_offset:
+            return -2 - p
+        size = LENGTH_END + cython.cast(cython.Py_ssize_t, get32s(b, p + 8))
+        if size > end - p:
+            return -2 - p
+        last = get64(b, p) + get32s(b, p + 23)
+        if last >= offset:
+            return p
+        least_offset = last + 1
+        p += size
+    return -1
+
+
+def find_header(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    least_offset: cython.longlong,
+):
+    """After damage: the next position where a whole batch may start, or -1. The caller checks its CRC."""
+    p: cython.Py_ssize_t = start
+    found: cython.Py_ssize_t = -1
+    if start < 0 or end < 0 or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    with cython.nogil:
+        while end - p >= HEADER_BYTES:
+            if b[p + 16] == 2 and header_is_sound(b, p, least_offset) and get32s(b, p + 8) <= end - p - LENGTH_END:
+                found = p
+                break
+            p += 1
+    return found
+
+
+@cython.ccall
+def write_header(
+    b: cython.uchar[::1],
+    p: cython.Py_ssize_t,
+    base_offset: cython.longlong,
+    size: cython.longlong,
+    leader_epoch: cython.longlong,
+    attributes: cython.int,
+    last_delta: cython.longlong,
+    base_timestamp: cython.longlong,
+    max_timestamp: cython.longlong,
+    producer_id: cython.longlong,
+    producer_epoch: cython.int,
+    base_sequence: cython.longlong,
+    count: cython.longlong,
+) -> object:
+    """Write a batch header at `p`, all but the CRC, which comes last (`patch_crc`)."""
+    if p < 0 or b.shape[0] - p < HEADER_BYTES:
+        raise ValueError("range outside the buffer")
+    put64(b, p, base_offset)
+    put32(b, p + 8, size - LENGTH_END)
+    put32(b, p + 12, leader_epoch)
+    b[p + 16] = 2
+    put32(b, p + 17, 0)
+    b[p + 21] = (attributes >> 8) & 255
+    b[p + 22] = attributes & 255
+    put32(b, p + 23, last_delta)
+    put64(b, p + 27, base_timestamp)
+    put64(b, p + 35, max_timestamp)
+    put64(b, p + 43, producer_id)
+    b[p + 51] = (producer_epoch >> 8) & 255
+    b[p + 52] = producer_epoch & 255
+    put32(b, p + 53, base_sequence)
+    put32(b, p + 57, count)
+
+
+def patch_crc(b: cython.uchar[::1], p: cython.Py_ssize_t, crc: cython.longlong):
+    """Store the CRC of the batch that starts at `p`."""
+    if p < 0 or b.shape[0] - p < HEADER_BYTES:
+        raise ValueError("range outside the buffer")
+    put32(b, p + 17, crc)
+
+
+def patch_place(
+    b: cython.uchar[::1], p: cython.Py_ssize_t, base_offset: cython.longlong, leader_epoch: cython.longlong
+):
+    """Give the finished batch at `p` its place in a log: the two fields that the CRC does not cover."""
+    if p < 0 or b.shape[0] - p < HEADER_BYTES:
+        raise ValueError("range outside the buffer")
+    put64(b, p, base_offset)
+    put32(b, p + 12, leader_epoch)
+
+
+def check_small(
+    b: cython.const[cython.uchar][::1],
+    rows: cython.const[cython.longlong][:, ::1],
+    first: cython.Py_ssize_t,
+    limit: cython.longlong,
+):
+    """Compare the CRCs of batches of up to `limit` bytes, from row `first` on: (the row where it stopped, whether
+    because its CRC is wrong). Else it stopped at a larger batch, or behind the last row."""
+    q: cython.Py_ssize_t = first
+    n: cython.Py_ssize_t = rows.shape[0]
+    wrong: cython.bint = False
+    tables: cython.const[cython.uint][::1] = _CRC_TABLES
+    if first < 0 or rows.shape[1] < ROW_WIDTH:
+        raise ValueError("rows outside the buffer")
+    with cython.nogil:
+        while q < n and rows[q, SIZE] <= limit:
+            if rows[q, POSITION] < 0 or rows[q, SIZE] < HEADER_BYTES or rows[q, SIZE] > b.shape[0] - rows[q, POSITION]:
+                wrong = True
+                break
+            if (
+                small_crc(
+                    b,
+                    cython.cast(cython.Py_ssize_t, rows[q, POSITION] + 21),
+                    cython.cast(cython.Py_ssize_t, rows[q, POSITION] + rows[q, SIZE]),
+                    tables,
+                )
+                != rows[q, CRC]
+            ):
+                wrong = True
+                break
+            q += 1
+    return q, wrong
+
+
+def select_entries(
+    rows: cython.const[cython.longlong][:, ::1],
+    batches: cython.Py_ssize_t,
+    interval: cython.longlong,
+    since: cython.longlong,
+    chosen: cython.longlong[::1],
+):
+    """Which batches get an index entry: (how many, bytes since the last). Their row numbers go to `chosen`.
+
+    Kafka's rule: a batch is entered if more than `interval` bytes came before it since the last that was.
+    """
+    q: cython.Py_ssize_t
+    n: cython.Py_ssize_t = 0
+    if batches < 0 or batches > rows.shape[0] or rows.shape[1] < ROW_WIDTH or batches > chosen.shape[0]:
+        raise ValueError("rows outside the buffer")
+    with cython.nogil:
+        for q in range(batches):
+            if since > interval:
+                chosen[n] = q
+                n += 1
+                since = 0
+            since += rows[q, SIZE]
+    return n, since

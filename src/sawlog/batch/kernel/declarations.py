@@ -1,0 +1,97 @@
+"""What all units share, for plain Python: the columns of a row, numbers with a name, and two small structures.
+
+`declarations.pxi` says the same to the compiler, as C constants and C structs; tests/batch/test_kernel_declarations.py
+compares the two.
+"""
+
+#: Columns of a row: one line of the int64 array that `scan_batches` fills.
+POSITION = 0  # byte in the buffer where the batch starts
+SIZE = 1  # bytes, header included
+BASE = 2  # first offset
+LAST = 3  # last offset
+COUNT = 4  # records
+ATTRIBUTES = 5
+BASE_TIME = 6
+MAX_TIME = 7
+PRODUCER_ID = 8
+PRODUCER_EPOCH = 9
+BASE_SEQUENCE = 10
+CRC = 11
+BODY = 12  # byte in the buffer where the records start
+BODY_END = 13
+LEADER_EPOCH = 14
+SPARE = 15  # 0
+ROW_WIDTH = 16
+
+#: Columns of the table of a `KeyMap`.
+HASH_LOW = 0
+HASH_HIGH = 1
+OFFSET_PLUS_ONE = 2  # 0: the slot is free
+KEY_WIDTH = 3
+
+#: Bits of the attributes of a batch.
+COMPRESSION_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+
+#: Sizes in bytes: a batch's header, and how much of it comes before the batch length and goes with it; the least that
+#: a record takes, and the least that its length can be; a view of Arrow.
+HEADER_BYTES = 61
+LENGTH_END = 12
+LEAST_RECORD = 7
+LEAST_LENGTH = 6
+VIEW_BYTES = 16
+
+#: The largest offset delta that the format has room for.
+MOST_DELTA = 0x7FFFFFFF
+
+#: Why `scan_batches` stopped.
+SCAN_MORE = 0
+SCAN_END = 1
+SCAN_SHORT = 2
+SCAN_BAD = 3
+
+#: Why `walk_frames` stopped: no more room for results; exactly at the end; a frame that is not all there; a length
+#: that cannot be.
+WALK_MORE = 0
+WALK_END = 1
+WALK_SHORT = 2
+WALK_BAD = 3
+
+
+class Fields:
+    """Where the parts of one record lie; a size of -1 is null."""
+
+    __slots__ = (
+        "delta",  # offset - base offset of the batch
+        "end",
+        "header_count",
+        "headers_at",
+        "key_at",
+        "key_size",
+        "time_delta",
+        "value_at",
+        "value_size",
+    )
+
+
+class Walk:
+    """A walk over the records of one batch: where it is, what may come next, and the record that it stands on."""
+
+    __slots__ = (
+        "at",  # where the next record starts
+        "base",  # what the row says of the batch
+        "base_time",
+        "end",  # where the records end
+        "left",  # how many are still to come
+        "log_time",  # whether the log set the times: then `max_time` is the time of every record
+        "max_time",
+        "most",  # the largest offset delta that the next record may have
+        "previous",  # its offset delta has to be above this
+        "record",
+    )
+
+    def __init__(self) -> None:
+        self.record = Fields()

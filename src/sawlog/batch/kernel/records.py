@@ -1,0 +1,366 @@
+"""Records as objects: `Record`, and taking batches apart into them, all of them, one by one, or a certain one."""
+
+from sawlog.batch.cyshim import cython
+from sawlog.errors import InvalidRecordType
+
+if not cython.compiled:
+    from .declarations import BODY, BODY_END, LEADER_EPOCH, MOST_DELTA, TIMESTAMP_TYPE_BIT, Walk
+    from .primitives import add64
+    from .walk import check_rows, offset_of, skip_record, step, time_of, to_bytes, to_headers, walk_body, walk_row
+
+#: Beyond this a timestamp in milliseconds cannot be expressed in microseconds, which Arrow and Spark use.
+MAX_TIMESTAMP = (2**63 - 1) // 1000
+
+
+@cython.final
+@cython.freelist(1024)
+@cython.no_gc
+@cython.cclass
+class Record:
+    """One record: `offset`, `timestamp` (ms since 1970, -1 none), `key`, `value`, `headers`, `timestamp_type`.
+
+    `key` and `value` are bytes or None; `headers` is a tuple of (str, bytes or None); `timestamp_type` is 0 where
+    the producer set the time and 1 where the log did. `topic` and `partition` say where it was read, if it was read
+    from a topic (else None and -1); they do not count when records are compared. Immutable, comparable, hashable.
+    """
+
+    offset = cython.declare(cython.longlong, visibility="readonly")
+    timestamp = cython.declare(cython.longlong, visibility="readonly")
+    timestamp_type = cython.declare(cython.int, visibility="readonly")
+    key = cython.declare(object, visibility="readonly")
+    value = cython.declare(object, visibility="readonly")
+    headers = cython.declare(object, visibility="readonly")
+    topic = cython.declare(object, visibility="readonly")
+    partition = cython.declare(cython.int, visibility="readonly")
+
+    def __init__(
+        self, value=None, key=None, headers=(), timestamp=None, offset=-1, timestamp_type=0, topic=None, partition=-1
+    ):
+        self.value = payload(value)
+        self.key = payload(key)
+        self.headers = headers if type(headers) is tuple else tuple(headers)
+        self.timestamp = -1 if timestamp is None else timestamp
+        self.offset = offset
+        self.timestamp_type = timestamp_type
+        self.topic = topic
+        self.partition = partition
+
+    def _fields(self):
+        return (self.value, self.key, self.headers, self.timestamp, self.offset, self.timestamp_type)
+
+    def __reduce__(self):
+        return (Record, (*self._fields(), self.topic, self.partition))
+
+    def __eq__(self, other):
+        return isinstance(other, Record) and self._fields() == other._fields()
+
+    def __hash__(self):
+        return hash(self._fields())
+
+    def __repr__(self):
+        key = "" if self.key is None else f", key={_short(self.key)}"
+        headers = f", headers={self.headers!r}" if self.headers else ""
+        place = f"topic={self.topic!r}, partition={self.partition}, " if self.topic is not None else ""
+        return (
+            f"Record({place}offset={self.offset}, timestamp={self.timestamp}{key}, value={_short(self.value)}{headers})"
+        )
+
+
+def placed(record: Record, topic, partition):
+    """The same record, with the place where it was read."""
+    record.topic = topic
+    record.partition = partition
+    return record
+
+
+def payload(what):
+    """A key or value as bytes or None."""
+    if what is None or type(what) is bytes:
+        return what
+    if isinstance(what, (bytes, bytearray, memoryview)):
+        return bytes(memoryview(what))
+    raise InvalidRecordType(f"keys and values are bytes or None, not {type(what).__name__}; encode it first")
+
+
+def _short(value):
+    if value is None or len(value) <= 48:
+        return repr(value)
+    return f"{bytes(value[:40])!r}…({len(value)} bytes)"
+
+
+@cython.cfunc
+@cython.inline
+def record_of(
+    b: cython.const[cython.uchar][::1], walk: cython.pointer(Walk), topic: object, partition: cython.int
+) -> object:
+    """The `Record` that the walk stands on; None if its headers do not parse."""
+    record: Record
+    headers: object = ()
+    if walk.record.header_count > 0:
+        headers = to_headers(b, walk.record.headers_at, walk.record.end, walk.record.header_count)
+        if headers is None:
+            return None
+    record = Record.__new__(Record)
+    record.offset = offset_of(walk)
+    record.timestamp = time_of(walk)
+    record.timestamp_type = 1 if walk.log_time else 0
+    record.key = to_bytes(b, walk.record.key_at, walk.record.key_size)
+    record.value = to_bytes(b, walk.record.value_at, walk.record.value_size)
+    record.headers = headers
+    record.topic = topic
+    record.partition = partition
+    return record
+
+
+def decode_records(
+    b: cython.const[cython.uchar][::1],
+    rows: cython.const[cython.longlong][:, ::1],
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    start: cython.longlong,
+    end: cython.longlong,
+    found: list,
+):
+    """Append the `Record`s of batches `first` to `last` with start <= offset < end to `found`.
+
+    Gives back -1, or the number of the first row whose records do not parse; those before it are in `found`.
+    """
+    q: cython.Py_ssize_t
+    walk: Walk
+    offset: cython.longlong
+    record: object
+    check_rows(b, rows, first, last)
+    for q in range(first, last):
+        walk = walk_row(rows, q)
+        while walk.left > 0:
+            if not step(b, cython.address(walk)):
+                return q
+            offset = offset_of(cython.address(walk))
+            if offset < start:
+                continue
+            if offset >= end:
+                return -1
+            record = record_of(b, cython.address(walk), None, -1)
+            if record is None:
+                return q
+            found.append(record)
+        if walk.at != walk.end:
+            return q
+    return -1
+
+
+@cython.final
+@cython.cclass
+class RecordCursor:
+    """Gives the `Record`s of checked batches one by one, so that each is made where the one before it was freed.
+
+    After the last one, `bad` is -1, or the number of the row whose records do not parse; `following` is the offset
+    behind the last record that was given. Another thread may `stop` it: it then ends before its next record.
+    `leader_epoch` is that of the first batch; a log gives out cursors over batches of one epoch each.
+    """
+
+    view: cython.const[cython.uchar][::1]
+    rows: cython.const[cython.longlong][:, ::1]
+    q: cython.Py_ssize_t
+    batches: cython.Py_ssize_t
+    walk: Walk
+    start: cython.longlong
+    end: cython.longlong
+    topic: object
+    partition: cython.int
+    bad = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    following = cython.declare(cython.longlong, visibility="readonly")
+    stopped = cython.declare(cython.bint, visibility="readonly")
+    leader_epoch = cython.declare(cython.longlong, visibility="readonly")
+
+    def __init__(self, view, rows, start, end, topic=None, partition=-1):
+        check_rows(view, rows, 0, rows.shape[0])
+        self.leader_epoch = rows[0, LEADER_EPOCH] if rows.shape[0] else -1
+        self.view = view
+        self.rows = rows
+        self.batches = self.rows.shape[0]
+        self.q = -1
+        self.walk = walk_body(0, 0, 0, 0)
+        self.start = start
+        self.end = end
+        self.bad = -1
+        self.following = start
+        self.topic = topic
+        self.partition = partition
+        self.stopped = False
+
+    def __iter__(self):
+        return self
+
+    def stop(self):
+        """Give no more records."""
+        self.stopped = True
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def _next_batch(self) -> cython.bint:
+        """Whether there is one more batch, and the one before it ended where it should."""
+        if self.walk.at != self.walk.end:
+            self.bad = self.q
+            return False
+        self.q += 1
+        if self.q >= self.batches:
+            return False
+        # Checked again: the rows are the caller's, and may have been filled anew since.
+        if not (0 <= self.rows[self.q, BODY] <= self.rows[self.q, BODY_END] <= self.view.shape[0]):
+            self.bad = self.q
+            return False
+        self.walk = walk_row(self.rows, self.q)
+        return True
+
+    def __next__(self):
+        offset: cython.longlong
+        record: object
+        if self.stopped:
+            raise StopIteration
+        while True:
+            if self.walk.left == 0:
+                if self.bad >= 0 or not self._next_batch():
+                    raise StopIteration
+                continue
+            if not step(self.view, cython.address(self.walk)):
+                self.bad = self.q
+                self.walk.left = 0
+                raise StopIteration
+            offset = offset_of(cython.address(self.walk))
+            if offset >= self.start:
+                break
+        if offset >= self.end:
+            self.batches = 0
+            self.walk = walk_body(0, 0, 0, 0)
+            raise StopIteration
+        record = record_of(self.view, cython.address(self.walk), self.topic, self.partition)
+        if record is None:
+            self.bad = self.q
+            self.walk.left = 0
+            raise StopIteration
+        self.following = offset + 1
+        return record
+
+
+def record_at(
+    b: cython.const[cython.uchar][::1],
+    body: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    base_offset: cython.longlong,
+    last_offset: cython.longlong,
+    attributes: cython.int,
+    base_timestamp: cython.longlong,
+    max_timestamp: cython.longlong,
+    offset: cython.longlong,
+    first: cython.longlong = 0,
+):
+    """The first `Record` at or above `offset` in one batch's records; None if there is none, False if they do not
+    parse. In a batch without gaps the records before it are hopped over by their lengths alone. `body` is where
+    record number `first` starts."""
+    p: cython.Py_ssize_t = body
+    i: cython.longlong = first
+    wanted: cython.longlong = offset - base_offset
+    walk: Walk
+    record: object
+    if body < 0 or end < body or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    # How far an offset can be ahead of its record's number: the gaps that compaction may have left.
+    slack: cython.longlong = last_offset - base_offset + 1 - count
+    if slack == 0:
+        while i < wanted and i < count:
+            p = skip_record(b, p, end)
+            if p < 0:
+                return False
+            i += 1
+    walk = walk_body(p, end, count - i, slack)
+    walk.base = base_offset
+    walk.base_time = base_timestamp
+    walk.max_time = max_timestamp
+    walk.log_time = (attributes & TIMESTAMP_TYPE_BIT) != 0
+    while i < count:
+        walk.previous = i - 1
+        walk.most = i + slack
+        if not step(b, cython.address(walk)):
+            return False
+        if walk.record.delta >= wanted:
+            record = record_of(b, cython.address(walk), None, -1)
+            return False if record is None else record
+        i += 1
+    return None if walk.at == end else False
+
+
+def landmarks(
+    b: cython.const[cython.uchar][::1],
+    body: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    step: cython.longlong,
+    found: cython.int[::1],
+):
+    """Where every `step`-th record starts, into `found`; False if the records do not parse."""
+    p: cython.Py_ssize_t = body
+    i: cython.longlong
+    if body < 0 or end < body or end > b.shape[0] or step < 1 or found.shape[0] < count // step + 1:
+        raise ValueError("range outside the buffer")
+    for i in range(count):
+        if i % step == 0:
+            found[i // step] = cython.cast(cython.int, p)
+        p = skip_record(b, p, end)
+        if p < 0:
+            return False
+    return True
+
+
+def record_after(
+    b: cython.const[cython.uchar][::1],
+    body: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    base_offset: cython.longlong,
+    base_timestamp: cython.longlong,
+    start: cython.longlong,
+    timestamp: cython.longlong,
+):
+    """The offset of the first record at or above offset `start` that is not older than `timestamp`; -1 if there is
+    none, -2 if the records do not parse."""
+    walk: Walk
+    if body < 0 or end < body or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    walk = walk_body(body, end, count, MOST_DELTA)
+    while walk.left > 0:
+        if not step(b, cython.address(walk)):
+            return -2
+        if base_offset + walk.record.delta >= start and add64(base_timestamp, walk.record.time_delta) >= timestamp:
+            return base_offset + walk.record.delta
+    return -1
+
+
+def head_of(
+    b: cython.const[cython.uchar][::1],
+    body: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    wanted: cython.longlong,
+):
+    """The records of one batch with an offset delta below `wanted`: (how many, where they end, largest timestamp
+    delta among them); a count of -1 if they do not parse."""
+    p: cython.Py_ssize_t = body
+    i: cython.longlong = 0
+    top: cython.longlong = 0
+    walk: Walk
+    if body < 0 or end < body or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    walk = walk_body(body, end, count, MOST_DELTA)
+    while i < count:
+        if not step(b, cython.address(walk)):
+            return -1, p, top
+        if walk.record.delta >= wanted:
+            break
+        if i == 0 or walk.record.time_delta > top:
+            top = walk.record.time_delta
+        p = walk.at
+        i += 1
+    return i, p, top
