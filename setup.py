@@ -14,7 +14,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 KERNEL_MODULE = "sawlog.batch.kernel"
-KERNEL_SOURCE = "src/sawlog/batch/kernel/__init__.pyx"  # it includes the units
+KERNEL_FOLDER = "src/sawlog/batch/kernel"
+KERNEL_SOURCE = f"{KERNEL_FOLDER}/__init__.pyx"  # it includes the units
 
 
 class BuildKernel(build_ext):
@@ -40,7 +41,7 @@ def kernel_extensions() -> list[Any]:
     # and where a short loop happens to stand makes it up to one and a half times as slow.
     compile_args = [] if os.name == "nt" else ["-O3", "-g0", "-falign-functions=32", "-falign-loops=32"]
     extensions = cythonize(
-        [Extension(KERNEL_MODULE, [KERNEL_SOURCE], extra_compile_args=compile_args)],
+        [Extension(KERNEL_MODULE, [KERNEL_SOURCE], include_dirs=[KERNEL_FOLDER], extra_compile_args=compile_args)],
         build_dir="build/cython",  # beside the source, the generated C would be packed into the wheel
         quiet=True,
     )

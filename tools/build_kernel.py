@@ -30,7 +30,7 @@ def extensions() -> list[Path]:
 
 def sources() -> list[Path]:
     """All that the extension is made from."""
-    return [ROOT / "setup.py", *(path for path in PACKAGE.iterdir() if path.suffix in {".py", ".pyx", ".pxi"})]
+    return [ROOT / "setup.py", *(path for path in PACKAGE.iterdir() if path.suffix in {".py", ".pyx", ".pxi", ".h"})]
 
 
 def fresh() -> bool:

@@ -23,7 +23,7 @@ from .kernel import Record
 
 #: Up to this size the kernel computes a CRC faster than a call to the package, which uses the processor's
 #: instruction.
-SMALL_BYTES = 512
+SMALL_BYTES = 8192
 
 #: No space for offsets, data and bitmap of a column that is not wanted.
 _NO_PAYLOAD = (memoryview(np.empty(1, np.int32)), memoryview(bytearray(1)), memoryview(bytearray(1)))

@@ -8,6 +8,7 @@ arrow         Arrow buffers to a batch (encode_arrow) and back (decode_columns, 
 partitions    the partition of a key (partition_of, Dispatcher)
 keys          what compaction keeps (KeyMap, keep_records)
 frames        other systems' records
+lookup        one record, or one page of batches, in one call where all is as usual (read_usual, page_usual)
 slots         two numbers that a log publishes to readers in other processes at every append (Slots)
 walk          one record in a buffer, and the walk from record to record that all of these take
 primitives    numbers in a buffer
@@ -54,6 +55,7 @@ from .declarations import (
     BASE_TIME,
     BODY,
     BODY_END,
+    CELL_SHIFT,
     COMPRESSION_MASK,
     CONTROL_BIT,
     COUNT,
@@ -81,6 +83,7 @@ from .declarations import (
 )
 from .frames import crc32_of, gather, numbers_at, parse_messages, put_messages, walk_frames, weave
 from .keys import KeyMap, keep_records
+from .lookup import page_usual, read_usual
 from .partitions import Dispatcher, murmur2, partition_of, partitions_of
 from .records import (
     MAX_TIMESTAMP,
@@ -108,6 +111,7 @@ __all__ = [
     "BASE_TIME",
     "BODY",
     "BODY_END",
+    "CELL_SHIFT",
     "COMPILED",
     "COMPRESSION_MASK",
     "CONTROL_BIT",
@@ -158,6 +162,7 @@ __all__ = [
     "landmarks",
     "murmur2",
     "numbers_at",
+    "page_usual",
     "parse_messages",
     "partition_of",
     "partitions_of",
@@ -166,6 +171,7 @@ __all__ = [
     "payload",
     "placed",
     "put_messages",
+    "read_usual",
     "record_after",
     "record_at",
     "scan_batches",

@@ -9,10 +9,14 @@ import cython  # from here on this name is the compiler's own, whatever a unit i
 COMPILED = cython.compiled
 
 include "declarations.pxi"
+
+sawlog_crc_prepare()
+
 include "primitives.py"
 include "walk.py"
 include "batches.py"
 include "records.py"
+include "lookup.py"
 include "builder.py"
 include "arrow.py"
 include "partitions.py"

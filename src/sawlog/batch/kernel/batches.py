@@ -33,10 +33,7 @@ if not cython.compiled:
         SIZE,
         SPARE,
     )
-    from .primitives import crc_tables, get16, get32, get32s, get64, put32, put64, small_crc
-
-#: Castagnoli's polynomial.
-_CRC_TABLES = crc_tables(0x82F63B78)
+    from .primitives import crc32c_of, get16, get32, get32s, get64, put32, put64
 
 
 @cython.cfunc
@@ -241,7 +238,6 @@ def check_small(
     q: cython.Py_ssize_t = first
     n: cython.Py_ssize_t = rows.shape[0]
     wrong: cython.bint = False
-    tables: cython.const[cython.uint][::1] = _CRC_TABLES
     if first < 0 or rows.shape[1] < ROW_WIDTH:
         raise ValueError("rows outside the buffer")
     with cython.nogil:
@@ -250,11 +246,10 @@ def check_small(
                 wrong = True
                 break
             if (
-                small_crc(
+                crc32c_of(
                     b,
                     cython.cast(cython.Py_ssize_t, rows[q, POSITION] + 21),
                     cython.cast(cython.Py_ssize_t, rows[q, POSITION] + rows[q, SIZE]),
-                    tables,
                 )
                 != rows[q, CRC]
             ):

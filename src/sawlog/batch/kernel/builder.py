@@ -9,9 +9,9 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
     from cython.cimports.posix.time import CLOCK_REALTIME, clock_gettime, timespec
 else:
-    from .batches import _CRC_TABLES, write_header
+    from .batches import write_header
     from .declarations import HEADER_BYTES
-    from .primitives import put32, put_varint, small_crc, varint_size
+    from .primitives import crc32c_of, put32, put_varint, varint_size
     from .records import Record
 
 
@@ -43,7 +43,7 @@ class Encoded:
 
 
 #: Up to here the kernel's own CRC is quicker than a call.
-SMALL_CRC_BYTES = 512
+SMALL_CRC_BYTES = 8192
 
 
 @cython.final
@@ -68,7 +68,6 @@ class BatchBuilder:
     max_total: cython.Py_ssize_t
     on_full: object
     refuse: object
-    tables: cython.const[cython.uint][::1]
     taken = cython.declare(object, visibility="public")
 
     def __init__(self, refuse, limit=0, on_full=None, max_record=0, max_total=2147483647, capacity=4096):
@@ -82,7 +81,6 @@ class BatchBuilder:
         self.capacity = capacity if capacity > HEADER_BYTES else HEADER_BYTES
         self.buffer = bytearray(self.capacity)
         self.view = self.buffer
-        self.tables = _CRC_TABLES
         self.reset_fields()
 
     def reset(self):
@@ -322,7 +320,7 @@ class BatchBuilder:
             self.count,
         )
         if end <= SMALL_CRC_BYTES:
-            put32(self.view, 17, small_crc(self.view, 21, end, self.tables))
+            put32(self.view, 17, crc32c_of(self.view, 21, end))
         else:
             put32(self.view, 17, crc(data[21:]))
         return Encoded(data, self.count, self.base_timestamp, top)

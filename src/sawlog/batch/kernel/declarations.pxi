@@ -42,6 +42,7 @@ cpdef enum:
 
 cpdef enum:
     MOST_DELTA = 0x7FFFFFFF
+    CELL_SHIFT = 12
 
 cpdef enum:
     SCAN_MORE = 0
@@ -54,6 +55,10 @@ cpdef enum:
     WALK_END = 1
     WALK_SHORT = 2
     WALK_BAD = 3
+
+cdef extern from "crc32c.h" nogil:
+    unsigned int sawlog_crc32c(const unsigned char *at, size_t size)
+    void sawlog_crc_prepare()
 
 cdef struct Fields:
     Py_ssize_t end

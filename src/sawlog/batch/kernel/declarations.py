@@ -47,6 +47,9 @@ VIEW_BYTES = 16
 #: The largest offset delta that the format has room for.
 MOST_DELTA = 0x7FFFFFFF
 
+#: Which batches were compared with their checksums is remembered by cells of the file, of 4 KiB: log2 of that.
+CELL_SHIFT = 12
+
 #: Why `scan_batches` stopped.
 SCAN_MORE = 0
 SCAN_END = 1

@@ -9,6 +9,8 @@ from sawlog.batch.cyshim import cython
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
+else:
+    from crc32c import crc32c
 
 
 @cython.cfunc
@@ -252,3 +254,15 @@ def small_crc(
         p += 1
     x = x ^ 0x7FFFFFFF ^ (cython.cast(cython.ulonglong, 1) << 31)
     return cython.cast(cython.longlong, x)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def crc32c_of(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+    """The CRC-32C of the bytes from `p` to `end`, of which there is at least one (see crc32c.h). For a small batch, a
+    call of another package costs more than this."""
+    if cython.compiled:
+        return sawlog_crc32c(cython.address(b[p]), cython.cast(cython.size_t, end - p))
+    return crc32c(b[p:end])

@@ -244,7 +244,8 @@ class RecordCursor:
         return record
 
 
-def record_at(
+@cython.cfunc
+def find_record(
     b: cython.const[cython.uchar][::1],
     body: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
@@ -255,18 +256,14 @@ def record_at(
     base_timestamp: cython.longlong,
     max_timestamp: cython.longlong,
     offset: cython.longlong,
-    first: cython.longlong = 0,
-):
-    """The first `Record` at or above `offset` in one batch's records; None if there is none, False if they do not
-    parse. In a batch without gaps the records before it are hopped over by their lengths alone. `body` is where
-    record number `first` starts."""
+    first: cython.longlong,
+) -> object:
+    """As `record_at`, for a range that was checked."""
     p: cython.Py_ssize_t = body
     i: cython.longlong = first
     wanted: cython.longlong = offset - base_offset
     walk: Walk
     record: object
-    if body < 0 or end < body or end > b.shape[0]:
-        raise ValueError("range outside the buffer")
     # How far an offset can be ahead of its record's number: the gaps that compaction may have left.
     slack: cython.longlong = last_offset - base_offset + 1 - count
     if slack == 0:
@@ -290,6 +287,29 @@ def record_at(
             return False if record is None else record
         i += 1
     return None if walk.at == end else False
+
+
+def record_at(
+    b: cython.const[cython.uchar][::1],
+    body: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    base_offset: cython.longlong,
+    last_offset: cython.longlong,
+    attributes: cython.int,
+    base_timestamp: cython.longlong,
+    max_timestamp: cython.longlong,
+    offset: cython.longlong,
+    first: cython.longlong = 0,
+):
+    """The first `Record` at or above `offset` in one batch's records; None if there is none, False if they do not
+    parse. In a batch without gaps the records before it are hopped over by their lengths alone. `body` is where
+    record number `first` starts."""
+    if body < 0 or end < body or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    return find_record(
+        b, body, end, count, base_offset, last_offset, attributes, base_timestamp, max_timestamp, offset, first
+    )
 
 
 def landmarks(

@@ -330,6 +330,9 @@ class Reader:
         if not segments.lowest_offset <= start < segments.visible_offset:
             segments.refresh()
             segments.check(start, end_allowed=True)
+        page = self._usual_page(start, segments.visible_offset, max(max_bytes, 1))
+        if page is not None:
+            return page
         buffers: list[memoryview] = []
         following = start
         for _, chunk in self._limited(start, segments.visible_offset, max(max_bytes, 1)):
@@ -338,6 +341,23 @@ class Reader:
             buffers.append(_bytes_of(chunk.view, chunk.rows))
             following = int(chunk.rows[-1, LAST]) + 1
         return Fetched(tuple(buffers), following)
+
+    def _usual_page(self, start: int, end: int, max_bytes: int) -> Fetched | None:
+        """A page out of one segment, in one call; None if there may be more to it."""
+        if start >= end:
+            return None
+        segments = self.segments
+        segment = segments.find(start)
+        segments.use(segment)
+        try:
+            found = segment.page(start, end, max_bytes)
+        except StorageError:
+            return None
+        finally:
+            segments.done(segment)
+        if found is None or not (found[2] or found[1] >= end):
+            return None
+        return Fetched((found[0],), found[1])
 
     # --- time
 
