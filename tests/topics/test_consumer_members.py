@@ -15,7 +15,7 @@ from sawlog.errors import GroupFenced
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyDirectory
 from sawlog.testing.faulty import Call
-from sawlog.topics.consumer import Consumer
+from sawlog.topics.groups.consumer import Consumer
 from sawlog.topics.store import Store
 
 from .consumers import PATIENCE_S, beats, fill, names, remove, until, values
@@ -121,11 +121,11 @@ def test_a_slow_member_that_goes_on_asking_counts_as_well(store: Store) -> None:
         records = iter(consumer)
         for _ in range(3):
             next(records)
-            consumer._asked_s -= 3600
+            consumer._session._asked_s -= 3600
             before = beats(store)
             consumer._tick()
             assert beats(store) > before
-        consumer._asked_s -= 3600
+        consumer._session._asked_s -= 3600
         before = beats(store)
         consumer._tick()
         assert beats(store) == before, "it has not asked since"

@@ -13,8 +13,8 @@ from sawlog import InvalidConfig, LogClosed, ReadOnlyLog
 from sawlog.errors import GroupActive, GroupNotFound, TopicNotFound
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import Fault, FaultyDirectory
-from sawlog.topics import groups as module
-from sawlog.topics.groups import Committed, OffsetStore
+from sawlog.topics.groups import offsets as module
+from sawlog.topics.groups.offsets import Committed, OffsetStore
 from sawlog.topics.store import Store
 
 from ..processes.launch import run

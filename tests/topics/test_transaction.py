@@ -20,10 +20,10 @@ from sawlog.errors import (
 )
 from sawlog.storage import MemoryDirectory
 from sawlog.testing.faulty import Fault, FaultyDirectory
-from sawlog.topics.intents import Stage
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.store import Store
-from sawlog.topics.transaction import INLINE_BYTES, SPILL_BYTES, Transaction
+from sawlog.topics.transactions.stage import Stage
+from sawlog.topics.transactions.transaction import INLINE_BYTES, SPILL_BYTES, Transaction
 
 from .stores import StorePlace, copied, values
 

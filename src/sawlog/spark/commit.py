@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import DirectoryLocked, InvalidConfig, StoreNotFound, TopicExists
-from ..topics.intent import Part, Piece
-from ..topics.intents import Intents
 from ..topics.store import Store
+from ..topics.transactions.intent import Part, Piece
+from ..topics.transactions.intents import Intents
 from . import replays, tending
 from .options import WriteOptions
 

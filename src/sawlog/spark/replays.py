@@ -19,9 +19,9 @@ import hashlib
 import logging
 from collections.abc import Set as AbstractSet
 
-from ..topics.intent import Intent, check_name
-from ..topics.intents import Intents
 from ..topics.names import quoted
+from ..topics.transactions.intent import Intent, check_name
+from ..topics.transactions.intents import Intents
 
 _logger = logging.getLogger("sawlog.spark")
 

@@ -35,7 +35,7 @@ from pyspark.sql.streaming.datasource import (
 from ..errors import DataLoss, SawlogError, TopicNotFound
 from ..storage import Directory
 from ..topics import documents
-from ..topics.members import group_directory
+from ..topics.groups.members import group_directory
 from ..topics.store import Store
 from ..topics.topic import Topic
 from . import places as _places

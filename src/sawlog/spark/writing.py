@@ -26,12 +26,13 @@ from pyspark.sql.datasource import (
 from ..batch.build import Encoder
 from ..errors import InvalidConfig, InvalidRecord, SawlogError
 from ..log.write.encoders import recipe_of
-from ..topics.intent import Piece
-from ..topics.intents import INLINE_BYTES, Intents, StagedFile
 from ..topics.partitioner import partitions_for
 from ..topics.settings import is_compacted
 from ..topics.store import Store
 from ..topics.topic import Topic
+from ..topics.transactions.intent import Piece
+from ..topics.transactions.intents import INLINE_BYTES, Intents
+from ..topics.transactions.stage import StagedFile
 from . import commit, worker
 from .options import WriteOptions
 

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ..errors import (
     CorruptFile,
@@ -48,16 +48,15 @@ from ..log.log import Log
 from ..log.maintain.upkeep import UpkeepReport
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable
-from .catalog import Catalog, Entry
-from .intent import Intent, Part
-from .intents import Intents
+from .catalog import Catalog
+from .entry import TopicEntry
+from .groups.consumer import Consumer
+from .groups.groups import Groups
 from .topic import Topic
-from .transaction import Transaction
+from .transactions.intent import Intent, Part
+from .transactions.intents import Intents
+from .transactions.transaction import Transaction
 from .upkeep import Upkeep
-
-if TYPE_CHECKING:
-    from .consumer import Consumer
-    from .groups import Groups
 
 _logger = logging.getLogger("sawlog")
 
@@ -276,7 +275,7 @@ class Store:
 
     __getitem__ = topic
 
-    def _known(self, entry: Entry) -> Topic:
+    def _known(self, entry: TopicEntry) -> Topic:
         """The `Topic` for an entry: the one we have, unless that is an earlier topic of the same name."""
         found = self._topics.get(entry.name)
         if found is not None and found.id == entry.id:
@@ -291,7 +290,7 @@ class Store:
         if gone is not None:
             gone.end(why)
 
-    def _locked(self, entry: Entry, number: int, log: Log) -> None:
+    def _locked(self, entry: TopicEntry, number: int, log: Log) -> None:
         """A partition was locked for writing: make sure that it is still the topic's, and place what was promised."""
         self._catalog.upgrade()
         self._catalog.check(entry)
@@ -470,8 +469,6 @@ class Store:
     @property
     def groups(self) -> Groups:
         """Consumer groups: how far they are, and moving them."""
-        from .groups import Groups
-
         with self._lock:
             self._check_open()
             if self._groups is None:
@@ -480,8 +477,6 @@ class Store:
 
     def consumer(self, group: str | None, topics: str | Iterable[str], **options: Any) -> Consumer:
         """Read topics as a member of a group; see `Consumer` for the options."""
-        from .consumer import Consumer
-
         self._check_open()
         made = Consumer(self, group, [topics] if isinstance(topics, str) else list(topics), **options)
         self._consumers.add(made)

@@ -1,4 +1,4 @@
-"""Consumer groups: how far each has read, and looking at and moving that from outside.
+"""Committed offsets: how far each group has read, and where a reader may start.
 
 Committed offsets live in `groups/`, a compacted log of our own that every process of the machine writes in turns
 (`SharedLog`). One record is one offset of one group:
@@ -15,7 +15,7 @@ is the one in which the group read: an offset beyond the end of its epoch falls 
 Commits of version 0.2 have none.
 
 Damage in this log does not stop the groups: it is reported in the log `sawlog.topics.groups` and passed over. A group
-that had committed there goes on from an earlier offset, which costs a repetition and loses nothing.
+that had committed there falls back to an earlier offset, which costs a repetition and loses nothing.
 
 Reading takes no lock: each process keeps the offsets in memory and reads what was appended since. Who may commit what
 is said in `members`.
@@ -33,38 +33,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from ..batch.text import parse_json
-from ..config import MIB, LogConfig, UpkeepConfig, whole_number
-from ..errors import (
-    CorruptBatch,
-    GroupActive,
-    GroupNotFound,
-    InvalidConfig,
-    LogClosed,
-    LogNotFound,
-    ReadOnlyLog,
-    StorageError,
-    TopicNotFound,
-)
-from ..log.files.epochs import MAX_EPOCH
-from ..log.log import Log
-from ..log.shared import SharedLog
-from ..storage import Directory
-from ..storage.forking import forkable
+from ...batch.text import parse_json
+from ...config import MIB, LogConfig, UpkeepConfig, whole_number
+from ...errors import CorruptBatch, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
+from ...log.log import Log
+from ...log.shared import SharedLog
+from ...storage import Directory
+from ...storage.forking import forkable
+from ..names import GROUPS
+from ..topic import Topic
 from .assignment import Share
-from .members import Member, Members, check_group_name, forget_group, give_up, group_directory, groups_with_members
-from .names import GROUPS
-
-if TYPE_CHECKING:
-    from .store import Store
-    from .topic import Topic
 
 #: Where to start: the first record there is, the end, an offset, or the first record that is not older.
 Place = Literal["earliest", "latest"] | int | datetime
 
-_messages = logging.getLogger(__name__)
+_messages = logging.getLogger("sawlog.topics.groups")
 
 _CONFIG = LogConfig(segment_bytes=MIB)
 #: The log is compacted when it has more segments than this, and enough in them is new.
@@ -86,6 +71,11 @@ class Committed:
     member: str
     #: In which leader epoch of the partition it was read; -1 if that is not known.
     leader_epoch: int = -1
+
+    @classmethod
+    def by_member(cls, member: str, topic_id: str, offset: int, epoch: int) -> Committed:
+        """What a member commits now."""
+        return cls(offset, topic_id, "", now_ms(), member, epoch)
 
 
 class OffsetStore:
@@ -146,9 +136,9 @@ class OffsetStore:
                 self._apply(record.key, record.value)
             self._position = end
         except CorruptBatch as error:
-            following = end if error.next_offset is None else max(error.next_offset, self._position + 1)
+            next_offset = end if error.next_offset is None else max(error.next_offset, self._position + 1)
             _messages.error("%s; of the groups that committed there, an earlier offset counts", error)
-            self._position = min(following, end)
+            self._position = min(next_offset, end)
 
     def _apply(self, key: bytes | None, value: bytes | None) -> None:
         try:
@@ -206,13 +196,36 @@ class OffsetStore:
 class Turn:
     """What can be done in a turn."""
 
-    def __init__(self, store: OffsetStore, log: Log) -> None:
-        self._store = store
+    def __init__(self, offsets: OffsetStore, log: Log) -> None:
+        self._offsets = offsets
         self._log = log
 
     def offsets(self, group: str) -> dict[Share, Committed]:
         """The offsets of one group: nobody else changes them now."""
-        return self._store.of(group)
+        return self._offsets.of(group)
+
+    def places(self, group: str, topics: Iterable[Topic], start: Place, member: str) -> dict[Share, tuple[int, int]]:
+        """Where a group goes on in topics: offset and leader epoch of what is committed. What is not in it begins with
+        the first record.
+
+        The group's first look at a topic writes down where it starts, so that whoever comes next, and after whatever,
+        goes on from there and not from another "latest".
+        """
+        found, places = self.offsets(group), dict[Share, tuple[int, int]]()
+        known = {name for name, _ in found}
+        for topic in topics:
+            if topic.name not in known and start != "earliest":
+                begun = _begin(topic, start)
+                made = {share: Committed.by_member(member, topic.id, *place) for share, place in begun.items()}
+                self.write(group, made)
+                places.update(begun)
+            else:
+                places.update(
+                    (share, (each.offset, each.leader_epoch))
+                    for share, each in found.items()
+                    if share[0] == topic.name and each.topic_id == topic.id
+                )
+        return places
 
     def write(self, group: str, offsets: Mapping[Share, Committed | None]) -> None:
         """Commit, or with None delete; all of them or none. Durable when this returns."""
@@ -241,188 +254,14 @@ class Turn:
                 _messages.warning("the offsets in %s could not be compacted: %s", self._log.path, error)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """How far a group is in one partition."""
-
-    topic: str
-    partition: int
-    #: The next offset to be read; None if nothing was committed.
-    committed: int | None
-    lowest: int
-    end: int
-    #: Records that are there and not committed as read.
-    lag: int
-    #: The id of the member that owns it, if one does.
-    owner: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """What there is to know about a group."""
-
-    name: str
-    members: tuple[Member, ...]
-    rows: tuple[GroupRow, ...]
-
-
-class Groups:
-    """The consumer groups of a store. `store.groups` gives it."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        #: Committed offsets; for consumers.
-        self.offsets = OffsetStore(store.directory, writable=store.mode != "r", before_write=store.upgrade)
-
-    def close(self) -> None:
-        """Let go of the files; `Store.close` does it."""
-        self.offsets.close()
-
-    # --- looking
-
-    def list(self) -> list[str]:
-        """The names of all groups that have committed something or have members."""
-        names = set(self.offsets.groups())
-        names.update(name for name in groups_with_members(self._store.directory) if self._live(name))
-        return sorted(names)
-
-    def describe(self, name: str) -> GroupDescription:
-        """The members of a group and how far it is; `GroupNotFound` if there is none of that name."""
-        offsets = self.offsets.of(check_group_name(name))
-        members = self._live(name)
-        if not offsets and not members:
-            raise self._not_found(name)
-        owners = {share: id for share, id in self._owners(name).items() if id in members}
-        topics = {topic for topic, _ in offsets}.union(*(member.topics for member in members.values()))
-        rows: list[GroupRow] = []
-        for topic_name in sorted(topics):
-            try:
-                topic = self._store.topic(topic_name)
-            except TopicNotFound:
-                continue  # deleted since
-            rows.extend(_row(topic, number, offsets, owners) for number in range(topic.partitions))
-        return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows))
-
-    def _members_of(self, name: str) -> Members | None:
-        if name not in groups_with_members(self._store.directory):
-            return None
-        return Members(group_directory(self._store.directory, name, create=False))
-
-    def _live(self, name: str) -> dict[str, Member]:
-        found = self._members_of(name)
-        if found is None:
-            return {}
-        try:
-            return found.look() if self._store.mode != "r" else found.glance()
-        finally:
-            found.directory.close()
-
-    def _owners(self, name: str) -> dict[Share, str]:
-        found = self._members_of(name)
-        if found is None:
-            return {}
-        try:
-            return found.owners()
-        finally:
-            found.directory.close()
-
-    def _not_found(self, name: str) -> GroupNotFound:
-        return GroupNotFound(f"there is no group {name!r} in {self._store.path}: nobody has committed or joined")
-
-    # --- moving
-
-    def commit(
-        self,
-        name: str,
-        offsets: Mapping[Share, int],
-        *,
-        metadata: str = "",
-        epochs: Mapping[Share, int] | None = None,
-    ) -> None:
-        """Commit offsets for a group without being a member: for readers that keep track of themselves. `epochs` are
-        the leader epochs in which they were read; where none is given, that of now counts.
-
-        `GroupActive`, and nothing is written, if a live member owns one of the partitions.
-        """
-        check_group_name(name)
-        known = epochs or {}
-        made = {share: self._committed(share, offset, metadata, known.get(share)) for share, offset in offsets.items()}
-        with self._turn_without_owners(name, made) as turn:
-            turn.write(name, made)
-
-    def seek(self, name: str, offsets: Mapping[Share, Place]) -> dict[Share, int]:
-        """Move a group that nobody consumes in: to offsets, "earliest", "latest" or times; the offsets.
-
-        `GroupActive` if it has live members: they would go on where they are. `GroupNotFound` if there is no such
-        group.
-        """
-        epochs = {share: self._partition(share)[1].leader_epoch for share in offsets}  # before their ends are looked up
-        found = {share: self._resolved(share, place) for share, place in offsets.items()}
-        made = {share: self._committed(share, offset, "", epochs[share]) for share, offset in found.items()}
-        with self.offsets.turn() as turn:
-            if not turn.offsets(check_group_name(name)) and not self._live(name):
-                raise self._not_found(name)
-            self._refuse_members(name)
-            turn.write(name, made)
-        return found
-
-    def delete(self, name: str) -> None:
-        """Forget a group and all its offsets; `GroupActive` if it has live members."""
-        with self.offsets.turn() as turn:
-            offsets = turn.offsets(check_group_name(name))
-            if not offsets and not self._live(name):
-                raise self._not_found(name)
-            self._refuse_members(name)
-            turn.write(name, dict.fromkeys(offsets))
-            forget_group(self._store.directory, name)
-
-    def _refuse_members(self, name: str) -> None:
-        members = self._live(name)
-        if members:
-            who = ", ".join(sorted(each.name or each.process for each in members.values()))
-            raise GroupActive(f"the group {name!r} has live members ({who}): close them first, or seek in the consumer")
-
-    @contextmanager
-    def _turn_without_owners(self, name: str, shares: Iterable[Share]) -> Iterator[Turn]:
-        """A turn in which nobody owns these partitions."""
-        with self.offsets.turn() as turn, ExitStack() as undo:
-            members = self._members_of(name)
-            if members is not None:
-                undo.callback(members.directory.close)
-                for share in shares:
-                    held = members.take(share, "")
-                    if held is None:
-                        raise GroupActive(
-                            f"partition {share[1]} of {share[0]!r} is owned by a live member of the group {name!r}: "
-                            "its offset is committed there"
-                        )
-                    undo.callback(give_up, held)
-            yield turn
-
-    def _partition(self, share: Share) -> tuple[Topic, Log]:
-        topic = self._store.topic(share[0])
-        return topic, topic.partition(share[1])
-
-    def _committed(self, share: Share, offset: int, metadata: str, epoch: int | None = None) -> Committed:
-        topic, log = self._partition(share)
-        epoch = log.leader_epoch if epoch is None else whole_number(epoch, "a leader epoch")
-        if not -1 <= epoch <= MAX_EPOCH:
-            raise InvalidConfig(f"a leader epoch is a number from -1 (unknown) to {MAX_EPOCH}, not {epoch}")
-        return Committed(checked_position(offset), topic.id, metadata, now_ms(), "", epoch)
-
-    def _resolved(self, share: Share, place: Place) -> int:
-        return resolve(self._partition(share)[1], place)
-
-
-def _row(topic: Topic, number: int, offsets: Mapping[Share, Committed], owners: Mapping[Share, str]) -> GroupRow:
-    log = topic.partition(number)
-    end, lowest = log.visible_offset, log.lowest_offset
-    found = offsets.get((topic.name, number))
-    committed, reached = None, lowest
-    if found is not None and found.topic_id == topic.id:
-        committed, reached = found.offset, min(found.offset, log.epoch_end(found.leader_epoch))
-    lag = end - max(lowest, reached)
-    return GroupRow(topic.name, number, committed, lowest, end, max(lag, 0), owners.get((topic.name, number)))
+def _begin(topic: Topic, start: Place) -> dict[Share, tuple[int, int]]:
+    """A place in every partition of a topic, with the leader epoch of now."""
+    places: dict[Share, tuple[int, int]] = {}
+    for number in range(topic.partitions):
+        log = topic.partition(number)
+        epoch = log.leader_epoch  # before the end is looked up: it may belong to a later one
+        places[topic.name, number] = resolve(log, start), epoch
+    return places
 
 
 def resolve(log: Log, place: Place) -> int:

@@ -40,12 +40,12 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..batch.text import parse_json
-from ..errors import DirectoryLocked, InvalidConfig, StorageError
-from ..storage import Directory, Lock
-from ..storage.forking import forkable
+from ...batch.text import parse_json
+from ...errors import DirectoryLocked, InvalidConfig, StorageError
+from ...storage import Directory, Lock
+from ...storage.forking import forkable
+from ..names import MEMBERS, is_text, quoted, unquoted
 from .assignment import Share
-from .names import MEMBERS, is_text, quoted, unquoted
 
 _MEMBER, _OWNER = "member-", "owner-"
 #: File names have 255 bytes.

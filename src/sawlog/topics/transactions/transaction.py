@@ -26,16 +26,17 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal
 
-from ..batch import kernel
-from ..batch.build import Encoded, Encoder, Recipe, refuse, seal
-from ..errors import LogClosed, RecordTooLarge, StorageError, TopicNotFound, TransactionAborted, TransactionError
-from ..log.log import Log
-from ..log.write.encoders import recipe_of
-from ..log.write.writer import BATCH_BYTES
-from ..storage.forking import forkable, this_process
+from ...batch import kernel
+from ...batch.build import Encoded, Encoder, Recipe, refuse, seal
+from ...errors import LogClosed, RecordTooLarge, StorageError, TopicNotFound, TransactionAborted, TransactionError
+from ...log.log import Log
+from ...log.write.encoders import recipe_of
+from ...log.write.writer import BATCH_BYTES
+from ...storage.forking import forkable, this_process
+from ..topic import Topic
 from .intent import Intent, Part, Piece, check_name
-from .intents import INLINE_BYTES, Intents, Stage, StagedFile
-from .topic import Topic
+from .intents import INLINE_BYTES, Intents
+from .stage import Stage, StagedFile
 
 #: So much is kept in memory; more goes to the staged file.
 SPILL_BYTES = 1 << 20
