@@ -606,7 +606,7 @@ def spark_write(run: StoreWorkload, now: State) -> Steps:
         options = WriteOptions(store.directory, None, None, None, 128 << 10, 5.0)  # type: ignore[arg-type]
         with _set(writing, **sizes[0]), _set(commit, **sizes[1]):
             for begin in range(0, len(given), 3):
-                task = writing.Staging(options, stage)
+                task = writing.Attempt(options, stage)
                 task.take(_rows(given[begin : begin + 3]))
                 parts += task.finish()
                 task.close()

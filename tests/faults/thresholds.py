@@ -52,7 +52,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.write.tables:_GROUP_BYTES", 100, 500, 1500),
     _one(
         "log.write.writer:BATCH_BYTES log.log:BATCH_BYTES log.write.tables:BATCH_BYTES "
-        "topics.transactions.transaction:BATCH_BYTES "
+        "topics.transactions.drafts:BATCH_BYTES "
         "topics.topic:Topic.writer(batch_bytes) log.write.writer:Writer.__init__(batch_bytes) topics.topic:BATCH_BYTES "
         "log.log:Log.writer(batch_bytes)",
         100,
@@ -61,13 +61,13 @@ TABLE: tuple[Threshold, ...] = (
     ),
     _one("log.maintain.rewrite:BATCH_BYTES", 80, 300, 1000),
     _one(
-        "topics.transactions.intents:INLINE_BYTES topics.transactions.transaction:INLINE_BYTES "
-        "spark.writing:INLINE_BYTES",
+        "topics.transactions.intents:INLINE_BYTES topics.transactions.drafts:INLINE_BYTES "
+        "topics.transactions.staging:INLINE_BYTES spark.writing:INLINE_BYTES",
         0,
         150,
         1000,
     ),
-    _one("topics.transactions.transaction:SPILL_BYTES", 0, 100, 400),
+    _one("topics.transactions.drafts:SPILL_BYTES", 0, 100, 400),
     _one("topics.transactions.intents:_MARGIN_BYTES", 0, 500),
     _one("topics.partitioner:Sticky.__init__(sticky_bytes) topics.partitioner:STICKY_BYTES", 1, 60),
     # Offsets that one segment, one batch, one table has room for.

@@ -31,8 +31,7 @@ from sawlog.errors import GroupNotFound
 from sawlog.topics.groups import offsets
 from sawlog.topics.store import Store
 from sawlog.topics.transactions.intent import Part, Piece
-from sawlog.topics.transactions.intents import Intents
-from sawlog.topics.transactions.transaction import INLINE_BYTES
+from sawlog.topics.transactions.intents import INLINE_BYTES, Intents
 
 from ..processes import content, rewriting
 from ..processes.acknowledging import Acknowledging

@@ -29,8 +29,7 @@ from sawlog.batch.build import encode
 from sawlog.errors import TransactionPending
 from sawlog.topics.store import Store
 from sawlog.topics.transactions.intent import Part
-from sawlog.topics.transactions.intents import Intents
-from sawlog.topics.transactions.transaction import INLINE_BYTES
+from sawlog.topics.transactions.intents import INLINE_BYTES, Intents
 
 from . import content
 from .launch import say

@@ -22,8 +22,9 @@ from sawlog.storage import MemoryDirectory
 from sawlog.testing.faulty import Fault, FaultyDirectory
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.store import Store
+from sawlog.topics.transactions.drafts import INLINE_BYTES, SPILL_BYTES
 from sawlog.topics.transactions.stage import Stage
-from sawlog.topics.transactions.transaction import INLINE_BYTES, SPILL_BYTES, Transaction
+from sawlog.topics.transactions.transaction import Transaction
 
 from .stores import StorePlace, copied, values
 

@@ -318,8 +318,8 @@ class Topic:
         """A buffered writer over all partitions: the fast way to append records one by one."""
         logs = [self._writable(number) for number in range(self.partitions)]
         writers = [log.writer(batch_bytes, linger_ms) for log in logs]
-        made = TopicWriter(writers, batch_bytes, keyed=settings.is_compacted(self._entry.settings))
-        made.on_close = self._writers.discard
+        keyed = settings.is_compacted(self._entry.settings)
+        made = TopicWriter(writers, batch_bytes, keyed=keyed, on_close=self._writers.discard)
         self._writers.add(made)
         return made
 

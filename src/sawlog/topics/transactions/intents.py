@@ -3,9 +3,9 @@
 Finished batches are collected in `staging/`, by one process or by many; a few kilobytes go into the intent itself,
 which saves the fsyncs of a file. To commit them, a process
 
-1. takes the locks of all partitions that they go to, and holds the logs still; 2. makes durable what is staged, and
-what is in the logs already; and sees to it that there is room for all of it, so that
-   a full disk is found out before anything is promised;
+1. takes the locks of all partitions that they go to, and holds the logs still;
+2. makes durable what is staged, and what is in the logs already; and sees to it that there is room for all of it, so
+   that a full disk is found out before anything is promised;
 3. writes the *intent*: which bytes of which staged file go to which partition at which offset. It is renamed into
    place: this is the commit point. Before it nothing has happened; after it everything has, sooner or later;
 4. appends the batches, and syncs the logs;
@@ -71,7 +71,7 @@ from .. import documents
 from ..names import STAGING, TMP
 from .intent import INTENT, Intent, Part, Piece
 from .notes import Notes, is_note, sequence_of
-from .stage import LEASE, Stage, StagedFile, file_name, lock_owner, remove_all
+from .stage import LEASE, Stage, StagedFile, file_name, lock_owner, remove_all, remove_label
 
 #: How much is read from a staged file and appended at once.
 _PLACE_BYTES = 2 << 20
@@ -133,6 +133,10 @@ class Intents:
         """Keep what is staged under an id from being swept for so long, though nobody holds it: tasks stage, and end,
         before their job commits. Each label once."""
         self._write_lease(file_name(id_, label, LEASE), seconds)
+
+    def withdraw(self, id_: str, label: str) -> None:
+        """Remove what was staged under a label: the attempt of a task has failed."""
+        remove_label(self.staging, id_, label)
 
     def _write_lease(self, name: str, seconds: float) -> None:
         until_ms = int((time.time() + seconds) * 1000)

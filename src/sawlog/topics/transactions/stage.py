@@ -93,6 +93,7 @@ class Stage:
 
 
 def lock_owner(staging: Directory, id_: str) -> Lock:
+    """Become the one who may collect, commit or remove what belongs to an id; `DirectoryLocked` if somebody is."""
     return staging.lock(f"{id_}{_OWNER}", alone=False)
 
 
@@ -110,6 +111,7 @@ def _claim(staging: Directory) -> tuple[str, Lock]:
 
 
 def file_name(id_: str, label: str, suffix: str = BATCHES) -> str:
+    """What a staged file, or its lease, is called."""
     for what in (id_, label):
         if not what or quoted(what) != what or "." in what:
             raise InvalidConfig(f"the id of a stage and a label have letters, digits, - and _, not {what!r}")
@@ -121,3 +123,10 @@ def remove_all(staging: Directory, id_: str) -> None:
     names = [name for name in staging.names() if name.partition(".")[0] == id_ and not name.endswith(INTENT)]
     for name in sorted(names, key=lambda name: name.endswith(_OWNER)):
         staging.remove(name)
+
+
+def remove_label(staging: Directory, id_: str, label: str) -> None:
+    """Remove a staged file and its lease, also one that is half-written."""
+    for name in staging.names():
+        if name.startswith(f"{id_}.{label}."):
+            staging.remove(name)
