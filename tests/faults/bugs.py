@@ -441,8 +441,8 @@ _SHOWING = (
         "the streaming source keeps offsets and not the leader epochs in which they were looked up (ours, once)",
         (
             "Places.positions",
-            "Position(*topic.partition(number).position())",
-            "Position(topic.partition(number).position()[0])",
+            "EpochPosition(*topic.partition(number).position())",
+            "EpochPosition(topic.partition(number).position()[0])",
         ),
         by="readers",
     ),

@@ -47,7 +47,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, islice
 from types import TracebackType
-from typing import Protocol, get_args
 
 from ...batch.kernel import Record, RecordCursor
 from ...errors import (
@@ -60,14 +59,16 @@ from ...errors import (
     StorageError,
     TopicNotFound,
 )
+from ...log.log import Log
 from ...log.write import background
 from ...storage.forking import forkable
+from ..topic import Topic
 from .assignment import Share
-from .groups import Groups
-from .host import Host
+from .groups import ConsumerHost
 from .members import check_group_name
-from .offsets import Committed, Place, checked_position, resolve
-from .position import ConsumerPosition, OnLost, PartitionPosition
+from .offsets import Committed, Start, checked_position, resolve
+from .pauses import pause_s
+from .position import ConsumerPosition, OnLost, PartitionPosition, checked_on_lost
 from .session import Session
 from .terms import Terms, checked_ms, checked_start, checked_topics
 from .watch import TopicWatch
@@ -76,18 +77,6 @@ _logger = logging.getLogger("sawlog.topics.consumer")
 
 #: The background looks after a consumer so often; more often if its session is short.
 _BEAT_S = 0.25
-#: Without records, it looks again after this long; doubled while nothing comes.
-_PAUSE_S, _PAUSE_MOST_S = 0.001, 0.05
-#: Looking in vain takes at most one part in so many of the time, however many partitions there are.
-_PATIENCE = 20
-
-
-class ConsumerHost(Host, Protocol):
-    """A store, as its consumers see it."""
-
-    @property
-    def groups(self) -> Groups:
-        """Where offsets are committed."""
 
 
 class Consumer:
@@ -99,19 +88,17 @@ class Consumer:
         group: str | None,
         topics: Iterable[str],
         *,
-        start: Place = "earliest",
+        start: Start = "earliest",
         on_lost: OnLost = "earliest",
         auto_commit_ms: int | None = 5000,
         session_timeout_ms: int = 10_000,
         max_poll_interval_ms: int = 300_000,
         member: str | None = None,
     ) -> None:
-        self._path = store.path
-        self._group = group if group is None else check_group_name(group)
+        group = group if group is None else check_group_name(group)
         names = checked_topics(topics)
         self._start = checked_start(start)
-        if on_lost not in get_args(OnLost):
-            raise InvalidConfig(f'on_lost is "earliest", "latest" or "error", not {on_lost!r}')
+        checked_on_lost(on_lost)
         if auto_commit_ms is not None:
             checked_ms("auto_commit_ms", auto_commit_ms)
         self._auto_commit_s = None if auto_commit_ms is None or group is None else auto_commit_ms / 1000
@@ -135,10 +122,11 @@ class Consumer:
 
         self._watch = TopicWatch(store.topic, names)
         self._position = ConsumerPosition(on_lost)
-        terms = Terms(member or "", names, session_timeout_ms, max_poll_s)
-        self._session = None
-        if self._group is not None:
-            self._session = Session(store.directory, self._group, self._offsets, terms)
+        #: None without a group.
+        self._session: Session | None = None
+        if group is not None:
+            terms = Terms(group, member or "", names, session_timeout_ms, max_poll_s)
+            self._session = Session(store.directory, self._offsets, terms)
 
         try:
             self._look_for_topics(missing_ok=False)
@@ -173,7 +161,7 @@ class Consumer:
             records = self._collect(max_records)
             now = time.monotonic()
             rest = deadline - now
-            if records or rest <= 0 or self._ended.wait(min(_pause_s(tries, now - looked), rest)):
+            if records or rest <= 0 or self._ended.wait(min(pause_s(tries, now - looked), rest)):
                 return records
             tries += 1
 
@@ -212,7 +200,7 @@ class Consumer:
                 yield cursor
                 owned.drained()
                 tries = 0
-            elif drain or self._ended.wait(_pause_s(tries, time.monotonic() - looked)):
+            elif drain or self._ended.wait(pause_s(tries, time.monotonic() - looked)):
                 return
             else:
                 tries += 1
@@ -256,7 +244,7 @@ class Consumer:
                 if self._stirred:
                     self._share_out()
             except DirectoryLocked as error:
-                _logger.warning("the groups of %s are locked; trying again: %s", self._path, error)
+                _logger.warning("the groups of %s are locked; trying again: %s", self._offsets.path, error)
         self._position.begin_poll()
 
     @property
@@ -308,9 +296,7 @@ class Consumer:
             self._begun.add(topic.name)
             for number in range(topic.partitions):
                 if (topic.name, number) not in self._position:
-                    log = topic.partition(number)
-                    epoch = log.leader_epoch
-                    self._position.add(PartitionPosition(topic, number, log, resolve(log, start), epoch))
+                    self._begin(topic, number, topic.partition(number), start=start)
 
     def _take(self, session: Session, shares: Sequence[Share]) -> None:
         """Become the owner of partitions that are free, and find out where to go on."""
@@ -326,11 +312,26 @@ class Consumer:
             places = turn.places(session.group, topics.values(), self._start, session.member_id)
             for share, log in logs.items():
                 if session.take(share):
-                    epoch = log.leader_epoch
-                    found_at = places.get(share)
-                    at, epoch = (resolve(log, "earliest"), epoch) if found_at is None else found_at
-                    known = None if found_at is None else at
-                    self._position.add(PartitionPosition(topics[share[0]], share[1], log, at, epoch, committed=known))
+                    try:
+                        self._begin(topics[share[0]], share[1], log, committed=places.get(share))
+                    except BaseException:
+                        session.give_up(share)
+                        raise
+
+    def _begin(
+        self,
+        topic: Topic,
+        number: int,
+        log: Log,
+        *,
+        start: Start = "earliest",
+        committed: tuple[int, int] | None = None,
+    ) -> None:
+        """Read a partition from what was committed on (an offset and its leader epoch), else from `start` on."""
+        epoch = log.leader_epoch  # before its end is looked up: that may belong to a later one
+        at, epoch = (resolve(log, start), epoch) if committed is None else committed
+        known = None if committed is None else at
+        self._position.add(PartitionPosition(topic, number, log, at, epoch, committed=known))
 
     def _give_up(self, shares: Sequence[Share]) -> None:
         """Let others have partitions, after everything was committed."""
@@ -342,8 +343,8 @@ class Consumer:
     def _remove(self, shares: Sequence[Share]) -> None:
         for share in shares:
             self._position.remove(share)
-        if self._session is not None:
-            self._session.give_up(shares)
+            if self._session is not None:
+                self._session.give_up(share)
 
     def _drop_strangers(self) -> None:
         """Let go of partitions whose topic is gone, or was made anew."""
@@ -400,6 +401,10 @@ class Consumer:
     # --- looking and moving
 
     @property
+    def _group(self) -> str | None:
+        return None if self._session is None else self._session.group
+
+    @property
     def assignment(self) -> set[Share]:
         """The partitions that it reads now: {(topic, partition)}."""
         return self._position.shares()
@@ -421,9 +426,9 @@ class Consumer:
 
     def committed(self, topic: str, partition: int) -> int | None:
         """What the group has committed, by whichever member; None if nothing."""
-        if self._group is None:
+        if self._session is None:
             return None
-        found = self._offsets.of(self._group).get((topic, partition))
+        found = self._offsets.of(self._session.group).get((topic, partition))
         known = self._watch.get(topic)
         return None if found is None or (known is not None and known.id != found.topic_id) else found.offset
 
@@ -431,7 +436,7 @@ class Consumer:
         """How many records of each partition are not handed out yet."""
         return {owned.share: owned.lag for owned in self._position}
 
-    def seek(self, topic: str, partition: int, place: Place) -> None:
+    def seek(self, topic: str, partition: int, place: Start) -> None:
         """Go on at an offset, "earliest", "latest", or the first record that is not older than a datetime."""
         with self._lock:
             self._check_open()
@@ -489,8 +494,3 @@ class Consumer:
     def __repr__(self) -> str:
         state = "closed" if self._ended.is_set() else f"partitions {sorted(self._position.shares())}"
         return f"<Consumer {self._group!r} of {', '.join(self._watch.names)}: {state}>"
-
-
-def _pause_s(tries: int, cost_s: float) -> float:
-    """How long to wait after so many looks in vain, the last of which took so long."""
-    return max(min(_PAUSE_S * (1 << min(tries, 10)), _PAUSE_MOST_S), cost_s * _PATIENCE)

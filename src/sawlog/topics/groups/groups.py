@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ...config import whole_number
 from ...errors import GroupActive, GroupNotFound, InvalidConfig, TopicNotFound
 from ...log.files.epochs import MAX_EPOCH
 from ...log.log import Log
+from ...storage import Directory
+from ..documents import load, store
 from ..topic import Topic
 from .assignment import Share
 from .host import Host
 from .members import Member, Members, check_group_name, forget_group, give_up, group_directory, groups_with_members
-from .offsets import Committed, OffsetStore, Place, Turn, checked_position, now_ms, resolve
+from .offsets import Committed, OffsetStore, Start, Turn, checked_position, now_ms, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,29 @@ class GroupDescription:
     name: str
     members: tuple[Member, ...]
     rows: tuple[GroupRow, ...]
+
+
+class GroupDocuments:
+    """Small documents beside a group, by name; they go when it is deleted. `Groups.documents` gives it."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """One of them; None if it is not there."""
+        return load(self._directory, name) if self._directory.exists(name) else None
+
+    def keep(self, name: str, fields: dict[str, Any]) -> None:
+        """Write or replace one, durably."""
+        store(self._directory, name, fields)
+
+    def remove(self, name: str) -> None:
+        """Remove one, if it is there; durably after `sync`."""
+        self._directory.remove(name)
+
+    def sync(self) -> None:
+        """Return when what was removed stays removed after a power cut."""
+        self._directory.sync()
 
 
 class Groups:
@@ -129,7 +155,7 @@ class Groups:
         with self._turn_without_owners(name, made) as turn:
             turn.write(name, made)
 
-    def seek(self, name: str, offsets: Mapping[Share, Place]) -> dict[Share, int]:
+    def seek(self, name: str, offsets: Mapping[Share, Start]) -> dict[Share, int]:
         """Move a group that nobody consumes in: to offsets, "earliest", "latest" or times; the offsets.
 
         `GroupActive` if it has live members: they would go on where they are. `GroupNotFound` if there is no such
@@ -144,6 +170,16 @@ class Groups:
             self._refuse_members(name)
             turn.write(name, made)
         return found
+
+    @contextmanager
+    def documents(self, name: str) -> Iterator[GroupDocuments]:
+        """What readers that keep track of themselves leave beside a group, while nobody else is at it."""
+        with self.offsets.turn():
+            directory = group_directory(self._store.directory, name, create=True)
+            try:
+                yield GroupDocuments(directory)
+            finally:
+                directory.close()
 
     def delete(self, name: str) -> None:
         """Forget a group and all its offsets; `GroupActive` if it has live members."""
@@ -189,8 +225,16 @@ class Groups:
             raise InvalidConfig(f"a leader epoch is a number from -1 (unknown) to {MAX_EPOCH}, not {epoch}")
         return Committed(checked_position(offset), topic.id, metadata, now_ms(), "", epoch)
 
-    def _resolved(self, share: Share, place: Place) -> int:
+    def _resolved(self, share: Share, place: Start) -> int:
         return resolve(self._partition(share)[1], place)
+
+
+class ConsumerHost(Host, Protocol):
+    """A store, as its consumers see it."""
+
+    @property
+    def groups(self) -> Groups:
+        """Where offsets are committed."""
 
 
 def _row(topic: Topic, number: int, offsets: Mapping[Share, Committed], owners: Mapping[Share, str]) -> GroupRow:

@@ -47,7 +47,7 @@ from ..topic import Topic
 from .assignment import Share
 
 #: Where to start: the first record there is, the end, an offset, or the first record that is not older.
-Place = Literal["earliest", "latest"] | int | datetime
+Start = Literal["earliest", "latest"] | int | datetime
 
 _messages = logging.getLogger("sawlog.topics.groups")
 
@@ -94,6 +94,11 @@ class OffsetStore:
         self._position = 0
         self._read_s = 0.0
         self._closed = False
+
+    @property
+    def path(self) -> str:
+        """The store's directory, for messages."""
+        return self._root.path
 
     # --- reading
 
@@ -204,7 +209,7 @@ class Turn:
         """The offsets of one group: nobody else changes them now."""
         return self._offsets.of(group)
 
-    def places(self, group: str, topics: Iterable[Topic], start: Place, member: str) -> dict[Share, tuple[int, int]]:
+    def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> dict[Share, tuple[int, int]]:
         """Where a group goes on in topics: offset and leader epoch of what is committed. What is not in it begins with
         the first record.
 
@@ -254,7 +259,7 @@ class Turn:
                 _messages.warning("the offsets in %s could not be compacted: %s", self._log.path, error)
 
 
-def _begin(topic: Topic, start: Place) -> dict[Share, tuple[int, int]]:
+def _begin(topic: Topic, start: Start) -> dict[Share, tuple[int, int]]:
     """A place in every partition of a topic, with the leader epoch of now."""
     places: dict[Share, tuple[int, int]] = {}
     for number in range(topic.partitions):
@@ -264,7 +269,7 @@ def _begin(topic: Topic, start: Place) -> dict[Share, tuple[int, int]]:
     return places
 
 
-def resolve(log: Log, place: Place) -> int:
+def resolve(log: Log, place: Start) -> int:
     """A place as an offset of a log. A number is taken as it is, whether the log has it or not."""
     end = log.visible_offset  # looks for what other processes did
     if place == "earliest":

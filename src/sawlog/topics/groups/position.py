@@ -14,10 +14,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from ...batch.kernel import RecordCursor
-from ...errors import OffsetOutOfRange, PositionLost
+from ...errors import InvalidConfig, OffsetOutOfRange, PositionLost
 from ...log.log import Log
 from ..topic import Topic
 from .assignment import Share
@@ -28,6 +28,13 @@ _logger = logging.getLogger("sawlog.topics.consumer")
 
 #: How often a position that seems to be gone is looked for again, and after how long.
 _RETRIES, _DOUBT_S = 10, 0.002
+
+
+def checked_on_lost(given: OnLost) -> OnLost:
+    """Return it if it is one of them; else `InvalidConfig`."""
+    if given not in get_args(OnLost):
+        raise InvalidConfig(f'on_lost is "earliest", "latest" or "error", not {given!r}')
+    return given
 
 
 class PartitionPosition:

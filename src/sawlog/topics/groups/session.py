@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...errors import GroupFenced
@@ -49,12 +49,33 @@ class _View:
         return {topic for topics in self.subscriptions.values() for topic in topics}
 
 
+class _Demand:
+    """Whether anybody asks this member for records: who does not is not well, whatever its process does."""
+
+    def __init__(self) -> None:
+        self._asked_s = time.monotonic()
+        #: The last offset that the background saw.
+        self._last_seen = -1
+
+    def asked(self, now_s: float) -> None:
+        """Records were asked for."""
+        self._asked_s = now_s
+
+    def saw(self, next_offset: int, now_s: float) -> None:
+        """The caller is iterating, and has got there: to move on is to ask for records."""
+        if next_offset != self._last_seen:
+            self._last_seen, self._asked_s = next_offset, now_s
+
+    def silent_s(self, now_s: float) -> float:
+        """For how long nobody has asked."""
+        return now_s - self._asked_s
+
+
 class Session:
     """One member of one group, and the partitions that it owns."""
 
-    def __init__(self, root: Directory, group: str, offsets: OffsetStore, terms: Terms) -> None:
+    def __init__(self, root: Directory, offsets: OffsetStore, terms: Terms) -> None:
         self._root = root
-        self._group = group
         self._offsets = offsets
         self._terms = terms
         self._members: Members | None = None
@@ -69,16 +90,14 @@ class Session:
         #: Held by the background while it looks: its files are not closed meanwhile.
         self._ticking = forkable(threading.Lock())
         self._ailing = False
-        #: When records were last asked for; the last offset that the background saw.
-        self._asked_s = time.monotonic()
-        self._last_seen = -1
+        self._demand = _Demand()
 
     # --- what it is
 
     @property
     def group(self) -> str:
         """The name of the group."""
-        return self._group
+        return self._terms.group
 
     @property
     def member_id(self) -> str:
@@ -105,20 +124,20 @@ class Session:
 
     def asked(self, now_s: float) -> None:
         """Somebody asks for records: all is well."""
-        self._asked_s = now_s
+        self._demand.asked(now_s)
 
-    def tick(self, handed_out: int | None) -> bool:
-        """The background's turn: say that all is well, look at the others; whether that worked. `handed_out` is the
-        offset that the caller has got to if it is iterating: to move on is to ask for records."""
+    def tick(self, next_offset: int | None) -> bool:
+        """The background's turn: say that all is well, look at the others; whether that worked. `next_offset` is where
+        the caller has got to, if it is iterating."""
         with self._ticking:
             membership, members = self._membership, self._members
             if membership is None or members is None:
                 return False
             try:
                 now = time.monotonic()
-                if handed_out is not None and handed_out != self._last_seen:
-                    self._last_seen, self._asked_s = handed_out, now
-                if now - self._asked_s <= self._terms.max_poll_s:
+                if next_offset is not None:
+                    self._demand.saw(next_offset, now)
+                if self._demand.silent_s(now) <= self._terms.max_poll_s:
                     membership.beat()
                 view = self._view
                 owners = None if view is None or len(self._held) < self._due_count else view.owners
@@ -127,7 +146,7 @@ class Session:
                 self._ailing = False
             except Exception:  # the thread serves everyone in the process
                 if not self._ailing:  # said once, not four times a second
-                    _logger.exception("looking after a consumer of %r failed", self._group)
+                    _logger.exception("looking after a consumer of %r failed", self.group)
                 self._ailing = True
             return not self._ailing
 
@@ -144,7 +163,7 @@ class Session:
         if self._membership.current and all(lock.current for lock in held):
             return
         raise GroupFenced(
-            f"this member of the group {self._group!r} was silent for more than {self._terms.session_timeout_ms} ms "
+            f"this member of the group {self.group!r} was silent for more than {self._terms.session_timeout_ms} ms "
             "and was taken for dead: others have its partitions, and go on from the last commit. The next call joins "
             "again"
         )
@@ -173,7 +192,7 @@ class Session:
                 with self._ticking:
                     if self._members is not None:  # the group may have been deleted, and its directory be another one
                         self._members.directory.close()
-                    self._members = Members(group_directory(self._root, self._group, create=True))
+                    self._members = Members(group_directory(self._root, self.group, create=True))
                 terms = self._terms
                 self._membership = self._members.join(terms.name, terms.topics, terms.session_timeout_ms)
         return self._members, self._membership
@@ -183,7 +202,7 @@ class Session:
             for member in members.look().values():
                 if member.id != me and members.is_silent(member) and members.fence(member):
                     who = member.name or member.process
-                    _logger.warning("%s was silent for too long and is out of the group %r", who, self._group)
+                    _logger.warning("%s was silent for too long and is out of the group %r", who, self.group)
         return _View.of(members)
 
     def take(self, share: Share) -> bool:
@@ -195,16 +214,16 @@ class Session:
             self._held[share] = held
         return held is not None
 
-    def give_up(self, shares: Sequence[Share]) -> None:
-        """Own these no longer. After the last commit."""
-        for share in shares:
-            give_up(self._held.pop(share))
+    def give_up(self, share: Share) -> None:
+        """Own a partition no longer. After the last commit."""
+        give_up(self._held.pop(share))
 
     # --- leaving
 
     def leave(self) -> None:
         """Own nothing, and be no member any more; `share_out` joins again."""
-        self.give_up(list(self._held))
+        for share in list(self._held):
+            self.give_up(share)
         membership, self._membership = self._membership, None
         if membership is not None:
             membership.leave()

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ...errors import InvalidConfig
-from .offsets import Place
+from .offsets import Start
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a member and its group agree on."""
 
+    #: The name of the group.
+    group: str
     #: The name of the member, for people; may be empty.
     name: str
     #: The topics that it reads.
@@ -32,7 +34,7 @@ def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
     return made
 
 
-def checked_start(start: Place) -> Place:
+def checked_start(start: Start) -> Start:
     """Return it if a group can start there; else `InvalidConfig`."""
     if start in ("earliest", "latest") or isinstance(start, datetime):
         return start
