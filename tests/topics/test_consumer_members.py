@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import threading
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sawlog import LogClosed
-from sawlog.errors import GroupFenced
+from sawlog.errors import GroupFenced, StorageError
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyDirectory
 from sawlog.testing.faulty import Call
@@ -242,3 +243,23 @@ def test_closing_from_elsewhere_at_any_moment_harms_nothing(store: Store) -> Non
     with store.consumer("billing", ["orders"]) as consumer:
         found.extend(values(consumer.drain()))
     assert set(found) == set(wanted)
+
+
+def test_a_partition_whose_start_could_not_be_found_is_taken_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> int:
+        raise StorageError(errno.EIO, "on purpose")
+
+    monkeypatch.setattr("sawlog.topics.groups.watch._TOPICS_S", 0.01)
+    with store.consumer("billing", ["orders"]) as consumer:
+        consumer.poll(0)
+        store.alter_topic("orders", partitions=3)
+        wanted = fill(store, 3, partition=2)
+        with monkeypatch.context() as patch:
+            patch.setattr("sawlog.topics.groups.consumer.resolve", fails)
+            with pytest.raises(StorageError, match="on purpose"):
+                until(lambda: len(consumer.assignment) == 3, consumer)
+        found: list[bytes] = []
+        until(lambda: found.extend(values(consumer.poll(0.01))) or len(found) >= 3)
+        assert found == wanted
