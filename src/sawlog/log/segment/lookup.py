@@ -55,75 +55,75 @@ _BASE, _LENGTH, _CRC, _LAST_DELTA, _LARGEST_TIME = 0, 1, 4, 6, 8
 
 
 class Lookup:
-    """Finds records in the open file of a segment."""
+    """Finds records in the open file of a segment. It has no reference to the segment, which each call passes, so that a
+    segment that is no longer used is closed at once."""
 
-    def __init__(self, segment: Batches, storage: Storage, index: SegmentIndex) -> None:
-        self._segment = segment
+    def __init__(self, storage: Storage, index: SegmentIndex) -> None:
         self.storage = storage
         self.index = index
         self._proven = bytearray()
         self._unpacked: tuple[int, memoryview] | None = None
         self._landmarks: dict[int, array[int]] = {}
 
-    def _chunks(self, offset: int, end: int, **how: Any) -> Iterator[Chunk]:
-        return self._segment.chunks_in(self.storage, self.index, offset, end, **how)
+    def _chunks(self, segment: Batches, offset: int, end: int, **how: Any) -> Iterator[Chunk]:
+        return segment.chunks_in(self.storage, self.index, offset, end, **how)
 
-    def read(self, offset: int, max_bytes: int) -> Record | None:
+    def read(self, segment: Batches, offset: int, max_bytes: int) -> Record | None:
         """The record at `offset`, or the first one after it; None if the segment has none."""
-        start, stop, wanted = self.index.bounds(offset, self._segment.size)
-        if self._segment.sealed:
-            stop = self._segment.size
+        start, stop, wanted = self.index.bounds(offset, segment.size)
+        if segment.sealed:
+            stop = segment.size
         if wanted >= 0 and not names_batch(self.storage, start, wanted):
-            start, stop = 0, self._segment.size
-        least = -1 if start else self._segment.base_offset
+            start, stop = 0, segment.size
+        least = -1 if start else segment.base_offset
         view = self.storage.view(start, stop - start)
         while True:
-            at = kernel.find_batch(view, 0, len(view), offset, least, self._segment.dense)
+            at = kernel.find_batch(view, 0, len(view), offset, least, segment.dense)
             if at >= 0:
                 break
-            if stop >= self._segment.size:  # it is after damage, or is damaged itself
-                return self._first_from(offset, max_bytes)
-            stop = self._segment.size
+            if stop >= segment.size:  # it is after damage, or is damaged itself
+                return self._first_from(segment, offset, max_bytes)
+            stop = segment.size
             view = self.storage.view(start, stop - start)
         header = _HEADER.unpack_from(view, at)
         batch = view[at : at + 12 + header[_LENGTH]]
         try:
-            self._prove(start + at, batch, header)
+            self._prove(segment, start + at, batch, header)
         except CorruptBatch as damage:
             # Its header may be wrong about its end: the requested record may be after it.
             if damage.next_offset is None or damage.next_offset > offset or damage.next_offset <= header[_BASE]:
                 raise
-            return self._read_behind(start + at, offset, max_bytes)
-        found = self._record_in(start + at, batch, header, offset, max_bytes)
-        if found is None and start + at + len(batch) < self._segment.size:
-            return self._first_from(header[_BASE] + header[_LAST_DELTA] + 1, max_bytes)
+            return self._read_behind(segment, start + at, offset, max_bytes)
+        found = self._record_in(segment, start + at, batch, header, offset, max_bytes)
+        if found is None and start + at + len(batch) < segment.size:
+            return self._first_from(segment, header[_BASE] + header[_LAST_DELTA] + 1, max_bytes)
         return found
 
-    def _first_from(self, offset: int, max_bytes: int) -> Record | None:
+    def _first_from(self, segment: Batches, offset: int, max_bytes: int) -> Record | None:
         """The first record from `offset` on, batch by batch, however many of them compaction has emptied."""
-        for chunk in self._chunks(offset, self._segment.next_offset):
+        for chunk in self._chunks(segment, offset, segment.next_offset):
             for number in np.flatnonzero(chunk.rows[:, COUNT]).tolist():
                 found: list[Record] = []
                 row = chunk.rows[number : number + 1]
                 if records(chunk.view, row, offset, 2**63 - 1, found, max_bytes) >= 0:
-                    raise unreadable(self._segment, chunk.origin + int(row[0, POSITION]), int(row[0, LAST]), MALFORMED)
+                    raise unreadable(segment, chunk.origin + int(row[0, POSITION]), int(row[0, LAST]), MALFORMED)
                 if found:
                     return found[0]
         return None
 
-    def _read_behind(self, position: int, offset: int, max_bytes: int) -> Record | None:
+    def _read_behind(self, segment: Batches, position: int, offset: int, max_bytes: int) -> Record | None:
         """As `read`, batch by batch from after a damaged one."""
-        for chunk in self._chunks(offset, offset + 1, behind=position):
+        for chunk in self._chunks(segment, offset, offset + 1, behind=position):
             found: list[Record] = []
             bad = records(chunk.view, chunk.rows[:1], offset, 2**63 - 1, found, max_bytes)
             if bad >= 0:
                 raise unreadable(
-                    self._segment, chunk.origin + int(chunk.rows[0, POSITION]), int(chunk.rows[0, LAST]), MALFORMED
+                    segment, chunk.origin + int(chunk.rows[0, POSITION]), int(chunk.rows[0, LAST]), MALFORMED
                 )
             return found[0] if found else None
         return None
 
-    def _prove(self, position: int, batch: memoryview, header: tuple[int, ...]) -> None:
+    def _prove(self, segment: Batches, position: int, batch: memoryview, header: tuple[int, ...]) -> None:
         """Whether the batch's CRC is right, now or, if it is a large one, earlier."""
         size = len(batch)
         if size >= _REMEMBER_BYTES:
@@ -132,43 +132,47 @@ class Lookup:
             if cell >> 3 < len(proven) and proven[cell >> 3] & (1 << (cell & 7)):
                 return
         if crc32c(batch[21:]) != header[_CRC]:
-            raise corrupt(self._segment, self.storage, position, self._segment.size, header[_BASE], BAD_CRC)
+            raise corrupt(segment, self.storage, position, segment.size, header[_BASE], BAD_CRC)
         if size >= _REMEMBER_BYTES:
             if cell >> 3 >= len(self._proven):
-                self._proven.extend(bytes((self._segment.size >> (_REMEMBER_SHIFT + 3)) + 64 - len(self._proven)))
+                self._proven.extend(bytes((segment.size >> (_REMEMBER_SHIFT + 3)) + 64 - len(self._proven)))
             self._proven[cell >> 3] |= 1 << (cell & 7)
 
     def _record_in(
-        self, position: int, batch: memoryview, header: tuple[int, ...], offset: int, max_bytes: int
+        self, segment: Batches, position: int, batch: memoryview, header: tuple[int, ...], offset: int, max_bytes: int
     ) -> Record | None:
         base, _, _, _, _, attributes, last_delta, base_time, max_time, _, _, _, count = header
         body, start, end = batch, HEADER_BYTES, len(batch)
         if attributes & COMPRESSION_MASK:
-            body = self._unpack(position, batch, attributes, max_bytes)
+            body = self._unpack(segment, position, batch, attributes, max_bytes)
             start, end = 0, len(body)
         skipped = 0
         if offset - base > 2 * _LANDMARK_STEP and last_delta == count - 1:
-            marks = self._landmarks.get(position) or self._survey(position, body, start, end, count, base)
+            marks = self._landmarks.get(position) or self._survey(segment, position, body, start, end, count, base)
             skipped = (offset - base) // _LANDMARK_STEP * _LANDMARK_STEP
             start = marks[skipped // _LANDMARK_STEP]
         found = kernel.record_at(
             body, start, end, count, base, base + last_delta, attributes, base_time, max_time, offset, skipped
         )
         if found is False:
-            raise unreadable(self._segment, position, base + last_delta, MALFORMED)
+            raise unreadable(segment, position, base + last_delta, MALFORMED)
         return found  # type: ignore[no-any-return]
 
-    def _survey(self, position: int, body: memoryview, start: int, end: int, count: int, base: int) -> array[int]:
+    def _survey(
+        self, segment: Batches, position: int, body: memoryview, start: int, end: int, count: int, base: int
+    ) -> array[int]:
         """Remember where every n-th record of a batch starts, which shortens the next read of it."""
         marks = array("i", bytes(4 * (count // _LANDMARK_STEP + 1)))
         if not kernel.landmarks(body, start, end, count, _LANDMARK_STEP, memoryview(marks)):
-            raise unreadable(self._segment, position, base + count - 1, MALFORMED)
+            raise unreadable(segment, position, base + count - 1, MALFORMED)
         if len(self._landmarks) >= _LANDMARK_BATCHES:
             self._landmarks.clear()
         self._landmarks[position] = marks
         return marks
 
-    def _unpack(self, position: int, batch: memoryview, attributes: int, max_bytes: int) -> memoryview:
+    def _unpack(
+        self, segment: Batches, position: int, batch: memoryview, attributes: int, max_bytes: int
+    ) -> memoryview:
         """The records of a compressed batch; the last batch is kept, because neighbours are often read next."""
         kept = self._unpacked
         if kept is not None and kept[0] == position:
@@ -178,16 +182,16 @@ class Lookup:
         except CorruptBatch as error:
             header = _HEADER.unpack_from(batch)
             raise unreadable(
-                self._segment, position, header[_BASE] + header[_LAST_DELTA], error.reason, type(error)
+                segment, position, header[_BASE] + header[_LAST_DELTA], error.reason, type(error)
             ) from None
         if len(body) <= 4 * CHUNK_BYTES:
             self._unpacked = position, body
         return body
 
-    def first_at(self, timestamp: int, start: int, max_bytes: int) -> int | None:
+    def first_at(self, segment: Batches, timestamp: int, start: int, max_bytes: int) -> int | None:
         """The first offset from `start` on whose record is not older than `timestamp`."""
-        offset = max(start, self._entry_before(timestamp))
-        for chunk in self._chunks(offset, self._segment.next_offset, chunk_bytes=_TIME_CHUNK_BYTES):
+        offset = max(start, self._entry_before(segment, timestamp))
+        for chunk in self._chunks(segment, offset, segment.next_offset, chunk_bytes=_TIME_CHUNK_BYTES):
             for row in chunk.rows[chunk.rows[:, MAX_TIME] >= timestamp]:
                 stamped = bool(row[ATTRIBUTES] & TIMESTAMP_TYPE_BIT)
                 if stamped and row[COUNT] == row[LAST] - row[BASE] + 1:
@@ -198,42 +202,42 @@ class Lookup:
                 position = chunk.origin + int(row[POSITION])
                 body, first, end = chunk.view, int(row[BODY]), int(row[BODY_END])
                 if row[ATTRIBUTES] & COMPRESSION_MASK:
-                    body = self._unpack(position, batch, int(row[ATTRIBUTES]), max_bytes)
+                    body = self._unpack(segment, position, batch, int(row[ATTRIBUTES]), max_bytes)
                     first, end = 0, len(body)
                 least = -(2**63) if stamped else timestamp  # all records of a stamped batch have its timestamp
                 found: int = kernel.record_after(
                     body, first, end, int(row[COUNT]), int(row[BASE]), int(row[BASE_TIME]), start, least
                 )
                 if found == -2:
-                    raise unreadable(self._segment, position, int(row[LAST]), MALFORMED)
+                    raise unreadable(segment, position, int(row[LAST]), MALFORMED)
                 if found >= 0:
                     return found
         return None
 
-    def _entry_before(self, timestamp: int) -> int:
+    def _entry_before(self, segment: Batches, timestamp: int) -> int:
         """Below this offset everything is older than `timestamp`, by an index entry that its batch confirms."""
         at = bisect_left(self.index.times, timestamp) - 1
         if at < 0:
-            return self._segment.base_offset
-        last_offset = self._segment.base_offset + self.index.time_offsets[at]
-        found = self.batch_ending_at(last_offset, self.index.times[at])
-        return self._segment.base_offset if found < 0 else last_offset + 1
+            return segment.base_offset
+        last_offset = segment.base_offset + self.index.time_offsets[at]
+        found = self.batch_ending_at(segment, last_offset, self.index.times[at])
+        return segment.base_offset if found < 0 else last_offset + 1
 
-    def has_hole_at(self, offset: int) -> bool:
+    def has_hole_at(self, segment: Batches, offset: int) -> bool:
         """Whether the batch that covers `offset` contains fewer records than offsets according to its header."""
-        for chunk in self._chunks(offset, offset + 1):
+        for chunk in self._chunks(segment, offset, offset + 1):
             row = chunk.rows[0]
             return bool(row[BASE] <= offset and row[COUNT] < row[LAST] - row[BASE] + 1)
         return False
 
-    def batch_ending_at(self, last_offset: int, max_timestamp: int) -> int:
+    def batch_ending_at(self, segment: Batches, last_offset: int, max_timestamp: int) -> int:
         """The position of the batch with that last offset and largest timestamp; -1 if there is none."""
-        start, _, wanted = self.index.bounds(last_offset, self._segment.size)
+        start, _, wanted = self.index.bounds(last_offset, segment.size)
         if wanted >= 0 and not names_batch(self.storage, start, wanted):
             return -1
-        view = self.storage.view(start, self._segment.size - start)
+        view = self.storage.view(start, segment.size - start)
         at: int = kernel.find_batch(
-            view, 0, len(view), last_offset, -1 if start else self._segment.base_offset, self._segment.dense
+            view, 0, len(view), last_offset, -1 if start else segment.base_offset, segment.dense
         )
         if at < 0:
             return -1

@@ -66,7 +66,7 @@ class Segment(Batches):
         """Open a segment that stays open because it still grows."""
         made = cls(directory, base_offset, next_offset, size, index._interval_bytes)
         made.sealed = False
-        made._open = Lookup(made, storage, index)
+        made._open = Lookup(storage, index)
         return made
 
     @property
@@ -76,7 +76,7 @@ class Segment(Batches):
     def _load(self) -> Lookup:
         storage = self.directory.open_sealed(self.name)
         index = self.sound_index(storage)
-        self._open = loaded = Lookup(self, storage, index or self.rebuild_index(storage))
+        self._open = loaded = Lookup(storage, index or self.rebuild_index(storage))
         if index is None and self.repairs:
             try:
                 self.write_index()
@@ -110,7 +110,7 @@ class Segment(Batches):
         start = 0
         if index.times:
             last_offset = self.base_offset + index.time_offsets[-1]
-            start = Lookup(self, storage, index).batch_ending_at(last_offset, index.times[-1])
+            start = Lookup(storage, index).batch_ending_at(self, last_offset, index.times[-1])
             if start < 0:
                 return False
         try:
@@ -131,7 +131,7 @@ class Segment(Batches):
 
     def use_index(self, index: SegmentIndex) -> None:
         """Replace the index of an open segment."""
-        self._open = Lookup(self, self._data.storage, index)
+        self._open = Lookup(self._data.storage, index)
 
     def write_index(self, *, durable: bool = True) -> None:
         """Write both index files, each replaced atomically."""
@@ -233,12 +233,12 @@ class Segment(Batches):
 
     def read(self, offset: int, max_bytes: int) -> Record | None:
         """The record at `offset`, or the first one after it; None if the segment has none."""
-        return (self._open or self._load()).read(offset, max_bytes)
+        return (self._open or self._load()).read(self, offset, max_bytes)
 
     def first_at(self, timestamp: int, start: int, max_bytes: int) -> int | None:
         """The first offset from `start` on whose record is not older than `timestamp`."""
-        return self._data.first_at(timestamp, start, max_bytes)
+        return self._data.first_at(self, timestamp, start, max_bytes)
 
     def has_hole_at(self, offset: int) -> bool:
         """Whether the batch that covers `offset` says itself that it has fewer records than offsets."""
-        return self._data.has_hole_at(offset)
+        return self._data.has_hole_at(self, offset)
