@@ -73,11 +73,11 @@ from .log.maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, 
 from .log.read.reader import Fetched
 from .log.read.verify import VerifyReport
 from .log.write.writer import Writer
-from .topics.consumer import Consumer
-from .topics.groups import GroupDescription, GroupRow, Groups
+from .topics.groups.consumer import Consumer
+from .topics.groups.groups import GroupDescription, GroupRow, Groups
 from .topics.store import Store
 from .topics.topic import Offsets, PartitionDescription, Position, Topic, TopicDescription
-from .topics.transaction import Transaction
+from .topics.transactions.transaction import Transaction
 from .topics.writer import TopicWriter
 
 #: Opens a store of topics; see `Store.open`.

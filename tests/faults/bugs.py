@@ -258,7 +258,7 @@ _READING = (
     _mutant(
         "everything behind damage dropped",
         "a damaged commit of a group hides all later commits of all groups",
-        ("OffsetStore._read_on", "self._position = min(following, end)", "self._position = end"),
+        ("OffsetStore._read_on", "self._position = min(next_offset, end)", "self._position = end"),
         by="bits",
     ),
 )
@@ -382,7 +382,7 @@ _STORING = (
         (
             "Catalog._change",
             "self._sweep_topic(directory, entry)",
-            "self._sweep_topic(directory, entry)\n        _store(directory, changed)",
+            "self._sweep_topic(directory, entry)\n        changed.store(directory)",
         ),
     ),
     _mutant(
@@ -430,9 +430,9 @@ _SHOWING = (
         "position without epoch",
         "a consumer commits an offset and not the leader epoch in which it has read (ours, once)",
         (
-            "Consumer._committed",
-            'return Committed(offset, topic_id, "", now_ms(), member, epoch)',
-            'return Committed(offset, topic_id, "", now_ms(), member, -1)',
+            "Committed.by_member",
+            'return cls(offset, topic_id, "", now_ms(), member, epoch)',
+            'return cls(offset, topic_id, "", now_ms(), member, -1)',
         ),
         by="readers",
     ),
@@ -441,8 +441,8 @@ _SHOWING = (
         "the streaming source keeps offsets and not the leader epochs in which they were looked up (ours, once)",
         (
             "Places.positions",
-            "Position(*topic.partition(number).position())",
-            "Position(topic.partition(number).position()[0])",
+            "EpochPosition(*topic.partition(number).position())",
+            "EpochPosition(topic.partition(number).position()[0])",
         ),
         by="readers",
     ),
@@ -670,14 +670,14 @@ _RETURNED = (
         (
             "Intents.sweep",
             "continue  # somebody is at it",
-            "_remove_all(self.staging, id_)\n            continue",
+            "remove_all(self.staging, id_)\n            continue",
         ),
         by="promised",
     ),
     _mutant(
         "half-written lease swept",
         "opening a store removes the lease that a task is writing, and what it has staged (ours, once)",
-        ("Intents._is_lent", 'name.endswith(f"{_LEASE}{TMP}")', "False"),
+        ("Intents._is_lent", 'name.endswith(f"{LEASE}{TMP}")', "False"),
         by="promised",
     ),
     _mutant(

@@ -25,8 +25,7 @@ from sawlog.log.log import Log
 from sawlog.log.write import tables
 from sawlog.testing import FaultyStorage, Workload
 from sawlog.testing.device import Step
-from sawlog.topics import consumer as consumer_module
-from sawlog.topics import groups
+from sawlog.topics.groups import offsets, position, watch
 from sawlog.topics.store import Store
 
 from .acts import ACTS, GivenUp
@@ -162,12 +161,12 @@ def _small() -> Iterator[None]:
     """Tables in several groups, the log of the groups in small segments, nobody waits in vain, and nothing depends on
     the time: it passes while the work stands still, and all that it is crashed for happens."""
     changed: list[tuple[Any, str, Any]] = [
-        (groups, "_CONFIG", LogConfig(segment_bytes=900)),
-        (groups, "_SEGMENTS", 2),
+        (offsets, "_CONFIG", LogConfig(segment_bytes=900)),
+        (offsets, "_SEGMENTS", 2),
         (tables, "_GROUP_BYTES", 200),
         (tables, "BATCH_BYTES", 150),
-        (consumer_module, "_DOUBT_S", 0.0),
-        (consumer_module, "_TOPICS_S", 1e9),
+        (position, "_DOUBT_S", 0.0),
+        (watch, "_TOPICS_S", 1e9),
         (shared, "_CHECKPOINT_S", 1e9),
         (slices, "_DOUBT_S", 0.0),
     ]

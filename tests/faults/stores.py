@@ -23,12 +23,12 @@ from sawlog.config import LogConfig
 from sawlog.errors import SawlogError, StoreNotFound, StreamAborted, TransactionError
 from sawlog.spark.commit import stage_name
 from sawlog.testing import FaultyStorage, Workload
-from sawlog.topics import groups
-from sawlog.topics.intent import Part, Piece
-from sawlog.topics.intents import INLINE_BYTES, Intents
+from sawlog.topics.groups import offsets
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.store import Store
 from sawlog.topics.topic import Topic
+from sawlog.topics.transactions.intent import Part, Piece
+from sawlog.topics.transactions.intents import INLINE_BYTES, Intents
 
 from .acts import GivenUp
 from .interrupts import Stop, Within, stop
@@ -291,12 +291,12 @@ def _opened(disk: FaultyStorage) -> Store:
 @contextmanager
 def _small_groups() -> Iterator[None]:
     """The log of the groups with small segments, so that it is rotated and compacted."""
-    before = groups._CONFIG, groups._SEGMENTS
-    groups._CONFIG, groups._SEGMENTS = LogConfig(segment_bytes=600), 2
+    before = offsets._CONFIG, offsets._SEGMENTS
+    offsets._CONFIG, offsets._SEGMENTS = LogConfig(segment_bytes=600), 2
     try:
         yield
     finally:
-        groups._CONFIG, groups._SEGMENTS = before
+        offsets._CONFIG, offsets._SEGMENTS = before
 
 
 # --- the operations: each gives (the state after it, how to do it, how it is promised), one after the other
@@ -606,7 +606,7 @@ def spark_write(run: StoreWorkload, now: State) -> Steps:
         options = WriteOptions(store.directory, None, None, None, 128 << 10, 5.0)  # type: ignore[arg-type]
         with _set(writing, **sizes[0]), _set(commit, **sizes[1]):
             for begin in range(0, len(given), 3):
-                task = writing.Staging(options, stage)
+                task = writing.Attempt(options, stage)
                 task.take(_rows(given[begin : begin + 3]))
                 parts += task.finish()
                 task.close()

@@ -20,8 +20,8 @@ from sawlog.log.shared import Note
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory
 from sawlog.topics import documents
-from sawlog.topics.intent import Intent, Part, Piece
 from sawlog.topics.store import Store
+from sawlog.topics.transactions.intent import Intent, Part, Piece
 
 from ..batch.wire import Header, around, batch, record, varint, with_right_crc
 

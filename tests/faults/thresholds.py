@@ -47,11 +47,12 @@ TABLE: tuple[Threshold, ...] = (
     _one(BLOCK_BYTES, 50, 300, 1000),
     _one("log.maintain.rewrite:_WRITE_BYTES", 50, 300, 1500),
     _one("log.maintain.rewrite:MOST_SEGMENTS", 2, 3),
-    _one("topics.intents:_PLACE_BYTES", 70, 200, 1000),
+    _one("topics.transactions.intents:_PLACE_BYTES", 70, 200, 1000),
     # How much goes into one batch, one placement, one file.
     _one("log.write.tables:_GROUP_BYTES", 100, 500, 1500),
     _one(
-        "log.write.writer:BATCH_BYTES log.log:BATCH_BYTES log.write.tables:BATCH_BYTES topics.transaction:BATCH_BYTES "
+        "log.write.writer:BATCH_BYTES log.log:BATCH_BYTES log.write.tables:BATCH_BYTES "
+        "topics.transactions.drafts:BATCH_BYTES "
         "topics.topic:Topic.writer(batch_bytes) log.write.writer:Writer.__init__(batch_bytes) topics.topic:BATCH_BYTES "
         "log.log:Log.writer(batch_bytes)",
         100,
@@ -59,9 +60,15 @@ TABLE: tuple[Threshold, ...] = (
         1000,
     ),
     _one("log.maintain.rewrite:BATCH_BYTES", 80, 300, 1000),
-    _one("topics.intents:INLINE_BYTES topics.transaction:INLINE_BYTES spark.writing:INLINE_BYTES", 0, 150, 1000),
-    _one("topics.transaction:SPILL_BYTES", 0, 100, 400),
-    _one("topics.intents:_MARGIN_BYTES", 0, 500),
+    _one(
+        "topics.transactions.intents:INLINE_BYTES topics.transactions.drafts:INLINE_BYTES "
+        "topics.transactions.staging:INLINE_BYTES spark.writing:INLINE_BYTES",
+        0,
+        150,
+        1000,
+    ),
+    _one("topics.transactions.drafts:SPILL_BYTES", 0, 100, 400),
+    _one("topics.transactions.intents:_MARGIN_BYTES", 0, 500),
     _one("topics.partitioner:Sticky.__init__(sticky_bytes) topics.partitioner:STICKY_BYTES", 1, 60),
     # Offsets that one segment, one batch, one table has room for.
     _one(
@@ -103,7 +110,7 @@ NOT_VARIED: Mapping[str, str] = {
         "the other when the module is imported; a checksum that was right is remembered, and nothing is written",
         "log.segment.lookup:_REMEMBER_BYTES": "see _REMEMBER_SHIFT",
         "log.write.keeping:_MOST_GAP log.files.epochs:MAX_EPOCH config:MAX_OFFSET "
-        "topics.catalog:MAX_PARTITIONS": "refused beyond: a promise to the caller, with tests of its own",
+        "topics.entry:MAX_PARTITIONS": "refused beyond: a promise to the caller, with tests of its own",
         "config:MAX_SEGMENT_BYTES batch.build:MAX_BATCH_BYTES batch.arrow:_MAX_ARRAY_BYTES": "a limit of the format; "
         "segment_bytes stays below it, and is small in every workload",
         "log.write.producers:REMEMBERED": "a promise to producers, with tests of its own",
@@ -114,7 +121,8 @@ NOT_VARIED: Mapping[str, str] = {
         "batch.compression:_ZSTD_DICTIONARY_ID_BYTES config:KIB config:MIB config:GIB "
         "spark.java:LEAST_VERSION": "no size of the engine",
         "log.read.reader:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
-        "topics.groups:_SEGMENTS topics.groups:_CONFIG": "small in every workload: stores._small_groups",
+        "topics.groups.offsets:_SEGMENTS topics.groups.offsets:_CONFIG": "small in every workload: "
+        "stores._small_groups",
         "log.maintain.upkeep:_LEAST_RUN": "which segments are worth merging by themselves; workloads merge on demand, "
         "from two",
         "storage.file:_REMAP_BYTES storage.file:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "
@@ -130,8 +138,8 @@ NOT_VARIED: Mapping[str, str] = {
         "refuses or a format says: tests/batch, and `fuzz`",
         "batch.checksum:_X_TO_THE_8": "a polynomial",
         "batch.checksum:_BLOCK_BYTES": "how CRC-32C is computed where the kernel is not compiled",
-        "topics.members:_LONGEST topics.names:_LONGEST topics.intent:_LONGEST_NAME spark.replays:_LONGEST_NAME": "the "
-        "length of a name, a promise to the caller",
+        "topics.groups.members:_LONGEST topics.names:_LONGEST topics.transactions.intent:_LONGEST_NAME "
+        "spark.replays:_LONGEST_NAME": "the length of a name, a promise to the caller",
     }.items()
     for name in names.split()
 }

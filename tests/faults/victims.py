@@ -28,11 +28,10 @@ from sawlog import Log, LogConfig, LogNotFound
 from sawlog.batch.build import Producer, encode
 from sawlog.config import Interval
 from sawlog.errors import GroupNotFound
-from sawlog.topics import groups
-from sawlog.topics.intent import Part, Piece
-from sawlog.topics.intents import Intents
+from sawlog.topics.groups import offsets
 from sawlog.topics.store import Store
-from sawlog.topics.transaction import INLINE_BYTES
+from sawlog.topics.transactions.intent import Part, Piece
+from sawlog.topics.transactions.intents import INLINE_BYTES, Intents
 
 from ..processes import content, rewriting
 from ..processes.acknowledging import Acknowledging
@@ -53,7 +52,7 @@ class Round:
 
 def prepare() -> None:
     """In a process that is only for this: the offsets of groups are in small segments, and compacted now and then."""
-    groups._CONFIG = LogConfig(segment_bytes=2000)
+    offsets._CONFIG = LogConfig(segment_bytes=2000)
 
 
 class Work(ABC):

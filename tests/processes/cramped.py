@@ -27,10 +27,9 @@ from pathlib import Path
 from sawlog import SawlogError
 from sawlog.batch.build import encode
 from sawlog.errors import TransactionPending
-from sawlog.topics.intent import Part
-from sawlog.topics.intents import Intents
 from sawlog.topics.store import Store
-from sawlog.topics.transaction import INLINE_BYTES
+from sawlog.topics.transactions.intent import Part
+from sawlog.topics.transactions.intents import INLINE_BYTES, Intents
 
 from . import content
 from .launch import say

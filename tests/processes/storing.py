@@ -20,7 +20,7 @@ from sawlog.errors import TopicExists
 from sawlog.storage import FileDirectory
 from sawlog.testing.faulty import Call, FaultyDirectory
 from sawlog.topics.store import Store
-from sawlog.topics.transaction import INLINE_BYTES
+from sawlog.topics.transactions.intents import INLINE_BYTES
 
 from .launch import say
 from .locking import in_child, refused

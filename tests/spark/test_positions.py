@@ -9,12 +9,12 @@ import pytest
 
 from sawlog.errors import InvalidTopicName
 from sawlog.spark.options import read_options
-from sawlog.spark.positions import RESERVED, UNKNOWN, Position, Positions
+from sawlog.spark.positions import RESERVED, UNKNOWN, EpochPosition, Positions
 from sawlog.topics.names import check_topic_name
 
 OLD = {"clicks": {"0": 7}, "orders": {"0": 5, "1": 4, "10": 3}}
 NEW = Positions(
-    {("orders", 0): Position(5, 2), ("orders", 10): Position(3, 0), ("clicks", 0): Position(7)},
+    {("orders", 0): EpochPosition(5, 2), ("orders", 10): EpochPosition(3, 0), ("clicks", 0): EpochPosition(7)},
     {"orders": "id of orders"},
     "id of the store",
 )
@@ -46,24 +46,32 @@ def test_the_integers_are_where_kafka_has_them() -> None:
 
 def test_a_checkpoint_of_version_0_2_is_the_same_text_as_long_as_nothing_is_read() -> None:
     found = Positions.from_json(OLD)
-    assert found.at["orders", 10] == Position(3, UNKNOWN)
+    assert found.at["orders", 10] == EpochPosition(3, UNKNOWN)
     assert json.dumps(found.to_json()) == json.dumps(OLD)
     assert found.after({}, NEW, {}) is found
 
 
 def test_a_partition_of_which_nothing_is_read_keeps_its_entry() -> None:
-    now = Positions({("orders", 0): Position(5, 9), ("orders", 10): Position(4, 9)}, {"orders": "id of orders"}, "S")
-    after = NEW.after({("orders", 10): Position(4, 9)}, now, {})
-    assert after.at == {**NEW.at, ("orders", 10): Position(4, 9)}
+    now = Positions(
+        {("orders", 0): EpochPosition(5, 9), ("orders", 10): EpochPosition(4, 9)}, {"orders": "id of orders"}, "S"
+    )
+    after = NEW.after({("orders", 10): EpochPosition(4, 9)}, now, {})
+    assert after.at == {**NEW.at, ("orders", 10): EpochPosition(4, 9)}
     assert (after.topics, after.store) == ({"orders": "id of orders"}, "S")
 
 
 def test_all_partitions_of_a_recreated_topic_begin_again_together() -> None:
     """An offset of the old topic beside the id of the new one would be taken for one of the new one."""
-    now = Positions({("orders", 0): Position(9, 0), ("orders", 1): Position(9, 0)}, {"orders": "another"}, "S")
-    begun = {("orders", 0): Position(0, 0), ("orders", 1): Position(2, 0)}
-    after = NEW.after({("orders", 0): Position(6, 0)}, now, begun)
-    assert after.at == {("clicks", 0): Position(7), ("orders", 0): Position(6, 0), ("orders", 1): Position(2, 0)}
+    now = Positions(
+        {("orders", 0): EpochPosition(9, 0), ("orders", 1): EpochPosition(9, 0)}, {"orders": "another"}, "S"
+    )
+    begun = {("orders", 0): EpochPosition(0, 0), ("orders", 1): EpochPosition(2, 0)}
+    after = NEW.after({("orders", 0): EpochPosition(6, 0)}, now, begun)
+    assert after.at == {
+        ("clicks", 0): EpochPosition(7),
+        ("orders", 0): EpochPosition(6, 0),
+        ("orders", 1): EpochPosition(2, 0),
+    }
     assert after.topics == {"orders": "another"}
 
 

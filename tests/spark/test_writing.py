@@ -24,7 +24,7 @@ from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import Staged, stage
 from sawlog.storage import FileDirectory
-from sawlog.topics.intents import Intents
+from sawlog.topics.transactions.intents import Intents
 
 from .jobs.copying import copy
 

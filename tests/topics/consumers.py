@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sawlog.topics.consumer import Consumer
-from sawlog.topics.members import group_directory
+from sawlog.topics.groups.consumer import Consumer
+from sawlog.topics.groups.members import group_directory
 from sawlog.topics.store import Store
 
 PATIENCE_S = 20.0

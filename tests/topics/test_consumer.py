@@ -13,7 +13,7 @@ import pytest
 from sawlog import InvalidConfig, LogClosed
 from sawlog.errors import GroupError
 from sawlog.storage import MemoryDirectory
-from sawlog.topics.consumer import Consumer
+from sawlog.topics.groups.consumer import Consumer
 from sawlog.topics.store import Store
 
 from .consumers import PATIENCE_S, committed, fill, names, until, values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import threading
 import time
@@ -11,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from sawlog import LogClosed
-from sawlog.errors import GroupFenced
+from sawlog.errors import GroupFenced, StorageError
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyDirectory
 from sawlog.testing.faulty import Call
-from sawlog.topics.consumer import Consumer
+from sawlog.topics.groups.consumer import Consumer
 from sawlog.topics.store import Store
 
 from .consumers import PATIENCE_S, beats, fill, names, remove, until, values
@@ -121,11 +122,11 @@ def test_a_slow_member_that_goes_on_asking_counts_as_well(store: Store) -> None:
         records = iter(consumer)
         for _ in range(3):
             next(records)
-            consumer._asked_s -= 3600
+            consumer._session._demand._asked_s -= 3600
             before = beats(store)
             consumer._tick()
             assert beats(store) > before
-        consumer._asked_s -= 3600
+        consumer._session._demand._asked_s -= 3600
         before = beats(store)
         consumer._tick()
         assert beats(store) == before, "it has not asked since"
@@ -242,3 +243,23 @@ def test_closing_from_elsewhere_at_any_moment_harms_nothing(store: Store) -> Non
     with store.consumer("billing", ["orders"]) as consumer:
         found.extend(values(consumer.drain()))
     assert set(found) == set(wanted)
+
+
+def test_a_partition_whose_start_could_not_be_found_is_taken_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> int:
+        raise StorageError(errno.EIO, "on purpose")
+
+    monkeypatch.setattr("sawlog.topics.groups.watch._TOPICS_S", 0.01)
+    with store.consumer("billing", ["orders"]) as consumer:
+        consumer.poll(0)
+        store.alter_topic("orders", partitions=3)
+        wanted = fill(store, 3, partition=2)
+        with monkeypatch.context() as patch:
+            patch.setattr("sawlog.topics.groups.consumer.resolve", fails)
+            with pytest.raises(StorageError, match="on purpose"):
+                until(lambda: len(consumer.assignment) == 3, consumer)
+        found: list[bytes] = []
+        until(lambda: found.extend(values(consumer.poll(0.01))) or len(found) >= 3)
+        assert found == wanted

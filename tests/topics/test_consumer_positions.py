@@ -46,7 +46,7 @@ def test_latest_is_decided_once_for_all_partitions(store: Store) -> None:
 
 
 def test_a_partition_that_is_added_is_read_from_its_beginning(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sawlog.topics.consumer._TOPICS_S", 0.01)
+    monkeypatch.setattr("sawlog.topics.groups.watch._TOPICS_S", 0.01)
     with store.consumer("billing", ["orders"], start="latest") as consumer:
         consumer.poll(0)
         store.alter_topic("orders", partitions=3)
@@ -299,7 +299,7 @@ def test_a_log_that_is_out_of_sight_for_a_moment_is_not_lost(store: Store) -> No
     with store.consumer("billing", ["orders"], on_lost="error") as consumer:
         assert values(consumer.poll(1, max_records=4)) == wanted[:4]
         consumer.seek("orders", 0, 4)
-        owned = consumer._owned["orders", 0]
+        owned = consumer._position.get(("orders", 0))
         owned.log = Blinking(owned.log, looks=3)  # type: ignore[assignment]
         assert values(consumer.poll(1)) == wanted[4:]
 
@@ -316,7 +316,7 @@ def test_a_topic_that_is_not_there_is_refused(store: Store) -> None:
 def test_a_deleted_topic_is_dropped_and_said_so(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sawlog.topics.consumer._TOPICS_S", 0.01)
+    monkeypatch.setattr("sawlog.topics.groups.watch._TOPICS_S", 0.01)
     store.create_topic("totals")
     with caplog.at_level(logging.WARNING, "sawlog"), store.consumer("billing", ["orders", "totals"]) as consumer:
         consumer.poll(0)
@@ -329,7 +329,7 @@ def test_a_deleted_topic_is_dropped_and_said_so(
 
 def test_a_topic_made_anew_is_read_from_its_beginning(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offsets of the old one say nothing about the new one."""
-    monkeypatch.setattr("sawlog.topics.consumer._TOPICS_S", 0.01)
+    monkeypatch.setattr("sawlog.topics.groups.watch._TOPICS_S", 0.01)
     fill(store, 5)
     with store.consumer("billing", ["orders"]) as consumer:
         assert len(list(consumer.drain())) == 5
@@ -360,7 +360,7 @@ def test_without_a_group_everything_is_read_and_nothing_committed(store: Store) 
 
 
 def test_without_a_group_a_start_counts_for_every_partition(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sawlog.topics.consumer._TOPICS_S", 0.01)
+    monkeypatch.setattr("sawlog.topics.groups.watch._TOPICS_S", 0.01)
     for partition in (0, 1):
         fill(store, 3, partition=partition)
     with store.consumer(None, ["orders"], start="latest") as consumer:

@@ -13,8 +13,8 @@ from sawlog import InvalidConfig, LogClosed, ReadOnlyLog
 from sawlog.errors import GroupActive, GroupNotFound, TopicNotFound
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import Fault, FaultyDirectory
-from sawlog.topics import groups as module
-from sawlog.topics.groups import Committed, OffsetStore
+from sawlog.topics.groups import offsets as module
+from sawlog.topics.groups.offsets import Committed, OffsetStore
 from sawlog.topics.store import Store
 
 from ..processes.launch import run
@@ -348,3 +348,20 @@ def test_a_process_may_be_killed_at_any_call_of_joining_and_committing(tmp_path:
             topic = store.create_topic("orders", partitions=2, exist_ok=True)
             topic.partition(partition).append_many([b"x"] * 1000)
     assert run("consuming", "die-in-commits", tmp_path).endswith("good\n")
+
+
+def test_documents_beside_a_group_are_found_by_name_and_go_with_it(store: Store) -> None:
+    store.groups.commit("billing", {("orders", 0): 1})
+    with store.groups.documents("billing") as documents:
+        assert documents.find("start") is None
+        documents.keep("start", {"orders": {"0": 7}})
+    with store.groups.documents("billing") as documents:
+        assert documents.find("start") == {"orders": {"0": 7}}
+        documents.keep("other", {"a": 1})
+        documents.remove("start")
+        documents.remove("start")
+        documents.sync()
+        assert documents.find("start") is None
+    store.groups.delete("billing")
+    with store.groups.documents("billing") as documents:
+        assert documents.find("other") is None

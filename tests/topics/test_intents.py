@@ -14,9 +14,10 @@ from sawlog.errors import CorruptData, CorruptFile, TransactionAborted
 from sawlog.log.log import Log
 from sawlog.storage import Lock, MemoryDirectory
 from sawlog.topics import documents
-from sawlog.topics.intent import Intent, Part, Piece
-from sawlog.topics.intents import Intents, Stage
 from sawlog.topics.store import Store
+from sawlog.topics.transactions.intent import Intent, Part, Piece
+from sawlog.topics.transactions.intents import Intents
+from sawlog.topics.transactions.stage import Stage
 
 from .stores import copied, values
 

@@ -9,8 +9,8 @@ import pytest
 
 from sawlog import InvalidConfig
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
-from sawlog.topics import members as module
-from sawlog.topics.members import (
+from sawlog.topics.groups import members as module
+from sawlog.topics.groups.members import (
     Members,
     check_group_name,
     forget_group,

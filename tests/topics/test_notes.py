@@ -12,9 +12,10 @@ import pytest
 
 from sawlog import CorruptFile
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
-from sawlog.topics import documents, notes
-from sawlog.topics.intent import Intent
+from sawlog.topics import documents
 from sawlog.topics.store import Store
+from sawlog.topics.transactions import notes
+from sawlog.topics.transactions.intent import Intent
 
 SECRET = b"a secret that is long enough to be found"
 

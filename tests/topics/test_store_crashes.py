@@ -25,7 +25,7 @@ from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Fault, FaultyDirectory
 from sawlog.topics.store import Store
-from sawlog.topics.transaction import INLINE_BYTES
+from sawlog.topics.transactions.intents import INLINE_BYTES
 
 from .stores import copied
 

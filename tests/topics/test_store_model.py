@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sawlog.storage import MemoryDirectory
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.store import Store
-from sawlog.topics.transaction import INLINE_BYTES
+from sawlog.topics.transactions.intents import INLINE_BYTES
 
 from .stores import copied, values
 

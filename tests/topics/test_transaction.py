@@ -20,10 +20,11 @@ from sawlog.errors import (
 )
 from sawlog.storage import MemoryDirectory
 from sawlog.testing.faulty import Fault, FaultyDirectory
-from sawlog.topics.intents import Stage
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.store import Store
-from sawlog.topics.transaction import INLINE_BYTES, SPILL_BYTES, Transaction
+from sawlog.topics.transactions.drafts import INLINE_BYTES, SPILL_BYTES
+from sawlog.topics.transactions.stage import Stage
+from sawlog.topics.transactions.transaction import Transaction
 
 from .stores import StorePlace, copied, values
 

@@ -1,4 +1,4 @@
-"""Publishing, beside the driver: what the tasks staged is placed, all or nothing, by the intents of `sawlog.topics`.
+"""Publishing, beside the driver: what the tasks staged is placed, all or nothing, by the store's `Staging`.
 
 A batch job is one transaction. A micro-batch is a transaction with a name and a number (the query's id, the batch's):
 if Spark repeats it, because it crashed between our commit and the note in its own checkpoint, the number is known
@@ -18,14 +18,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import DirectoryLocked, InvalidConfig, StoreNotFound, TopicExists
-from ..topics.intent import Part, Piece
-from ..topics.intents import Intents
 from ..topics.store import Store
+from ..topics.transactions.staging import Part, Piece
 from . import replays, tending
 from .options import WriteOptions
 
 if TYPE_CHECKING:
-    from .writing import Staged, StagedPart
+    from .staged import Staged, StagedPart
 
 #: What is more than this goes into a file beside the intent.
 _INTENT_BYTES = 1 << 20
@@ -90,7 +89,9 @@ def publish(
                 name = replays.transaction_name(name, targets)
             parts, data = _gathered(store, stage, found)
             timeout_s = options.lock_timeout_s
-            placed = store.publish(stage, parts, data=data, name=name, sequence=sequence, lock_timeout_s=timeout_s)
+            placed = store.staging.publish(
+                stage, parts, data=data, name=name, sequence=sequence, lock_timeout_s=timeout_s
+            )
         except DirectoryLocked as error:
             raise DirectoryLocked(
                 error.path,
@@ -112,22 +113,15 @@ def _targets(store: Store, options: WriteOptions, found: Sequence[StagedPart]) -
 def _is_replay(store: Store, options: WriteOptions, stage: str, name: str, sequence: int, targets: set[str]) -> bool:
     """Whether it was stored before; then what was staged now is removed. A commit of a driver that died may be going
     on just now: it is waited for."""
-    intents = Intents(store.directory)
-    try:
-        held = intents.adopt(stage, timeout_s=options.lock_timeout_s)
-        try:
-            done = replays.done_before(intents, name, sequence, targets)
-        except BaseException:
-            held.leave()
-            raise
-        if done is None:
-            held.leave()
-            return False
+    staging = store.staging
+    done = staging.replay_of(
+        stage,
+        lambda: replays.done_before(staging, name, sequence, targets),
+        lock_timeout_s=options.lock_timeout_s,
+    )
+    if done is not None:
         replays.SKIPS.report(name, sequence, done)
-        held.end()
-        return True
-    finally:
-        intents.close()
+    return done is not None
 
 
 def _gathered(store: Store, stage: str, found: Sequence[StagedPart]) -> tuple[list[Part], bytes]:
@@ -135,7 +129,7 @@ def _gathered(store: Store, stage: str, found: Sequence[StagedPart]) -> tuple[li
     data = b"".join(each.data for each in found)
     file = ""
     if len(data) > _INTENT_BYTES:
-        file = store.stage_data(stage, data)
+        file = store.staging.put(stage, data)
         data = b""
     parts: list[Part] = []
     position = 0
@@ -151,4 +145,4 @@ def _gathered(store: Store, stage: str, found: Sequence[StagedPart]) -> tuple[li
 def discard(options: WriteOptions, stage: str) -> None:
     """Remove what was staged and not published."""
     with open_store(options.path) as store:
-        store.discard(stage)
+        store.staging.discard(stage)

@@ -17,7 +17,7 @@ from ..topics.store import Store
 from ..topics.topic import Topic
 from .losses import Losses
 from .options import EARLIEST, LATEST, Point, ReadOptions
-from .positions import Position, Positions, Share
+from .positions import EpochPosition, Positions, Share
 
 _logger = logging.getLogger("sawlog.spark")
 
@@ -90,7 +90,7 @@ class Places:
     def positions(self, shares: Iterable[tuple[Topic, int]]) -> Positions:
         """Where these partitions end now."""
         found = list(shares)
-        at = {(topic.name, number): Position(*topic.partition(number).position()) for topic, number in found}
+        at = {(topic.name, number): EpochPosition(*topic.partition(number).position()) for topic, number in found}
         return Positions(at, {topic.name: topic.id for topic, _ in found}, self.store.id)
 
     def resolve(self, point: Point, *, ending: bool = False) -> Positions:
@@ -111,9 +111,9 @@ class Places:
         return replace(ends, at=at)
 
     def _resolve(
-        self, topic: Topic, number: int, point: Point, each: dict[Share, int], end: Position, ending: bool
-    ) -> Position:
-        lowest = Position(topic.partition(number).lowest_offset, end.epoch)
+        self, topic: Topic, number: int, point: Point, each: dict[Share, int], end: EpochPosition, ending: bool
+    ) -> EpochPosition:
+        lowest = EpochPosition(topic.partition(number).lowest_offset, end.epoch)
         given = each.get((topic.name, number))
         if point.kind in ("time", "times"):
             moment = point.time_ms if point.kind == "time" else given
@@ -128,13 +128,13 @@ class Places:
                 f"option {point.option}: offset {given} of partition {number} of {topic.name!r} is not there yet; "
                 f"the next record will get {end.offset}"
             )
-        return Position(given, end.epoch)
+        return EpochPosition(given, end.epoch)
 
-    def _at(self, topic: Topic, number: int, moment: int, end: Position, ending: bool) -> Position:
+    def _at(self, topic: Topic, number: int, moment: int, end: EpochPosition, ending: bool) -> EpochPosition:
         found = topic.partition(number).offset_at(moment)
         if found >= end.offset and not ending and self._options.later_than_all == "error":
             raise InvalidConfig(
                 f"partition {number} of {topic.name!r} has no record from time {moment} on; "
                 "startingOffsetsByTimestampStrategy=latest would start at its end"
             )
-        return Position(min(found, end.offset), end.epoch)
+        return EpochPosition(min(found, end.offset), end.epoch)

@@ -42,7 +42,7 @@ _RETRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PartitionSlice:
     """A slice, and of which partition it is."""
 
     topic: str
@@ -62,9 +62,9 @@ class Task(InputPartition):
 
     path: str
     store: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PartitionSlice, ...]
 
-    def __init__(self, path: str, store: str, pieces: Sequence[Piece]) -> None:
+    def __init__(self, path: str, store: str, pieces: Sequence[PartitionSlice]) -> None:
         object.__setattr__(self, "path", path)
         object.__setattr__(self, "store", store)
         object.__setattr__(self, "pieces", tuple(pieces))
@@ -113,7 +113,7 @@ def _limits(ranges: Sequence[Range], options: ReadOptions) -> _Limits:
     )
 
 
-def _cut(ranges: Ranges, found: Range | None, limits: _Limits) -> list[Piece]:
+def _cut(ranges: Ranges, found: Range | None, limits: _Limits) -> list[PartitionSlice]:
     """The slices of one partition. What is dropped just now is looked at again."""
     lost: DataLoss | None = None
     for _ in range(_RETRIES):
@@ -129,16 +129,16 @@ def _cut(ranges: Ranges, found: Range | None, limits: _Limits) -> list[Piece]:
                 target_bytes=limits.cut_bytes,
                 max_records=limits.records,
             )
-            return [Piece(topic.name, topic.id, number, each) for each in made]
+            return [PartitionSlice(topic.name, topic.id, number, each) for each in made]
         except DataLoss as error:
             lost = error
             found = ranges.again((topic.name, number))  # raises, unless data loss is no failure
     raise lost or AssertionError("nothing was tried")
 
 
-def _joined(pieces: Sequence[Piece], limits: _Limits) -> list[Piece]:
+def _joined(pieces: Sequence[PartitionSlice], limits: _Limits) -> list[PartitionSlice]:
     """Neighbouring slices of a file made one, as long as that is not too much for a task."""
-    joined: list[Piece] = []
+    joined: list[PartitionSlice] = []
     for piece in pieces:
         if joined and (made := _as_one(joined[-1], piece, limits)) is not None:
             joined[-1] = made
@@ -147,7 +147,7 @@ def _joined(pieces: Sequence[Piece], limits: _Limits) -> list[Piece]:
     return joined
 
 
-def _as_one(before: Piece, after: Piece, limits: _Limits) -> Piece | None:
+def _as_one(before: PartitionSlice, after: PartitionSlice, limits: _Limits) -> PartitionSlice | None:
     one, two = before.what, after.what
     if (before.topic, before.partition, one.name) != (after.topic, after.partition, two.name):
         return None
@@ -159,11 +159,11 @@ def _as_one(before: Piece, after: Piece, limits: _Limits) -> Piece | None:
     return replace(before, what=replace(one, end_offset=two.end_offset, end_position=end_position))
 
 
-def _grouped(pieces: Sequence[Piece], limits: _Limits) -> list[list[Piece]]:
+def _grouped(pieces: Sequence[PartitionSlice], limits: _Limits) -> list[list[PartitionSlice]]:
     """What is small shares a task with what follows: of its partition, or, where partitions are many, of others."""
     total = sum(piece.what.size_bytes for piece in pieces)
     size = min(limits.size_bytes, max(total // SHARED_FROM, 1)) if limits.shared else limits.size_bytes
-    tasks: list[list[Piece]] = []
+    tasks: list[list[PartitionSlice]] = []
     taken, records = 0, 0
     for piece in pieces:
         taken, records = taken + piece.what.size_bytes, records + piece.count

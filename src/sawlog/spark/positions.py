@@ -26,8 +26,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: A partition of a topic.
-Share = tuple[str, int]
+from ..topics.groups.assignment import Share
+
+__all__ = ["RESERVED", "UNKNOWN", "EpochPosition", "Json", "Positions", "Share"]
+
 #: As Spark keeps them.
 Json = dict[str, Any]
 
@@ -38,7 +40,7 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class EpochPosition:
     """The next offset to be read in a partition, and the leader epoch in which it was looked up."""
 
     offset: int
@@ -49,7 +51,7 @@ class Position:
 class Positions:
     """A position for every partition; ids of topics and of the store, as far as they are known."""
 
-    at: Mapping[Share, Position] = field(default_factory=dict)
+    at: Mapping[Share, EpochPosition] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
     store: str | None = None
 
@@ -60,7 +62,7 @@ class Positions:
         more = given.pop(RESERVED, {})
         epochs = more.get("epochs", {})
         at = {
-            (topic, int(number)): Position(offset, epochs.get(topic, {}).get(number, UNKNOWN))
+            (topic, int(number)): EpochPosition(offset, epochs.get(topic, {}).get(number, UNKNOWN))
             for topic, each in given.items()
             for number, offset in each.items()
         }
@@ -90,7 +92,9 @@ class Positions:
             return True
         return self.topics.get(topic, topic_id) != topic_id
 
-    def after(self, moved: Mapping[Share, Position], now: Positions, begun: Mapping[Share, Position]) -> Positions:
+    def after(
+        self, moved: Mapping[Share, EpochPosition], now: Positions, begun: Mapping[Share, EpochPosition]
+    ) -> Positions:
         """These, with the partitions that have `moved`, in the store and the topics as they are `now`.
 
         The others keep their entry. `begun` are the starts of all partitions of topics that were recreated: beside a

@@ -30,7 +30,7 @@ from ..log import slices
 from ..log.log import Log
 from ..topics.topic import Topic
 from .places import Places
-from .positions import UNKNOWN, Position, Positions, Share
+from .positions import UNKNOWN, EpochPosition, Positions, Share
 
 _MOVED = (
     "where the query starts is not what it was. A query that starts at latest or at a time needs a name for itself, "
@@ -46,15 +46,15 @@ class Range:
     number: int
     log: Log
     first: int
-    last: Position
+    last: EpochPosition
 
 
 def starts(
     places: Places, before: Positions, shares: Sequence[tuple[Topic, int]], ends: Positions
-) -> tuple[dict[Share, int], dict[Share, Position]]:
+) -> tuple[dict[Share, int], dict[Share, EpochPosition]]:
     """Where to go on in each partition that has an end; and the starts of those whose topic was recreated."""
     began: dict[Share, int] = {}
-    begun: dict[Share, Position] = {}
+    begun: dict[Share, EpochPosition] = {}
     read = {topic for topic, _ in before.at}
     for topic, number in shares:
         share = topic.name, number
@@ -63,7 +63,7 @@ def starts(
         log, position, end = topic.partition(number), before.at.get(share), ends.at[share]
         if topic.name in read and before.is_recreated(topic.name, topic.id, places.store.id):
             _report_recreated(places, before, topic.name)
-            begun[share] = Position(_new(places, share, log), end.epoch)
+            begun[share] = EpochPosition(_new(places, share, log), end.epoch)
             began[share] = begun[share].offset
         elif position is None:
             began[share] = _new(places, share, log)
@@ -88,7 +88,7 @@ def without_missing(places: Places, known: Positions, shares: Sequence[tuple[Top
 
 def still_there(places: Places, target: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
     """Ends that were looked up earlier, as far as the store still has them."""
-    at: dict[Share, Position] = {}
+    at: dict[Share, EpochPosition] = {}
     target = without_missing(places, target, shares)
     for topic, number in shares:
         share = topic.name, number
@@ -140,7 +140,7 @@ class Ranges:
             _report_recreated(self._places, self._start, name)
             start = None
         first, last = self._checked(share, log, start, end)
-        return Range(topic, number, log, first, Position(last, end.epoch)) if first < last else None
+        return Range(topic, number, log, first, EpochPosition(last, end.epoch)) if first < last else None
 
     def _topic(self, name: str) -> Topic:
         """Looked up once for all its partitions."""
@@ -154,7 +154,7 @@ class Ranges:
         start, end = self._start, self._end
         return start.is_recreated(name, end.topics.get(name, ""), end.store or "")
 
-    def _checked(self, share: Share, log: Log, start: Position | None, end: Position) -> tuple[int, int]:
+    def _checked(self, share: Share, log: Log, start: EpochPosition | None, end: EpochPosition) -> tuple[int, int]:
         last = _end(self._places, share, log, end).offset
         lowest = log.lowest_offset
         if start is None:
@@ -184,7 +184,7 @@ def _new(places: Places, share: Share, log: Log) -> int:
     return lowest
 
 
-def _start(places: Places, share: Share, log: Log, position: Position) -> int:
+def _start(places: Places, share: Share, log: Log, position: EpochPosition) -> int:
     """Where to go on: the position, unless what was read before it is not there any more."""
     end = slices.proven_end(log, position.epoch, position.offset)
     if end >= position.offset:
@@ -201,7 +201,7 @@ def _start(places: Places, share: Share, log: Log, position: Position) -> int:
     return end
 
 
-def _end(places: Places, share: Share, log: Log, position: Position) -> Position:
+def _end(places: Places, share: Share, log: Log, position: EpochPosition) -> EpochPosition:
     """Up to where to read: a planned end, or what is there of it."""
     end = slices.proven_end(log, position.epoch, position.offset)
     if end < position.offset:
@@ -210,7 +210,7 @@ def _end(places: Places, share: Share, log: Log, position: Position) -> Position
             f"planned to be read, and the log has lost its records from offset {end} on since then (a power cut, or "
             "truncate)"
         )
-    return Position(end, position.epoch)
+    return EpochPosition(end, position.epoch)
 
 
 def _report_recreated(places: Places, read: Positions, topic: str) -> None:

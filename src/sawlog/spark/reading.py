@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from ..config import LogConfig
 from ..errors import DataLoss, InvalidConfig, StorageError, TopicNotFound
 from ..log import slices
 from ..storage import Directory
@@ -22,7 +23,7 @@ from ..topics.topic import Topic
 from . import places, worker
 from .losses import Losses
 from .options import EARLIEST, Point, ReadOptions, check_range
-from .planning import Piece, Task, plan
+from .planning import PartitionSlice, Task, plan
 from .positions import Positions
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class _Reading:
         if directory is not None:
             directory.close()
 
-    def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: PartitionSlice) -> Iterator[pa.RecordBatch]:
         """The records of one slice."""
         try:
             directory = self._enter(piece)
@@ -90,7 +91,7 @@ class _Reading:
             gone = f"records {first} to {last} of partition {piece.partition} of {piece.topic!r} are gone"
             self._losses.report(f"{gone}, wholly or in part: {error}", cause=error)
 
-    def _enter(self, piece: Piece) -> Directory:
+    def _enter(self, piece: PartitionSlice) -> Directory:
         """The directory of a partition; it stays open for the next piece."""
         share = piece.topic, piece.partition
         if self._directory is None or self._share != share:
@@ -100,17 +101,15 @@ class _Reading:
             self._share = share
         return self._directory
 
-    def _check_topic(self, piece: Piece) -> Topic:
+    def _check_topic(self, piece: PartitionSlice) -> Topic:
         topic = self._store.topic(piece.topic)
         if topic.id != piece.topic_id:
             raise TopicNotFound(f"the topic {piece.topic!r} was deleted and recreated since this job was planned")
         self._topics[piece.topic] = topic
         return topic
 
-    def _batches(self, directory: Directory, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def _batches(self, directory: Directory, piece: PartitionSlice) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-
-        from ..config import LogConfig
 
         stored = [_SOURCES.get(name, name) for name in self._columns if name not in ("topic", "partition")]
         for batch in slices.read(
@@ -128,7 +127,7 @@ class _Reading:
         self._losses.report(str(loss), cause=loss)
 
 
-def _column(batch: pa.RecordBatch, name: str, piece: Piece, kind: pa.DataType) -> pa.Array:
+def _column(batch: pa.RecordBatch, name: str, piece: PartitionSlice, kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
     if name == "topic":

@@ -19,9 +19,8 @@ import hashlib
 import logging
 from collections.abc import Set as AbstractSet
 
-from ..topics.intent import Intent, check_name
-from ..topics.intents import Intents
 from ..topics.names import quoted
+from ..topics.transactions.staging import Intent, Staging, check_name
 
 _logger = logging.getLogger("sawlog.spark")
 
@@ -60,13 +59,13 @@ def transaction_name(name: str, targets: AbstractSet[str]) -> str:
     return f"{short}-{hashlib.sha256(' '.join(sorted(targets)).encode()).hexdigest()[:16]}"
 
 
-def done_before(intents: Intents, name: str, sequence: int, targets: AbstractSet[str]) -> Intent | None:
+def done_before(staging: Staging, name: str, sequence: int, targets: AbstractSet[str]) -> Intent | None:
     """What was stored under that name, with this number or a later one, in these topics; None if nothing."""
     check_name(name, sequence)
-    last = intents.last(transaction_name(name, targets))
+    last = staging.last(transaction_name(name, targets))
     if last is not None and _number(last) >= sequence:
         return last
-    old = intents.last(name)
+    old = staging.last(name)
     if old is not None and _number(old) >= sequence and targets & {part.topic_id for part in old.parts}:
         return old
     return None

@@ -20,7 +20,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -33,16 +32,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ..errors import DataLoss, SawlogError, TopicNotFound
-from ..storage import Directory
-from ..topics import documents
-from ..topics.members import group_directory
 from ..topics.store import Store
 from ..topics.topic import Topic
 from . import places as _places
 from .options import Point, ReadOptions
 from .places import Places
 from .planning import plan
-from .positions import Json, Position, Positions, Share
+from .positions import EpochPosition, Json, Positions, Share
 from .ranges import starts, still_there, without_missing
 from .reading import read
 
@@ -97,14 +93,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Looked up once, and kept in the store until the first micro-batch is done. Each source of a group has its
         own: a join of two topics, or two queries, may have the same groupId."""
         places = self.places  # first: a path without a store is an error, and not made one
-        with self._group(group) as directory:
+        with self._writable().groups.documents(group) as documents:
             name = self._start_name()
-            if directory.exists(name):
-                return documents.load(directory, name)
-            if directory.exists(_OLD_START) and self._is_ours(kept := documents.load(directory, _OLD_START)):
+            kept = documents.find(name)
+            if kept is not None:
                 return kept
+            old = documents.find(_OLD_START)
+            if old is not None and self._is_ours(old):
+                return old
             found = places.resolve(start).to_json()
-            documents.store(directory, name, found)
+            documents.keep(name, found)
             return found
 
     def _start_name(self) -> str:
@@ -122,23 +120,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The first micro-batch is done: from here on Spark's checkpoint knows where to go on."""
         if self._began:
             return
-        with self._group(group) as directory:
-            directory.remove(self._start_name())
-            if directory.exists(_OLD_START) and self._is_ours(documents.load(directory, _OLD_START)):
-                directory.remove(_OLD_START)
-            directory.sync()
+        with self._writable().groups.documents(group) as documents:
+            documents.remove(self._start_name())
+            old = documents.find(_OLD_START)
+            if old is not None and self._is_ours(old):
+                documents.remove(_OLD_START)
+            documents.sync()
         self._began = True
-
-    @contextmanager
-    def _group(self, group: str) -> Iterator[Directory]:
-        """The group's directory, while nobody else is at it."""
-        store = self._writable()
-        with store.groups.offsets.turn():
-            directory = group_directory(store.directory, group, create=True)
-            try:
-                yield directory
-            finally:
-                directory.close()
 
     def _writable(self) -> Store:
         if self._store is None:
@@ -175,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if isinstance(limit, ReadMaxRows) and sum(ahead.values()) > limit.max_rows:
             ahead = _shared_out(ahead, limit.max_rows)
-        moved = {share: Position(began[share] + n, ends.at[share].epoch) for share, n in ahead.items()}
+        moved = {share: EpochPosition(began[share] + n, ends.at[share].epoch) for share, n in ahead.items()}
         return before.after(moved, ends, begun).to_json() if moved else start
 
     def _waits(self, available: int) -> bool:
@@ -251,7 +239,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             store.close()
 
 
-def _of_topics_in(store: Store, positions: Positions) -> Mapping[Share, Position]:
+def _of_topics_in(store: Store, positions: Positions) -> Mapping[Share, EpochPosition]:
     """Those of partitions that are there now."""
     there = {name: store.topic(name) for name in {topic for topic, _ in positions.at} if name in store}
     return {

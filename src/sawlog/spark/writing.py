@@ -13,7 +13,6 @@ import random
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,70 +22,69 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from ..batch.build import Encoder
+from ..batch.build import Encoded, Encoder
 from ..errors import InvalidConfig, InvalidRecord, SawlogError
 from ..log.write.encoders import recipe_of
-from ..topics.intent import Piece
-from ..topics.intents import INLINE_BYTES, Intents, StagedFile
 from ..topics.partitioner import partitions_for
 from ..topics.settings import is_compacted
 from ..topics.store import Store
 from ..topics.topic import Topic
+from ..topics.transactions.staging import INLINE_BYTES, Piece, TaskStage
 from . import commit, worker
 from .options import WriteOptions
+from .staged import Staged, StagedPart
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+__all__ = ["INLINE_BYTES", "Attempt", "BatchWriter", "Staged", "StagedPart", "StreamWriter", "stage"]
 
 #: Batches are written to the staged file when so many bytes have come together.
 _FLUSH_BYTES = 2 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class StagedPart:
-    """What a task has for one partition: staged, or, if it is little, here."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    count: int
-    pieces: tuple[Piece, ...]
-    data: bytes = b""
-
-
-@dataclass
-class Staged(WriterCommitMessage):
-    """What a task tells the driver."""
-
-    stage: str
-    parts: tuple[StagedPart, ...]
-    query: str | None = None
-
-
-@dataclass(slots=True)
-class _Draft:
+class _Outgoing:
     """What has come together for one partition."""
 
-    topic: Topic
-    number: int
-    encoder: Encoder
-    #: Finished batches that are not written yet, and their size.
-    batches: list[bytes] = field(default_factory=list)
-    size_bytes: int = 0
-    pieces: list[Piece] = field(default_factory=list)
-    count: int = 0
+    def __init__(self, topic: Topic, number: int, encoder: Encoder) -> None:
+        self.topic, self.number, self.encoder = topic, number, encoder
+        #: Finished batches that are not written yet, and their size.
+        self._batches: list[bytes] = []
+        self._size_bytes = 0
+        self._pieces: list[Piece] = []
+        self._count = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """How much is not written yet."""
+        return self._size_bytes
+
+    def add(self, batch: Encoded) -> None:
+        """Take a finished batch. It is copied: the encoder goes on in the same buffer."""
+        self._batches.append(bytes(batch.data))
+        self._size_bytes += len(batch.data)
+        self._count += batch.count
+
+    def flush(self, staged: TaskStage) -> None:
+        """Write everything to the staged file."""
+        if self._batches:
+            self._pieces.append(staged.write(b"".join(self._batches)))
+            self._batches, self._size_bytes = [], 0
+
+    def part(self) -> StagedPart:
+        """For the driver: what is staged, and what is not."""
+        data = b"".join(self._batches)
+        return StagedPart(self.topic.name, self.topic.id, self.number, self._count, tuple(self._pieces), data)
 
 
-class Staging:
+class Attempt:
     """One attempt of one task."""
 
     def __init__(self, options: WriteOptions, stage: str) -> None:
         self._options = options
-        self._stage = stage
         self._store = Store.open(options.path, "r")
-        self._intents = Intents(self._store.directory)
-        self._drafts: dict[tuple[str, int], _Draft] = {}
-        self._file: StagedFile | None = None
+        self._staged = self._store.staging.task(stage)
+        self._outgoing: dict[tuple[str, int], _Outgoing] = {}
         self._topics: dict[str, Topic] = {}
 
     def take(self, batch: pa.RecordBatch) -> None:
@@ -94,7 +92,7 @@ class Staging:
         for name, rows in self._by_topic(batch):
             topic = self._topic(name)
             for number, part in self._by_partition(topic, rows):
-                self._stage_rows(self._draft(topic, number), part)
+                self._stage_rows(self._to(topic, number), part)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         import pyarrow as pa
@@ -149,80 +147,57 @@ class Staging:
         for first, last in zip(starts, [*starts[1:], len(ordered)], strict=True):
             yield int(ordered[first]), sorted_rows.slice(first, last - first)
 
-    def _draft(self, topic: Topic, number: int) -> _Draft:
-        found = self._drafts.get((topic.name, number))
+    def _to(self, topic: Topic, number: int) -> _Outgoing:
+        found = self._outgoing.get((topic.name, number))
         if found is None:
             config = topic.config
             if self._options.compression is not None:
                 config = config.with_(
                     compression=self._options.compression, compression_level=self._options.compression_level
                 )
-            found = self._drafts[topic.name, number] = _Draft(topic, number, Encoder(recipe_of(config)))
+            found = self._outgoing[topic.name, number] = _Outgoing(topic, number, Encoder(recipe_of(config)))
         return found
 
-    def _stage_rows(self, draft: _Draft, rows: pa.RecordBatch) -> None:
-        most = min(self._options.batch_bytes, draft.topic.config.segment_bytes // 2 + 1)
-        for encoded in draft.encoder.table(rows, most):
-            draft.batches.append(bytes(encoded.data))  # the encoder goes on in the same buffer
-            draft.size_bytes += len(encoded.data)
-            draft.count += encoded.count
-            if draft.size_bytes >= _FLUSH_BYTES:
-                self._flush(draft)
-
-    def _flush(self, draft: _Draft) -> None:
-        if draft.batches:
-            if self._file is None:
-                label = uuid.uuid4().hex
-                self._intents.lend(self._stage, label)
-                self._file = self._intents.file(self._stage, label)
-            draft.pieces.append(self._file.write(b"".join(draft.batches)))
-            draft.batches, draft.size_bytes = [], 0
+    def _stage_rows(self, outgoing: _Outgoing, rows: pa.RecordBatch) -> None:
+        most = min(self._options.batch_bytes, outgoing.topic.config.segment_bytes // 2 + 1)
+        for encoded in outgoing.encoder.table(rows, most):
+            outgoing.add(encoded)
+            if outgoing.size_bytes >= _FLUSH_BYTES:
+                outgoing.flush(self._staged)
 
     def finish(self) -> tuple[StagedPart, ...]:
         """Everything durable, or little enough to go with the message to the driver; what there is."""
-        drafts = list(self._drafts.values())
-        if self._file is None and sum(draft.size_bytes for draft in drafts) <= INLINE_BYTES:
-            return tuple(_part(draft, b"".join(draft.batches)) for draft in drafts)
-        for draft in drafts:
-            self._flush(draft)
-        if self._file is not None:
-            self._file.sync()
-        return tuple(_part(draft) for draft in drafts)
+        all_of_it = list(self._outgoing.values())
+        if not self._staged.is_empty or sum(each.size_bytes for each in all_of_it) > INLINE_BYTES:
+            for each in all_of_it:
+                each.flush(self._staged)
+            self._staged.sync()
+        return tuple(each.part() for each in all_of_it)
 
     def abandon(self) -> None:
         """This attempt failed: what it staged is of no use to anybody."""
-        if self._file is not None:
-            mine = f"{self._file.name.rpartition('.')[0]}."
-            for name in self._intents.staging.names():
-                if name.startswith(mine):
-                    self._intents.staging.remove(name)
+        self._staged.abandon()
 
     def close(self) -> None:
         """Let go of the files; what is staged stays."""
-        if self._file is not None:
-            self._file.close()
-        self._intents.close()
+        self._staged.close()
         self._store.close()
-
-
-def _part(draft: _Draft, data: bytes = b"") -> StagedPart:
-    return StagedPart(draft.topic.name, draft.topic.id, draft.number, draft.count, tuple(draft.pieces), data)
 
 
 def stage(iterator: Iterator[pa.RecordBatch], options: WriteOptions, name: str, query: str | None) -> Staged:
     """The rows of a task, staged."""
-    staging = Staging(options, name)
+    attempt = Attempt(options, name)
     try:
         for batch in iterator:
-            staging.take(batch)
-        return Staged(name, staging.finish(), query)
+            attempt.take(batch)
+        return Staged(name, attempt.finish(), query)
     except BaseException:
         # Nobody will tell the driver of it, and what a full disk interrupted would keep it full.
         with suppress(SawlogError):
-            staging.abandon()
+            attempt.abandon()
         raise
     finally:
-        staging.close()
+        attempt.close()
         worker.settle()
 
 

@@ -34,9 +34,9 @@ import errno
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..errors import (
     CorruptFile,
@@ -48,11 +48,12 @@ from ..errors import (
     TopicExists,
     TopicNotFound,
 )
-from ..log.files import names as log_names
 from ..log.files.locking import take_lock
 from ..log.log import Log
 from ..storage import Directory, Lock
 from . import documents, settings
+from .entry import MISSING, TopicEntry, check_partitions
+from .founding import is_log, refuse_strangers
 from .names import (
     DELETED,
     LOCK,
@@ -60,12 +61,9 @@ from .names import (
     STORE,
     SWAP,
     TMP,
-    TOPIC,
     TOPICS,
-    check_topic_name,
     is_topic_name,
     partition_name,
-    partition_number,
 )
 
 #: 1: version 0.2. 2: batches and positions carry leader epochs, and the visible end is published.
@@ -73,27 +71,10 @@ FORMAT = 2
 _FORMATS = (1, FORMAT)
 #: How long somebody waits for the catalogue's lock, and how often it is tried.
 _PATIENCE_S, _POLL_S = 5.0, 0.005
-#: More partitions than this in one topic are a slip of the keyboard: each costs files and locks.
-MAX_PARTITIONS = 100_000
 #: What is left in the LOCK by who has changed something, when all of it is durable.
 _IN_ORDER = b"in order"
-#: What the system says of a topic's directory that is not there, or is none.
-_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-#: What may lie in a directory that is to become a store: left by a crash while it was made, or by the file system.
-_NOTHING = frozenset({LOCK, f"{STORE}{TMP}", "lost+found"})
 
 _logger = logging.getLogger("sawlog")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What topic.json says."""
-
-    id: str
-    name: str
-    partitions: int
-    settings: Mapping[str, settings.Value]
-    created_ms: int
 
 
 class Catalog:
@@ -127,39 +108,18 @@ class Catalog:
         """Lay out a store where there is none; anything else that lies there is not touched."""
         if self.root.exists(STORE):
             return
-        self._refuse_strangers()  # before a LOCK is left in somebody's directory
+        refuse_strangers(self.root)  # before a LOCK is left in somebody's directory
         with self.changing():
             if not self.root.exists(STORE):
-                self._refuse_strangers()
+                refuse_strangers(self.root)
                 for name in (TOPICS, STAGING):  # before what makes it a store: who finds that one, finds these durable
                     self.root.child(name, create=True).close()
                 documents.store(self.root, STORE, {"format": FORMAT, "id": str(uuid.uuid4())})
 
-    def _refuse_strangers(self) -> None:
-        names = self.root.names()
-        children = [name for name in self.root.children() if name not in (TOPICS, STAGING) or not self._is_empty(name)]
-        if not {*names, *children} - _NOTHING:
-            return
-        if _is_log(names):
-            raise InvalidConfig(
-                f"{self.root.path} holds one log, not a store of topics: use Log.open for it, or another directory"
-            )
-        found = ", ".join([*names, *(f"{name}/" for name in children)][:5])
-        raise InvalidConfig(
-            f"{self.root.path} is neither empty nor a store: it holds {found}; choose an empty or a new directory"
-        )
-
-    def _is_empty(self, name: str) -> bool:
-        directory = self.root.child(name)
-        try:
-            return not directory.names() and not directory.children()
-        finally:
-            directory.close()
-
     def _load_id(self) -> str:
         path = f"{self.root.path}/{STORE}"
         if not self.root.exists(STORE):
-            hint = ": it holds one log, use Log.open" if _is_log(self.root.names()) else ""
+            hint = ": it holds one log, use Log.open" if is_log(self.root.names()) else ""
             raise StoreNotFound(errno.ENOENT, f"there is no store in {self.root.path}{hint}")
         fields = documents.load(self.root, STORE)
         self.format = documents.field(fields, "format", int, path)
@@ -215,7 +175,7 @@ class Catalog:
             try:
                 directory = self.topics.child(name)
             except StorageError as error:
-                if error.errno not in _MISSING:
+                if error.errno not in MISSING:
                     raise
                 continue  # deleted a moment ago
             try:
@@ -255,7 +215,7 @@ class Catalog:
                 _logger.error("a topic that was taking another one's place: %s", error)
         return sorted(names)
 
-    def load(self, name: str) -> Entry:
+    def load(self, name: str) -> TopicEntry:
         """What there is to know about a topic; `TopicNotFound` if there is none."""
         missing = TopicNotFound(f"there is no topic {name!r} in {self.root.path}")
         if not isinstance(name, str) or not is_topic_name(name):
@@ -265,7 +225,7 @@ class Catalog:
             raise TopicNotFound(f"{missing}; {self._known()}")
         directory = found
         try:
-            entry = self._read(directory, name)
+            entry = TopicEntry.load(directory, name)
         finally:
             directory.close()
         if entry.name != name:
@@ -280,32 +240,32 @@ class Catalog:
             try:
                 return self.topics.child(name)
             except StorageError as error:
-                if error.errno not in _MISSING:
+                if error.errno not in MISSING:
                     raise
             for state, entry in self._replacing():
                 if entry.name == name:
                     try:
                         return self.topics.child(state)
                     except StorageError as error:
-                        if error.errno not in _MISSING:
+                        if error.errno not in MISSING:
                             raise
                         break  # has its name by now
         return None
 
-    def _replacing(self) -> list[tuple[str, Entry]]:
+    def _replacing(self) -> list[tuple[str, TopicEntry]]:
         """Topics that are about to take another one's place, or that were when a process died."""
-        found: list[tuple[str, Entry]] = []
+        found: list[tuple[str, TopicEntry]] = []
         for name in self.topics.children():
             if not name.endswith(SWAP):
                 continue
             try:
                 directory = self.topics.child(name)
             except StorageError as error:
-                if error.errno not in _MISSING:
+                if error.errno not in MISSING:
                     raise
                 continue  # has its name by now
             try:
-                found.append((name, self._read(directory, name)))
+                found.append((name, TopicEntry.load(directory, name)))
             except TopicNotFound:
                 continue
             finally:
@@ -317,29 +277,7 @@ class Catalog:
         shown = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
         return f"there are {shown}" if known else "there are none yet: make one with create_topic"
 
-    @staticmethod
-    def _read(directory: Directory, name: str) -> Entry:
-        path = f"{directory.path}/{TOPIC}"
-        try:
-            fields = documents.load(directory, TOPIC)
-        except StorageError as error:
-            if error.errno not in _MISSING:
-                raise
-            if partition_name(0) not in directory.children():  # moved away by whoever deletes it
-                raise TopicNotFound(f"there is no topic {name!r}: {directory.path} holds none") from error
-            raise CorruptFile(f"{path} is missing; restore it from a copy") from error
-        entry = Entry(
-            documents.field(fields, "id", str, path),
-            documents.field(fields, "name", str, path),
-            documents.field(fields, "partitions", int, path),
-            documents.field(fields, "settings", dict, path),
-            documents.field(fields, "created_ms", int, path),
-        )
-        if not 1 <= entry.partitions <= MAX_PARTITIONS:
-            raise CorruptFile(f"{path}: a topic has 1 to {MAX_PARTITIONS:,} partitions, not {entry.partitions}")
-        return entry
-
-    def check(self, entry: Entry) -> Entry:
+    def check(self, entry: TopicEntry) -> TopicEntry:
         """What topic.json says now; `TopicNotFound` if the topic was deleted or made anew since `entry` was read.
 
         For whoever has just got the lock of a partition: a replacement that a process left half-done ends here, because
@@ -353,13 +291,13 @@ class Catalog:
             raise TopicNotFound(f"the topic {entry.name!r} was deleted and made anew; ask the store for it again")
         return now
 
-    def partition(self, entry: Entry, number: int) -> Directory:
+    def partition(self, entry: TopicEntry, number: int) -> Directory:
         """The directory of one partition; `TopicNotFound` if the topic was deleted or made anew."""
         topic = self._find(entry.name)
         if topic is None:
             raise TopicNotFound(f"there is no topic {entry.name!r} in {self.root.path} any more")
         try:
-            if self._read(topic, entry.name).id != entry.id:
+            if TopicEntry.load(topic, entry.name).id != entry.id:
                 raise TopicNotFound(f"the topic {entry.name!r} was deleted and made anew; ask the store for it again")
             return topic.child(partition_name(number))
         finally:
@@ -367,11 +305,9 @@ class Catalog:
 
     # --- changing
 
-    def create(self, name: str, partitions: int, given: Mapping[str, object]) -> Entry:
+    def create(self, name: str, partitions: int, given: Mapping[str, object]) -> TopicEntry:
         """Make a topic; `TopicExists` if there is one of that name, in whatever case."""
-        check_topic_name(name)
-        _check_partitions(partitions)
-        entry = Entry(str(uuid.uuid4()), name, partitions, settings.changed({}, given), time.time_ns() // 1_000_000)
+        entry = TopicEntry.new(name, partitions, given)
         with self.changing():
             self._check_free(name)
             temporary = f"{entry.id}{TMP}"
@@ -395,18 +331,18 @@ class Catalog:
                     "which not every file system tells apart",
                 )
 
-    def _build(self, temporary: str, entry: Entry) -> None:
+    def _build(self, temporary: str, entry: TopicEntry) -> None:
         """All of a topic under a name that does not count."""
         directory = self.topics.child(temporary, create=True)
         try:
             for number in range(entry.partitions):
                 self._build_partition(directory, partition_name(number), entry)
-            _store(directory, entry)
+            entry.store(directory)
         finally:
             directory.close()
 
     @staticmethod
-    def _build_partition(topic: Directory, name: str, entry: Entry) -> None:
+    def _build_partition(topic: Directory, name: str, entry: TopicEntry) -> None:
         made = topic.child(name, create=True)
         try:
             Log.create(made, settings.log_config(entry.settings))
@@ -420,10 +356,10 @@ class Catalog:
         except StorageError as error:
             _logger.warning("left to be removed when the store is next opened: %s", error)
 
-    def alter(self, name: str, partitions: int | None, changes: Mapping[str, object]) -> Entry:
+    def alter(self, name: str, partitions: int | None, changes: Mapping[str, object]) -> TopicEntry:
         """More partitions, other settings; all of it or nothing."""
         if partitions is not None:
-            _check_partitions(partitions)
+            check_partitions(partitions)
         with self.changing():
             entry = self.load(name)
             wanted = entry.partitions if partitions is None else partitions
@@ -437,7 +373,7 @@ class Catalog:
                 self._change(entry, changed)
         return changed
 
-    def _change(self, entry: Entry, changed: Entry) -> None:
+    def _change(self, entry: TopicEntry, changed: TopicEntry) -> None:
         directory = self.topics.child(entry.name)
         try:
             self._sweep_topic(directory, entry)
@@ -446,11 +382,11 @@ class Catalog:
                 self._build_partition(directory, temporary, changed)
                 directory.rename(temporary, partition_name(number))
             directory.sync()
-            _store(directory, changed)
+            changed.store(directory)
         finally:
             directory.close()
 
-    def delete(self, name: str) -> Entry:
+    def delete(self, name: str) -> TopicEntry:
         """Delete a topic with all its records; `DirectoryLocked` if somebody is writing to it."""
         with self.changing(), ExitStack() as held:
             entry = self.load(name)
@@ -464,7 +400,7 @@ class Catalog:
         self.discard(gone)  # takes its time, so nobody waits for it
         return entry
 
-    def replace(self, entry: Entry, by: Entry) -> str:
+    def replace(self, entry: TopicEntry, by: TopicEntry) -> str:
         """Let the topic `by` take the place, and the name, of another; what to `discard` in the end.
 
         The caller holds the locks of all partitions of both. If it raises, it is done or not done, never half.
@@ -478,7 +414,7 @@ class Catalog:
                 self.topics.sync()
                 directory = self.topics.child(state)
                 try:
-                    _store(directory, renamed)
+                    renamed.store(directory)
                 finally:
                     directory.close()
             finally:  # also after an error: forwards or backwards, as topic.json says
@@ -494,7 +430,7 @@ class Catalog:
             if entry.name in self.topics.children():
                 directory = self.topics.child(entry.name)
                 try:
-                    old = self._read(directory, entry.name)
+                    old = TopicEntry.load(directory, entry.name)
                 finally:
                     directory.close()
                 self.topics.rename(entry.name, f"{old.id}{DELETED}")
@@ -515,7 +451,7 @@ class Catalog:
                     continue
                 directory = self.topics.child(name)
                 try:
-                    self._sweep_topic(directory, self._read(directory, name))
+                    self._sweep_topic(directory, TopicEntry.load(directory, name))
                 finally:
                     directory.close()
             self.topics.sync()
@@ -534,42 +470,13 @@ class Catalog:
         except StorageError:
             return False  # deleted a moment ago
         try:
-            return bool(_extra(directory, self._read(directory, name)))
+            return bool(TopicEntry.load(directory, name).extra_in(directory))
         except (CorruptFile, TopicNotFound):
             return False  # not the moment to judge: whoever asks for the topic is told
         finally:
             directory.close()
 
     @staticmethod
-    def _sweep_topic(directory: Directory, entry: Entry) -> None:
-        for name in _extra(directory, entry):
+    def _sweep_topic(directory: Directory, entry: TopicEntry) -> None:
+        for name in entry.extra_in(directory):
             directory.remove_child(name)
-
-
-def _is_log(names: Iterable[str]) -> bool:
-    return any(log_names.segment_base(name) is not None for name in names)
-
-
-def _extra(directory: Directory, entry: Entry) -> list[str]:
-    """Partitions that are not in topic.json: they were being added."""
-    return [
-        name
-        for name in directory.children()
-        if (number := partition_number(name)) is not None and (number >= entry.partitions or name.endswith(TMP))
-    ]
-
-
-def _store(directory: Directory, entry: Entry) -> None:
-    fields = {
-        "id": entry.id,
-        "name": entry.name,
-        "partitions": entry.partitions,
-        "settings": dict(entry.settings),
-        "created_ms": entry.created_ms,
-    }
-    documents.store(directory, TOPIC, fields)
-
-
-def _check_partitions(number: object) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_PARTITIONS:
-        raise InvalidConfig(f"partitions must be a whole number from 1 to {MAX_PARTITIONS}, not {number!r}")

@@ -10,7 +10,8 @@ with sawlog.open("data") as store:
 
 Opening a store keeps no lock. A partition has one writing process at a time: the first write takes its lock, closing
 the store lets go of it. So two processes write different topics of one store at the same time, a third only reads, and
-consumers anywhere commit. With mode "r" nothing is ever written, created or locked.
+consumers anywhere commit. With mode "r" nothing is ever written, created or locked, except what a task stages for
+others to publish (`staging`).
 
 Topics made, changed or deleted by other processes are seen when one asks: `topics()`, `topic(name)`. Every method may
 be called from any thread. A forked child opens its own.
@@ -24,13 +25,12 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ..errors import (
     CorruptFile,
@@ -48,16 +48,16 @@ from ..log.log import Log
 from ..log.maintain.upkeep import UpkeepReport
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable
-from .catalog import Catalog, Entry
-from .intent import Intent, Part
-from .intents import Intents
+from .catalog import Catalog
+from .entry import TopicEntry
+from .groups.consumer import Consumer
+from .groups.groups import Groups
 from .topic import Topic
-from .transaction import Transaction
+from .transactions.intent import Intent, Part
+from .transactions.intents import Intents
+from .transactions.staging import Staging
+from .transactions.transaction import PlacedOffsets, Transaction
 from .upkeep import Upkeep
-
-if TYPE_CHECKING:
-    from .consumer import Consumer
-    from .groups import Groups
 
 _logger = logging.getLogger("sawlog")
 
@@ -276,7 +276,7 @@ class Store:
 
     __getitem__ = topic
 
-    def _known(self, entry: Entry) -> Topic:
+    def _known(self, entry: TopicEntry) -> Topic:
         """The `Topic` for an entry: the one we have, unless that is an earlier topic of the same name."""
         found = self._topics.get(entry.name)
         if found is not None and found.id == entry.id:
@@ -291,7 +291,7 @@ class Store:
         if gone is not None:
             gone.end(why)
 
-    def _locked(self, entry: Entry, number: int, log: Log) -> None:
+    def _locked(self, entry: TopicEntry, number: int, log: Log) -> None:
         """A partition was locked for writing: make sure that it is still the topic's, and place what was promised."""
         self._catalog.upgrade()
         self._catalog.check(entry)
@@ -403,11 +403,23 @@ class Store:
         """
         self._check_writable()
         made = Transaction(
-            self._intents, self.topic, self._committing, name=name, sequence=sequence, lock_timeout_s=lock_timeout_s
+            self._intents,
+            self.topic,
+            self._committing,
+            name=name,
+            sequence=sequence,
+            lock_timeout_s=lock_timeout_s,
+            on_end=self._transactions.discard,
         )
-        made.on_end = self._transactions.discard
         self._transactions.add(made)
         return made
+
+    @property
+    def staging(self) -> Staging:
+        """For jobs of many processes: they stage batches, one of them stores all of them or none. Also a store with
+        mode "r" has it, for those who only stage."""
+        self._check_open()
+        return Staging(self._intents, self.topic, self._committing, self._check_writable)
 
     def publish(
         self,
@@ -418,60 +430,25 @@ class Store:
         name: str | None = None,
         sequence: int | None = None,
         lock_timeout_s: float = 60.0,
-    ) -> dict[tuple[str, int], range]:
-        """Place what other processes have staged (`Intents.lend`, `Intents.file`), as a transaction; the offsets.
-        Pieces without a file are in `data`.
-
-        What belongs to the stage and is in no part, of attempts that failed, goes. If it raises, nothing was stored and
-        the stage is as it was, except where the error is `TransactionPending`.
-        """
-        self._check_writable()
-        wanted = list(parts)
-        with self._committing:
-            held = self._intents.adopt(stage, timeout_s=lock_timeout_s)
-            try:
-                placed: tuple[Part, ...] = ()
-                if wanted or name is not None:
-                    options = {"data": data, "name": name, "sequence": sequence, "lock_timeout_s": lock_timeout_s}
-                    placed = self._intents.commit(held, wanted, self._log_of, **options).parts  # type: ignore[arg-type]
-            except BaseException:
-                held.leave()
-                raise
-            held.end()
-        return {part.order: part.offsets for part in placed}
+    ) -> PlacedOffsets:
+        """The same as `Staging.publish`."""
+        return self.staging.publish(
+            stage, parts, data=data, name=name, sequence=sequence, lock_timeout_s=lock_timeout_s
+        )
 
     def stage_data(self, stage: str, data: bytes) -> str:
-        """Write batches to a staged file of their own, durably, for `publish`; its name, for the pieces."""
-        self._check_writable()
-        label = uuid.uuid4().hex
-        self._intents.lend(stage, label)
-        file = self._intents.file(stage, label)
-        try:
-            file.write(data)
-            file.sync()
-        finally:
-            file.close()
-        return file.name
+        """The same as `Staging.put`."""
+        return self.staging.put(stage, data)
 
     def discard(self, stage: str) -> None:
-        """Remove what was staged, unless it was published and is only waiting to be completed."""
-        self._check_writable()
-        with self._committing:
-            self._intents.discard(stage)
-
-    def _log_of(self, part: Part) -> Log:
-        topic = self.topic(part.topic)
-        if topic.id != part.topic_id:
-            raise TopicNotFound(f"the topic {part.topic!r} was deleted and made anew while it was being written to")
-        return topic.partition(part.partition)
+        """The same as `Staging.discard`."""
+        self.staging.discard(stage)
 
     # --- consumers
 
     @property
     def groups(self) -> Groups:
         """Consumer groups: how far they are, and moving them."""
-        from .groups import Groups
-
         with self._lock:
             self._check_open()
             if self._groups is None:
@@ -480,8 +457,6 @@ class Store:
 
     def consumer(self, group: str | None, topics: str | Iterable[str], **options: Any) -> Consumer:
         """Read topics as a member of a group; see `Consumer` for the options."""
-        from .consumer import Consumer
-
         self._check_open()
         made = Consumer(self, group, [topics] if isinstance(topics, str) else list(topics), **options)
         self._consumers.add(made)

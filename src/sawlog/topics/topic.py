@@ -42,7 +42,8 @@ from ..log.write.writer import BATCH_BYTES
 from ..storage import Directory
 from ..storage.forking import forkable
 from . import settings
-from .catalog import Catalog, Entry
+from .catalog import Catalog
+from .entry import TopicEntry
 from .partitioner import Sticky, partition_for, partitions_for
 from .writer import TopicWriter
 
@@ -94,7 +95,7 @@ class TopicDescription:
 class Topic:
     """Partitions under one name. Made by `Store.topic` and `Store.create_topic`."""
 
-    def __init__(self, catalog: Catalog, entry: Entry, on_lock: Callable[[Entry, int, Log], None]) -> None:
+    def __init__(self, catalog: Catalog, entry: TopicEntry, on_lock: Callable[[TopicEntry, int, Log], None]) -> None:
         self._catalog = catalog
         self._entry = entry
         self._on_lock = on_lock
@@ -153,9 +154,9 @@ class Topic:
 
     def _describe(self, number: int) -> PartitionDescription:
         log = self.partition(number)
-        following, lowest = log.visible_offset, log.lowest_offset
+        next_offset, lowest = log.visible_offset, log.lowest_offset
         return PartitionDescription(
-            number, lowest, following, following - lowest, log.size_bytes, len(log.segments), log.path
+            number, lowest, next_offset, next_offset - lowest, log.size_bytes, len(log.segments), log.path
         )
 
     # --- its partitions
@@ -190,7 +191,7 @@ class Topic:
     def _refresh(self) -> None:
         self.update(self._catalog.check(self._entry))
 
-    def update(self, entry: Entry) -> None:
+    def update(self, entry: TopicEntry) -> None:
         """Take over what topic.json says now. Logs that are open keep the settings they were opened with."""
         with self._lock:
             if entry.partitions != self._entry.partitions:
@@ -317,8 +318,8 @@ class Topic:
         """A buffered writer over all partitions: the fast way to append records one by one."""
         logs = [self._writable(number) for number in range(self.partitions)]
         writers = [log.writer(batch_bytes, linger_ms) for log in logs]
-        made = TopicWriter(writers, batch_bytes, keyed=settings.is_compacted(self._entry.settings))
-        made.on_close = self._writers.discard
+        keyed = settings.is_compacted(self._entry.settings)
+        made = TopicWriter(writers, batch_bytes, keyed=keyed, on_close=self._writers.discard)
         self._writers.add(made)
         return made
 

@@ -26,7 +26,14 @@ class TopicWriter:
     #: `append(value, key=None, headers=(), timestamp=None)`: take one record; its offset is known when it is placed.
     append: Callable[..., None]
 
-    def __init__(self, writers: Sequence[Writer], batch_bytes: int, *, keyed: bool = False) -> None:
+    def __init__(
+        self,
+        writers: Sequence[Writer],
+        batch_bytes: int,
+        *,
+        keyed: bool = False,
+        on_close: Callable[[TopicWriter], None] = lambda writer: None,
+    ) -> None:
         self._writers = tuple(writers)
         self._lock = forkable(threading.RLock())
         self._dispatcher = kernel.Dispatcher(
@@ -35,7 +42,7 @@ class TopicWriter:
         # A call into the compiled kernel is atomic under the interpreter's lock; interpreted it is not.
         self.append = self._dispatcher.add if kernel.COMPILED else self._append_locked
         #: Called once, with the writer, when it is closed.
-        self.on_close: Callable[[TopicWriter], None] = lambda writer: None
+        self._on_close = on_close
 
     def _append_locked(self, value: Any, key: Any = None, headers: Any = (), timestamp: Any = None) -> None:
         with self._lock:
@@ -50,7 +57,7 @@ class TopicWriter:
     def close(self) -> None:
         """Flush and stop."""
         with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
-            last.callback(self.on_close, self)
+            last.callback(self._on_close, self)
             for writer in self._writers:
                 last.callback(writer.close)
 

@@ -39,10 +39,10 @@ from sawlog.log.write.producers import ProducerState
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory
 from sawlog.topics import documents
-from sawlog.topics.groups import OffsetStore
-from sawlog.topics.intent import Intent
-from sawlog.topics.members import Members
+from sawlog.topics.groups.members import Members
+from sawlog.topics.groups.offsets import OffsetStore
 from sawlog.topics.store import Store
+from sawlog.topics.transactions.intent import Intent
 
 from . import mutate
 

@@ -172,7 +172,7 @@ class FaultyWriter(DataSourceStreamArrowWriter):
             self.fault.at("staging", batch)
 
     def commit(self, messages: Any, batchId: int) -> None:
-        from sawlog.topics.intents import Intents
+        from sawlog.topics.transactions.intents import Intents
 
         place, complete = Intents._place, Intents._complete
 

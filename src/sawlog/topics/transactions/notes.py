@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..errors import CorruptFile, DirectoryLocked, SawlogError, StorageError
-from ..storage import Directory, Lock
-from . import documents
+from ...errors import CorruptFile, DirectoryLocked, SawlogError, StorageError
+from ...storage import Directory, Lock
+from .. import documents
+from ..names import quoted
 from .intent import Intent, end_of_document
-from .names import quoted
 
 #: How long a name is remembered under which nothing is committed any more: a query that is started again after that,
 #: and had been killed between a commit and Spark's own note of it, stores that micro-batch twice.

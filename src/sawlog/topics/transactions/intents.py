@@ -3,9 +3,9 @@
 Finished batches are collected in `staging/`, by one process or by many; a few kilobytes go into the intent itself,
 which saves the fsyncs of a file. To commit them, a process
 
-1. takes the locks of all partitions that they go to, and holds the logs still; 2. makes durable what is staged, and
-what is in the logs already; and sees to it that there is room for all of it, so that
-   a full disk is found out before anything is promised;
+1. takes the locks of all partitions that they go to, and holds the logs still;
+2. makes durable what is staged, and what is in the logs already; and sees to it that there is room for all of it, so
+   that a full disk is found out before anything is promised;
 3. writes the *intent*: which bytes of which staged file go to which partition at which offset. It is renamed into
    place: this is the commit point. Before it nothing has happened; after it everything has, sooner or later;
 4. appends the batches, and syncs the logs;
@@ -15,9 +15,7 @@ what is in the logs already; and sees to it that there is room for all of it, so
 
 ```
 staging/
-  <id>.owner             locked by the process that collects; who finds it free may sweep what belongs to <id>
-  <id>.<label>.batches   finished batches, back to back
-  <id>.<label>.lease     whoever stages is done, and somebody else will commit: not to be swept before that time
+  <id>.owner, <id>.<label>.batches, <id>.<label>.lease    what is collected: see stage.py
   <id>.intent            committed, not completed
   <id>.applied.<n>       the n-th part of the intent is in its log, durably
   =<name>.committed      the last intent of that name: see notes.py
@@ -51,16 +49,14 @@ import errno
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from ..batch.header import HEADER_BYTES
-from ..errors import (
+from ...batch.header import HEADER_BYTES
+from ...errors import (
     CorruptFile,
     DirectoryLocked,
-    InvalidConfig,
     LogClosed,
     SawlogError,
     StorageError,
@@ -68,14 +64,14 @@ from ..errors import (
     TransactionError,
     TransactionPending,
 )
-from ..log.log import Log
-from ..storage import Directory, Lock, Storage
-from ..storage.forking import forkable
-from ..storage.interface import Buffer
-from . import documents
+from ...log.log import Log
+from ...storage import Directory
+from ...storage.forking import forkable
+from .. import documents
+from ..names import STAGING, TMP
 from .intent import INTENT, Intent, Part, Piece
-from .names import STAGING, TMP, quoted
 from .notes import Notes, is_note, sequence_of
+from .stage import LEASE, Stage, StagedFile, file_name, lock_owner, remove_all, remove_label
 
 #: How much is read from a staged file and appended at once.
 _PLACE_BYTES = 2 << 20
@@ -88,90 +84,9 @@ _MARGIN_BYTES = 64 << 10
 _SWEPT_TIMES = 20
 #: So much goes into an intent itself: a file of its own would cost more fsyncs.
 INLINE_BYTES = 64 << 10
-_OWNER, _BATCHES, _LEASE, _APPLIED = ".owner", ".batches", ".lease", ".applied."
+_APPLIED = ".applied."
 
 _logger = logging.getLogger("sawlog")
-
-
-class StagedFile:
-    """A file in `staging/` that batches are written to. For one thread."""
-
-    def __init__(self, staging: Directory, name: str) -> None:
-        self.name = name
-        # Its name is made durable by the commit, which syncs the directory before the intent speaks of it.
-        staging.replace(name, b"", durable=False)
-        self._storage: Storage = staging.open(name)
-
-    def write(self, batches: Buffer) -> Piece:
-        """Add finished batches."""
-        return Piece(self.name, self._storage.append(batches), len(batches))
-
-    def sync(self) -> None:
-        """Return when everything written survives a power cut, once `staging/` is synced, too."""
-        self._storage.sync()
-
-    def close(self) -> None:
-        """Give up the handle; the file stays."""
-        self._storage.close()
-
-
-class Stage:
-    """A transaction's place in `staging/`, safe from being swept for as long as this object is not ended.
-
-    Also that of a transaction that is all in its intent: the half-written intent is not to be swept either.
-    """
-
-    def __init__(self, staging: Directory, *, adopt: str | None = None) -> None:
-        self._staging = staging
-        self.id, self._owner = _claim(staging) if adopt is None else (adopt, _lock_owner(staging, adopt))
-
-    def file(self, label: str = "0") -> StagedFile:
-        """A new staged file. Another process that was told the id makes its own: see `Intents.file`."""
-        return StagedFile(self._staging, _file_name(self.id, label))
-
-    @property
-    def held(self) -> bool:
-        """Whether it is ours: not after its end, and not in a forked child."""
-        return self._owner.held
-
-    @property
-    def current(self) -> bool:
-        """Whether it is ours, and nobody has removed the file that says so."""
-        return self._owner.current
-
-    def leave(self) -> None:
-        """Let go of it and let it be: there is an intent that needs it."""
-        self._owner.release()
-
-    def end(self) -> None:
-        """Remove what belongs to it, unless an intent needs it. What cannot be removed now is swept later."""
-        if not self._owner.held:
-            return
-        try:
-            # A repeated commit finds the intent of the first one, which may be waiting to be completed.
-            if not self._staging.exists(f"{self.id}{INTENT}"):
-                _remove_all(self._staging, self.id)
-        except SawlogError as error:
-            _logger.warning("left to be swept: %s", error)
-        finally:
-            self._owner.release()
-
-
-def _lock_owner(staging: Directory, id_: str) -> Lock:
-    return staging.lock(f"{id_}{_OWNER}", alone=False)
-
-
-def _claim(staging: Directory) -> tuple[str, Lock]:
-    """A new id, and the lock that says that somebody is at it."""
-    while True:
-        chosen = uuid.uuid4().hex
-        try:
-            owner = _lock_owner(staging, chosen)
-        except DirectoryLocked:
-            continue  # a sweeper was quicker than our lock
-        if owner.current:
-            return chosen, owner
-        owner.release()
 
 
 class Intents:
@@ -212,12 +127,16 @@ class Intents:
 
     def file(self, id_: str, label: str) -> StagedFile:
         """A new staged file for a stage that another process began and holds; each label once."""
-        return StagedFile(self.staging, _file_name(id_, label))
+        return StagedFile(self.staging, file_name(id_, label))
 
     def lend(self, id_: str, label: str, seconds: float = _LEASE_S) -> None:
         """Keep what is staged under an id from being swept for so long, though nobody holds it: tasks stage, and end,
         before their job commits. Each label once."""
-        self._write_lease(_file_name(id_, label, _LEASE), seconds)
+        self._write_lease(file_name(id_, label, LEASE), seconds)
+
+    def withdraw(self, id_: str, label: str) -> None:
+        """Remove what was staged under a label: the attempt of a task has failed."""
+        remove_label(self.staging, id_, label)
 
     def _write_lease(self, name: str, seconds: float) -> None:
         until_ms = int((time.time() + seconds) * 1000)
@@ -457,7 +376,7 @@ class Intents:
                 self._complete(intent)
             finally:
                 self._notes.unlock(intent.name, held)
-        _remove_all(self.staging, intent.id)
+        remove_all(self.staging, intent.id)
 
     def _complete(self, intent: Intent) -> None:
         """Nothing is to be done any more: the intent goes, or becomes the note that its number is done."""
@@ -474,13 +393,13 @@ class Intents:
             return
         for id_ in sorted({name.partition(".")[0] for name in self.staging.names() if not is_note(name)}):
             try:
-                owner = _lock_owner(self.staging, id_)
+                owner = lock_owner(self.staging, id_)
             except DirectoryLocked:
                 continue  # somebody is at it
             try:
                 # Looked for under the lock: its owner may have committed and died since the names were listed.
                 if not self.staging.exists(f"{id_}{INTENT}") and not self._is_lent(id_):
-                    _remove_all(self.staging, id_)
+                    remove_all(self.staging, id_)
             finally:
                 owner.release()
 
@@ -492,11 +411,11 @@ class Intents:
     def _is_lent(self, id_: str) -> bool:
         """Whether a job that has not committed yet may still do so."""
         for name in self.staging.names():
-            if name.partition(".")[0] == id_ and name.endswith(f"{_LEASE}{TMP}"):
+            if name.partition(".")[0] == id_ and name.endswith(f"{LEASE}{TMP}"):
                 # A task is just writing it; or has died in that moment, and nobody can say until when it was to be.
                 self._write_lease(name.removesuffix(TMP), _LEASE_S)
                 return True
-            if name.partition(".")[0] == id_ and name.endswith(_LEASE):
+            if name.partition(".")[0] == id_ and name.endswith(LEASE):
                 try:
                     if int(documents.load(self.staging, name)["until_ms"]) > time.time() * 1000:
                         return True
@@ -508,20 +427,6 @@ class Intents:
                 except (SawlogError, KeyError, TypeError, ValueError):
                     pass  # just gone: it keeps nothing
         return False
-
-
-def _file_name(id_: str, label: str, suffix: str = _BATCHES) -> str:
-    for what in (id_, label):
-        if not what or quoted(what) != what or "." in what:
-            raise InvalidConfig(f"the id of a stage and a label have letters, digits, - and _, not {what!r}")
-    return f"{id_}.{label}{suffix}"
-
-
-def _remove_all(staging: Directory, id_: str) -> None:
-    """Remove the files of one id; the owner's lock last, so that what is left can still be swept."""
-    names = [name for name in staging.names() if name.partition(".")[0] == id_ and not name.endswith(INTENT)]
-    for name in sorted(names, key=lambda name: name.endswith(_OWNER)):
-        staging.remove(name)
 
 
 def _one_each(parts: Iterable[Part]) -> list[Part]:

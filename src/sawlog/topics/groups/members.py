@@ -40,12 +40,12 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..batch.text import parse_json
-from ..errors import DirectoryLocked, InvalidConfig, StorageError
-from ..storage import Directory, Lock
-from ..storage.forking import forkable
+from ...batch.text import parse_json
+from ...errors import DirectoryLocked, InvalidConfig, StorageError
+from ...storage import Directory, Lock
+from ...storage.forking import forkable
+from ..names import MEMBERS, is_text, quoted, unquoted
 from .assignment import Share
-from .names import MEMBERS, is_text, quoted, unquoted
 
 _MEMBER, _OWNER = "member-", "owner-"
 #: File names have 255 bytes.
@@ -154,6 +154,11 @@ class _Watched:
     looked_s: float
     silent_s: float = 0.0
 
+    def note_silence(self, now_s: float) -> None:
+        """It has not moved since the last look. What counts is time in which somebody looked."""
+        self.silent_s += min(now_s - self.looked_s, _MOST_COUNTED_S)
+        self.looked_s = now_s
+
 
 class Members:
     """The members of one group, as one process sees them."""
@@ -224,8 +229,7 @@ class Members:
                 if seen is None or seen.beat != member.beat:
                     self._watched[member.id] = _Watched(member.beat, now)
                 else:
-                    seen.silent_s += min(now - seen.looked_s, _MOST_COUNTED_S)
-                    seen.looked_s = now
+                    seen.note_silence(now)
 
     def is_silent(self, member: Member) -> bool:
         """Whether it has not counted up for its session timeout, as far as we have looked."""

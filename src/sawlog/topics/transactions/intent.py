@@ -20,10 +20,10 @@ from base64 import b64decode
 from dataclasses import dataclass
 from typing import Any
 
-from ..batch.checksum import crc32c
-from ..errors import CorruptFile, InvalidConfig
-from . import documents
-from .names import is_text, quoted
+from ...batch.checksum import crc32c
+from ...errors import CorruptFile, InvalidConfig
+from .. import documents
+from ..names import is_text, quoted
 
 #: What an intent's file ends with.
 INTENT = ".intent"

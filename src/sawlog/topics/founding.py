@@ -1,0 +1,42 @@
+"""Whether a directory may become a store: what lies there already is never touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import InvalidConfig
+from ..log.files import names as log_names
+from ..storage import Directory
+from .names import LOCK, STAGING, STORE, TMP, TOPICS
+
+#: What may lie in a directory that is to become a store: left by a crash while it was made, or by the file system.
+_NOTHING = frozenset({LOCK, f"{STORE}{TMP}", "lost+found"})
+
+
+def refuse_strangers(root: Directory) -> None:
+    """Raise `InvalidConfig` if anything else than a half-made store lies in a directory."""
+    names = root.names()
+    children = [name for name in root.children() if name not in (TOPICS, STAGING) or not _is_empty(root, name)]
+    if not {*names, *children} - _NOTHING:
+        return
+    if is_log(names):
+        raise InvalidConfig(
+            f"{root.path} holds one log, not a store of topics: use Log.open for it, or another directory"
+        )
+    found = ", ".join([*names, *(f"{name}/" for name in children)][:5])
+    raise InvalidConfig(
+        f"{root.path} is neither empty nor a store: it holds {found}; choose an empty or a new directory"
+    )
+
+
+def _is_empty(root: Directory, name: str) -> bool:
+    directory = root.child(name)
+    try:
+        return not directory.names() and not directory.children()
+    finally:
+        directory.close()
+
+
+def is_log(names: Iterable[str]) -> bool:
+    """Whether these are the files of one log."""
+    return any(log_names.segment_base(name) is not None for name in names)

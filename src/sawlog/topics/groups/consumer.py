@@ -1,0 +1,496 @@
+"""`Consumer`: reads topics from where its group has got to, and shares them with the group's other members.
+
+```python
+with store.consumer("billing", ["orders"]) as consumer:
+    for record in consumer:            # waits for new ones
+        work(record)                   # committed every few seconds, and at the end of the block
+```
+
+*At least once.* An offset is committed when the record before it was processed: a record that was handed out counts as
+processed when the next one is asked for, or when `commit` is called. After a crash, the records behind the last commit
+come again. Leaving the block by an exception commits without the record in hand, because that was not processed; so
+does `close` while an exception is on its way, or from another thread. With `poll` all records of the last call are
+in hand.
+
+*Members.* Partitions are shared evenly between the members of a group, in this process and in others of the machine.
+When one joins, leaves or dies, the others notice within a moment, give up or take partitions, and go on where the one
+before had committed. How that is kept safe is said in `members`. A member that does not ask for records for
+`max_poll_interval_ms`, or whose process was stopped for `session_timeout_ms`, loses its partitions to the others; its
+next call raises `GroupFenced`. The call after that joins again.
+
+*Positions.* A group without a committed offset begins at `start`. That is decided once, for all partitions of a topic,
+by the first member; a partition that is added to the topic later, or a topic that is deleted and made anew, is read
+from its beginning. If the records at a position are gone because the log starts later now (retention, `trim`),
+`on_lost` says where to go on. A position carries the leader epoch in which it was read. If the log has lost its end
+since, or was truncated, and the position lies beyond the end of its epoch, it goes back to that end, whatever `on_lost`
+is, so that no record that took a reused offset is skipped; `on_lost="error"` raises `PositionLost` as well. Each time
+it says so in the log `sawlog.topics.consumer`, and `positions_lost` counts it. Damage in a log is raised
+(`CorruptBatch`) and not passed over; `seek` goes on behind it.
+
+Without a group (None) a consumer reads all partitions for itself and commits nothing.
+
+Threads: one reads; `close` and everything that only looks may come from any. Records are made by the kernel's cursors
+while the caller iterates; a thread in the background sends the heartbeats, watches the group, and interrupts a cursor
+when there is something to be done between two records.
+
+The rest is in three other modules: being a member in `session`, positions in `position`, which topics there are in
+`watch`. Each guards its own state; the consumer asks them in turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain, islice
+from types import TracebackType
+
+from ...batch.kernel import Record, RecordCursor
+from ...errors import (
+    DirectoryLocked,
+    GroupError,
+    GroupFenced,
+    InvalidConfig,
+    LogClosed,
+    ReadOnlyLog,
+    StorageError,
+    TopicNotFound,
+)
+from ...log.log import Log
+from ...log.write import background
+from ...storage.forking import forkable
+from ..topic import Topic
+from .assignment import Share
+from .groups import ConsumerHost
+from .members import check_group_name
+from .offsets import Committed, Start, checked_position, resolve
+from .pauses import pause_s
+from .position import ConsumerPosition, OnLost, PartitionPosition, checked_on_lost
+from .session import Session
+from .terms import Terms, checked_ms, checked_start, checked_topics
+from .watch import TopicWatch
+
+_logger = logging.getLogger("sawlog.topics.consumer")
+
+#: The background looks after a consumer so often; more often if its session is short.
+_BEAT_S = 0.25
+
+
+class Consumer:
+    """Reads topics as a member of a group. Made by `Store.consumer`."""
+
+    def __init__(
+        self,
+        store: ConsumerHost,
+        group: str | None,
+        topics: Iterable[str],
+        *,
+        start: Start = "earliest",
+        on_lost: OnLost = "earliest",
+        auto_commit_ms: int | None = 5000,
+        session_timeout_ms: int = 10_000,
+        max_poll_interval_ms: int = 300_000,
+        member: str | None = None,
+    ) -> None:
+        group = group if group is None else check_group_name(group)
+        names = checked_topics(topics)
+        self._start = checked_start(start)
+        checked_on_lost(on_lost)
+        if auto_commit_ms is not None:
+            checked_ms("auto_commit_ms", auto_commit_ms)
+        self._auto_commit_s = None if auto_commit_ms is None or group is None else auto_commit_ms / 1000
+        checked_ms("session_timeout_ms", session_timeout_ms)
+        max_poll_s = checked_ms("max_poll_interval_ms", max_poll_interval_ms) / 1000
+        if group is not None and store.mode == "r":
+            raise ReadOnlyLog(
+                f'the store {store.path} was opened with mode="r": a group commits; consume without one (None)'
+            )
+        self._offsets = store.groups.offsets
+
+        #: Held while partitions come, go and are committed; never while the store is asked for topics.
+        self._lock = forkable(threading.RLock())
+        #: Set when it is closed; also wakes up who waits for records.
+        self._ended = forkable(threading.Event())
+        #: Which thread reads.
+        self._thread = threading.get_ident()
+        self._commit_due_s = time.monotonic() + (self._auto_commit_s or 0.0)
+        #: Without a group: the topics that were begun to be read.
+        self._begun: set[str] = set()
+
+        self._watch = TopicWatch(store.topic, names)
+        self._position = ConsumerPosition(on_lost)
+        #: None without a group.
+        self._session: Session | None = None
+        if group is not None:
+            terms = Terms(group, member or "", names, session_timeout_ms, max_poll_s)
+            self._session = Session(store.directory, self._offsets, terms)
+
+        try:
+            self._look_for_topics(missing_ok=False)
+            with self._lock:
+                self._share_out()
+        except BaseException:
+            self._release()
+            raise
+        if self._session is not None:
+            background.every(min(_BEAT_S, session_timeout_ms / 5000), self._tick)
+
+    # --- reading
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records as they come, without end; until `close`."""
+        return chain.from_iterable(self._feed(drain=False))
+
+    def drain(self) -> Iterator[Record]:
+        """Records up to where each partition that it owns ended when it was first looked at."""
+        return chain.from_iterable(self._feed(drain=True))
+
+    def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[Record]:
+        """The next records, as soon as there are any; at most so many, and an empty list after `timeout_s`."""
+        if max_records < 1:
+            raise InvalidConfig(f"max_records must be at least 1, not {max_records}")
+        deadline = time.monotonic() + timeout_s
+        tries = 0
+        self._check_open()
+        while True:
+            looked = time.monotonic()
+            self._go_on()
+            records = self._collect(max_records)
+            now = time.monotonic()
+            rest = deadline - now
+            if records or rest <= 0 or self._ended.wait(min(pause_s(tries, now - looked), rest)):
+                return records
+            tries += 1
+
+    def _collect(self, most: int) -> list[Record]:
+        """At most so many of the records that are there now."""
+        records: list[Record] = []
+        try:
+            while len(records) < most:
+                found = self._next_cursor(None)
+                if found is None:
+                    break
+                owned, cursor = found
+                records += islice(cursor, most - len(records))
+                if len(records) < most:
+                    owned.drained()
+        except Exception:
+            if not records:  # else these come first; what is wrong is still wrong at the next call
+                raise
+        except BaseException:  # interrupted: nobody gets these, so they come again
+            self._position.take_back()
+            raise
+        return records
+
+    def _feed(self, *, drain: bool) -> Iterator[RecordCursor]:
+        """One cursor after the other; when the next is asked for, all records of those before are processed."""
+        ends: dict[Share, int] | None = {} if drain else None
+        tries = 0
+        self._check_open()
+        while True:
+            looked = time.monotonic()
+            self._go_on()
+            found = None if self._ended.is_set() else self._next_cursor(ends)
+            if found is not None:
+                owned, cursor = found
+                self._position.hand_out(owned)
+                yield cursor
+                owned.drained()
+                tries = 0
+            elif drain or self._ended.wait(pause_s(tries, time.monotonic() - looked)):
+                return
+            else:
+                tries += 1
+
+    def _next_cursor(self, ends: dict[Share, int] | None) -> tuple[PartitionPosition, RecordCursor] | None:
+        """The next partition in the round that has records, with a cursor over some of them."""
+        for owned in self._position.in_turn():
+            try:
+                cursor = self._position.cursor(owned, ends)
+                if cursor is not None:
+                    return owned, cursor
+            except (LogClosed, StorageError, TopicNotFound):
+                if self._ended.is_set():
+                    return None
+                self._look_for_topics()
+                with self._lock:
+                    self._drop_strangers()
+                if owned.share in self._position:
+                    raise
+        return None
+
+    # --- between two records
+
+    def _go_on(self) -> None:
+        """Everything that was handed out is processed: commit if it is time, and see to the group."""
+        self._position.all_processed()
+        self._thread = threading.get_ident()
+        now = time.monotonic()
+        if self._session is not None:
+            self._session.asked(now)
+        if self._watch.is_due(now):
+            self._look_for_topics()
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._check_member(thorough=self._stirred)
+            try:
+                if self._is_commit_due(now):
+                    self._commit_due_s = now + (self._auto_commit_s or 0.0)
+                    self._commit(self._position.reached())
+                if self._stirred:
+                    self._share_out()
+            except DirectoryLocked as error:
+                _logger.warning("the groups of %s are locked; trying again: %s", self._offsets.path, error)
+        self._position.begin_poll()
+
+    @property
+    def _stirred(self) -> bool:
+        """Whether partitions are to be shared out anew."""
+        return self._watch.changed or (self._session is not None and self._session.stirred)
+
+    def _is_commit_due(self, now_s: float) -> bool:
+        return self._auto_commit_s is not None and now_s >= self._commit_due_s
+
+    def _look_for_topics(self, *, missing_ok: bool = True) -> None:
+        """Ask the store for the topics of all members."""
+        others = () if self._session is None else self._session.topics
+        try:
+            self._watch.look(others, missing_ok=missing_ok)
+        except LogClosed:
+            if not self._ended.is_set():
+                raise
+
+    def _tick(self) -> None:
+        """The background's turn. Whoever iterates is interrupted if there is something to be done."""
+        session, cursor = self._session, self._position.in_hand
+        if session is None or self._ended.is_set():
+            return
+        well = session.tick(None if cursor is None else int(cursor.following))
+        now = time.monotonic()
+        if well and cursor is not None and (self._stirred or self._is_commit_due(now) or self._watch.is_due(now)):
+            cursor.stop()
+
+    # --- the group
+
+    def _share_out(self) -> None:
+        """Own what this member should own, as far as it is free. The caller holds the lock."""
+        self._watch.share_out()
+        self._drop_strangers()
+        if self._session is None:
+            self._take_everything()
+            return
+        mine, free = self._session.share_out(self._watch.partitions())
+        if not self._watch.covers(self._session.topics):
+            self._watch.hurry()  # somebody joined who reads others as well: they count when work is shared out
+        self._give_up([share for share in self._position.shares() if share not in mine])
+        self._take(self._session, free)
+
+    def _take_everything(self) -> None:
+        """Without a group: all partitions."""
+        for topic in self._watch:
+            start = "earliest" if topic.name in self._begun else self._start
+            self._begun.add(topic.name)
+            for number in range(topic.partitions):
+                if (topic.name, number) not in self._position:
+                    self._begin(topic, number, topic.partition(number), start=start)
+
+    def _take(self, session: Session, shares: Sequence[Share]) -> None:
+        """Become the owner of partitions that are free, and find out where to go on."""
+        if not shares:
+            return
+        topics = {topic.name: topic for topic in self._watch if topic.name in {name for name, _ in shares}}
+        try:
+            logs = {share: topics[share[0]].partition(share[1]) for share in sorted(shares)}
+        except TopicNotFound:
+            self._watch.hurry()  # deleted since we looked
+            return
+        with self._offsets.turn() as turn:
+            places = turn.places(session.group, topics.values(), self._start, session.member_id)
+            for share, log in logs.items():
+                if session.take(share):
+                    try:
+                        self._begin(topics[share[0]], share[1], log, committed=places.get(share))
+                    except BaseException:
+                        session.give_up(share)
+                        raise
+
+    def _begin(
+        self,
+        topic: Topic,
+        number: int,
+        log: Log,
+        *,
+        start: Start = "earliest",
+        committed: tuple[int, int] | None = None,
+    ) -> None:
+        """Read a partition from what was committed on (an offset and its leader epoch), else from `start` on."""
+        epoch = log.leader_epoch  # before its end is looked up: that may belong to a later one
+        at, epoch = (resolve(log, start), epoch) if committed is None else committed
+        known = None if committed is None else at
+        self._position.add(PartitionPosition(topic, number, log, at, epoch, committed=known))
+
+    def _give_up(self, shares: Sequence[Share]) -> None:
+        """Let others have partitions, after everything was committed."""
+        if shares and self._auto_commit_s is not None:
+            reached = self._position.reached()
+            self._commit(self._position.sure({share: reached[share] for share in shares}))
+        self._remove(shares)
+
+    def _remove(self, shares: Sequence[Share]) -> None:
+        for share in shares:
+            self._position.remove(share)
+            if self._session is not None:
+                self._session.give_up(share)
+
+    def _drop_strangers(self) -> None:
+        """Let go of partitions whose topic is gone, or was made anew."""
+        gone: list[Share] = []
+        for owned in self._position:
+            topic = self._watch.get(owned.share[0])
+            if topic is None or topic.id != owned.topic_id:
+                gone.append(owned.share)
+        self._remove(gone)
+
+    def _check_member(self, *, thorough: bool = True) -> None:
+        """Raise if the others have taken us for dead; the next call joins again. The caller holds the lock."""
+        if self._session is None:
+            return
+        try:
+            self._session.check(thorough=thorough)
+        except GroupFenced:
+            self._position.clear()
+            self._session.leave()
+            raise
+
+    # --- committing
+
+    def commit(self, positions: Mapping[Share, int] | None = None) -> None:
+        """Commit everything that was handed out, or these positions: {(topic, partition): next offset to read}.
+
+        Durable when it returns. `GroupFenced` if the partitions went to another member; then nothing was written.
+        """
+        with self._lock:
+            self._check_open()
+            if self._session is None:
+                raise GroupError("a consumer without a group has nothing to commit to")
+            self._check_member()
+            wanted = self._position.reached() if positions is None else dict(positions)
+            for share, offset in wanted.items():
+                self._mine(*share)
+                checked_position(offset)
+            self._commit(wanted)
+
+    def _commit(self, positions: Mapping[Share, int]) -> None:
+        """Write down what has changed, if all of it is still ours. The caller holds the lock."""
+        session, changed = self._session, self._position.changed(positions)
+        if not changed or session is None:
+            return
+        with self._offsets.turn() as turn:
+            self._check_member()
+            turn.write(session.group, {share: self._read_so_far(session, share, at) for share, at in changed.items()})
+        self._position.note_committed(changed)
+
+    def _read_so_far(self, session: Session, share: Share, offset: int) -> Committed:
+        owned = self._mine(*share)
+        return Committed.by_member(session.member_id, owned.topic_id, offset, owned.epoch_of(offset))
+
+    # --- looking and moving
+
+    @property
+    def _group(self) -> str | None:
+        return None if self._session is None else self._session.group
+
+    @property
+    def assignment(self) -> set[Share]:
+        """The partitions that it reads now: {(topic, partition)}."""
+        return self._position.shares()
+
+    @property
+    def positions_lost(self) -> int:
+        """How often a position was not there any more."""
+        return self._position.lost_count
+
+    def _mine(self, topic: str, partition: int) -> PartitionPosition:
+        owned = self._position.get((topic, partition))
+        if owned is None:
+            raise GroupError(f"partition {partition} of {topic!r} is not assigned to this consumer")
+        return owned
+
+    def position(self, topic: str, partition: int) -> int:
+        """The offset after the last record that was handed out."""
+        return self._mine(topic, partition).reached
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        """What the group has committed, by whichever member; None if nothing."""
+        if self._session is None:
+            return None
+        found = self._offsets.of(self._session.group).get((topic, partition))
+        known = self._watch.get(topic)
+        return None if found is None or (known is not None and known.id != found.topic_id) else found.offset
+
+    def lag(self) -> dict[Share, int]:
+        """How many records of each partition are not handed out yet."""
+        return {owned.share: owned.lag for owned in self._position}
+
+    def seek(self, topic: str, partition: int, place: Start) -> None:
+        """Go on at an offset, "earliest", "latest", or the first record that is not older than a datetime."""
+        with self._lock:
+            self._check_open()
+            owned = self._mine(topic, partition)
+            epoch = owned.log.leader_epoch
+            owned.move(resolve(owned.log, place), epoch)
+
+    # --- closing
+
+    def close(self) -> None:
+        """Commit what was processed (see above), and leave the group. Safe to call twice, and from any thread."""
+        failing = sys.exc_info()[0] is not None
+        self._close(everything=self._thread == threading.get_ident() and not failing, quiet=failing)
+
+    def _close(self, *, everything: bool, quiet: bool) -> None:
+        with self._lock:
+            if self._ended.is_set():
+                return
+            try:
+                if self._auto_commit_s is not None and self._session is not None and self._session.is_member:
+                    self._check_member()
+                    reached = self._position.reached() if everything else self._position.processed()
+                    self._commit(self._position.sure(reached))
+            except Exception:
+                if not quiet:
+                    raise
+                _logger.exception("the last commit of a consumer of %r failed", self._group)
+            finally:
+                self._release()
+
+    def _release(self) -> None:
+        self._ended.set()
+        with ExitStack() as last:  # both happen
+            if self._session is not None:
+                last.callback(self._session.close)
+            last.callback(self._position.clear)
+
+    def _check_open(self) -> None:
+        if self._ended.is_set():
+            raise LogClosed("the consumer is closed")
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close(everything=kind is None, quiet=kind is not None)
+
+    def __del__(self) -> None:
+        """Forgotten without `close`: the partitions are free for others, nothing more is committed."""
+        if hasattr(self, "_session") and not self._ended.is_set():
+            self._release()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._ended.is_set() else f"partitions {sorted(self._position.shares())}"
+        return f"<Consumer {self._group!r} of {', '.join(self._watch.names)}: {state}>"

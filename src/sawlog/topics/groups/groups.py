@@ -1,0 +1,248 @@
+"""Consumer groups, from outside: which there are, how far they are, and moving them.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...config import whole_number
+from ...errors import GroupActive, GroupNotFound, InvalidConfig, TopicNotFound
+from ...log.files.epochs import MAX_EPOCH
+from ...log.log import Log
+from ...storage import Directory
+from ..documents import load, store
+from ..topic import Topic
+from .assignment import Share
+from .host import Host
+from .members import Member, Members, check_group_name, forget_group, give_up, group_directory, groups_with_members
+from .offsets import Committed, OffsetStore, Start, Turn, checked_position, now_ms, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """How far a group is in one partition."""
+
+    topic: str
+    partition: int
+    #: The next offset to be read; None if nothing was committed.
+    committed: int | None
+    lowest: int
+    end: int
+    #: Records that are there and not committed as read.
+    lag: int
+    #: The id of the member that owns it, if one does.
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """What there is to know about a group."""
+
+    name: str
+    members: tuple[Member, ...]
+    rows: tuple[GroupRow, ...]
+
+
+class GroupDocuments:
+    """Small documents beside a group, by name; they go when it is deleted. `Groups.documents` gives it."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """One of them; None if it is not there."""
+        return load(self._directory, name) if self._directory.exists(name) else None
+
+    def keep(self, name: str, fields: dict[str, Any]) -> None:
+        """Write or replace one, durably."""
+        store(self._directory, name, fields)
+
+    def remove(self, name: str) -> None:
+        """Remove one, if it is there; durably after `sync`."""
+        self._directory.remove(name)
+
+    def sync(self) -> None:
+        """Return when what was removed stays removed after a power cut."""
+        self._directory.sync()
+
+
+class Groups:
+    """The consumer groups of a store. `store.groups` gives it."""
+
+    def __init__(self, store: Host) -> None:
+        self._store = store
+        #: Committed offsets; for consumers.
+        self.offsets = OffsetStore(store.directory, writable=store.mode != "r", before_write=store.upgrade)
+
+    def close(self) -> None:
+        """Let go of the files; `Store.close` does it."""
+        self.offsets.close()
+
+    # --- looking
+
+    def list(self) -> list[str]:
+        """The names of all groups that have committed something or have members."""
+        names = set(self.offsets.groups())
+        names.update(name for name in groups_with_members(self._store.directory) if self._live(name))
+        return sorted(names)
+
+    def describe(self, name: str) -> GroupDescription:
+        """The members of a group and how far it is; `GroupNotFound` if there is none of that name."""
+        offsets = self.offsets.of(check_group_name(name))
+        members = self._live(name)
+        if not offsets and not members:
+            raise self._not_found(name)
+        owners = {share: id for share, id in self._owners(name).items() if id in members}
+        topics = {topic for topic, _ in offsets}.union(*(member.topics for member in members.values()))
+        rows: list[GroupRow] = []
+        for topic_name in sorted(topics):
+            try:
+                topic = self._store.topic(topic_name)
+            except TopicNotFound:
+                continue  # deleted since
+            rows.extend(_row(topic, number, offsets, owners) for number in range(topic.partitions))
+        return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows))
+
+    def _members_of(self, name: str) -> Members | None:
+        if name not in groups_with_members(self._store.directory):
+            return None
+        return Members(group_directory(self._store.directory, name, create=False))
+
+    def _live(self, name: str) -> dict[str, Member]:
+        found = self._members_of(name)
+        if found is None:
+            return {}
+        try:
+            return found.look() if self._store.mode != "r" else found.glance()
+        finally:
+            found.directory.close()
+
+    def _owners(self, name: str) -> dict[Share, str]:
+        found = self._members_of(name)
+        if found is None:
+            return {}
+        try:
+            return found.owners()
+        finally:
+            found.directory.close()
+
+    def _not_found(self, name: str) -> GroupNotFound:
+        return GroupNotFound(f"there is no group {name!r} in {self._store.path}: nobody has committed or joined")
+
+    # --- moving
+
+    def commit(
+        self,
+        name: str,
+        offsets: Mapping[Share, int],
+        *,
+        metadata: str = "",
+        epochs: Mapping[Share, int] | None = None,
+    ) -> None:
+        """Commit offsets for a group without being a member: for readers that keep track of themselves. `epochs` are
+        the leader epochs in which they were read; where none is given, that of now counts.
+
+        `GroupActive`, and nothing is written, if a live member owns one of the partitions.
+        """
+        check_group_name(name)
+        known = epochs or {}
+        made = {share: self._committed(share, offset, metadata, known.get(share)) for share, offset in offsets.items()}
+        with self._turn_without_owners(name, made) as turn:
+            turn.write(name, made)
+
+    def seek(self, name: str, offsets: Mapping[Share, Start]) -> dict[Share, int]:
+        """Move a group that nobody consumes in: to offsets, "earliest", "latest" or times; the offsets.
+
+        `GroupActive` if it has live members: they would go on where they are. `GroupNotFound` if there is no such
+        group.
+        """
+        epochs = {share: self._partition(share)[1].leader_epoch for share in offsets}  # before their ends are looked up
+        found = {share: self._resolved(share, place) for share, place in offsets.items()}
+        made = {share: self._committed(share, offset, "", epochs[share]) for share, offset in found.items()}
+        with self.offsets.turn() as turn:
+            if not turn.offsets(check_group_name(name)) and not self._live(name):
+                raise self._not_found(name)
+            self._refuse_members(name)
+            turn.write(name, made)
+        return found
+
+    @contextmanager
+    def documents(self, name: str) -> Iterator[GroupDocuments]:
+        """What readers that keep track of themselves leave beside a group, while nobody else is at it."""
+        with self.offsets.turn():
+            directory = group_directory(self._store.directory, name, create=True)
+            try:
+                yield GroupDocuments(directory)
+            finally:
+                directory.close()
+
+    def delete(self, name: str) -> None:
+        """Forget a group and all its offsets; `GroupActive` if it has live members."""
+        with self.offsets.turn() as turn:
+            offsets = turn.offsets(check_group_name(name))
+            if not offsets and not self._live(name):
+                raise self._not_found(name)
+            self._refuse_members(name)
+            turn.write(name, dict.fromkeys(offsets))
+            forget_group(self._store.directory, name)
+
+    def _refuse_members(self, name: str) -> None:
+        members = self._live(name)
+        if members:
+            who = ", ".join(sorted(each.name or each.process for each in members.values()))
+            raise GroupActive(f"the group {name!r} has live members ({who}): close them first, or seek in the consumer")
+
+    @contextmanager
+    def _turn_without_owners(self, name: str, shares: Iterable[Share]) -> Iterator[Turn]:
+        """A turn in which nobody owns these partitions."""
+        with self.offsets.turn() as turn, ExitStack() as undo:
+            members = self._members_of(name)
+            if members is not None:
+                undo.callback(members.directory.close)
+                for share in shares:
+                    held = members.take(share, "")
+                    if held is None:
+                        raise GroupActive(
+                            f"partition {share[1]} of {share[0]!r} is owned by a live member of the group {name!r}: "
+                            "its offset is committed there"
+                        )
+                    undo.callback(give_up, held)
+            yield turn
+
+    def _partition(self, share: Share) -> tuple[Topic, Log]:
+        topic = self._store.topic(share[0])
+        return topic, topic.partition(share[1])
+
+    def _committed(self, share: Share, offset: int, metadata: str, epoch: int | None = None) -> Committed:
+        topic, log = self._partition(share)
+        epoch = log.leader_epoch if epoch is None else whole_number(epoch, "a leader epoch")
+        if not -1 <= epoch <= MAX_EPOCH:
+            raise InvalidConfig(f"a leader epoch is a number from -1 (unknown) to {MAX_EPOCH}, not {epoch}")
+        return Committed(checked_position(offset), topic.id, metadata, now_ms(), "", epoch)
+
+    def _resolved(self, share: Share, place: Start) -> int:
+        return resolve(self._partition(share)[1], place)
+
+
+class ConsumerHost(Host, Protocol):
+    """A store, as its consumers see it."""
+
+    @property
+    def groups(self) -> Groups:
+        """Where offsets are committed."""
+
+
+def _row(topic: Topic, number: int, offsets: Mapping[Share, Committed], owners: Mapping[Share, str]) -> GroupRow:
+    log = topic.partition(number)
+    end, lowest = log.visible_offset, log.lowest_offset
+    found = offsets.get((topic.name, number))
+    committed, reached = None, lowest
+    if found is not None and found.topic_id == topic.id:
+        committed, reached = found.offset, min(found.offset, log.epoch_end(found.leader_epoch))
+    lag = end - max(lowest, reached)
+    return GroupRow(topic.name, number, committed, lowest, end, max(lag, 0), owners.get((topic.name, number)))

@@ -1,0 +1,296 @@
+"""Committed offsets: how far each group has read, and where a reader may start.
+
+Committed offsets live in `groups/`, a compacted log of our own that every process of the machine writes in turns
+(`SharedLog`). One record is one offset of one group:
+
+```
+key     ["offset", "billing", "orders", 3]
+value   {"offset": 1200, "topic_id": "5f0c…", "metadata": "", "time_ms": 1763251200000, "member": "9b1e…",
+         "leader_epoch": 3}
+```
+
+The last record of a key counts; one without a value deletes it. The offset is that of the next record to be read. It
+counts for the topic with that id only: a topic that was deleted and made again starts without offsets. The leader epoch
+is the one in which the group read: an offset beyond the end of its epoch falls back to that end (`Log.epoch_end`).
+Commits of version 0.2 have none.
+
+Damage in this log does not stop the groups: it is reported in the log `sawlog.topics.groups` and passed over. A group
+that had committed there falls back to an earlier offset, which costs a repetition and loses nothing.
+
+Reading takes no lock: each process keeps the offsets in memory and reads what was appended since. Who may commit what
+is said in `members`.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from ...batch.text import parse_json
+from ...config import MIB, LogConfig, UpkeepConfig, whole_number
+from ...errors import CorruptBatch, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
+from ...log.log import Log
+from ...log.shared import SharedLog
+from ...storage import Directory
+from ...storage.forking import forkable
+from ..names import GROUPS
+from ..topic import Topic
+from .assignment import Share
+
+#: Where to start: the first record there is, the end, an offset, or the first record that is not older.
+Start = Literal["earliest", "latest"] | int | datetime
+
+_messages = logging.getLogger("sawlog.topics.groups")
+
+_CONFIG = LogConfig(segment_bytes=MIB)
+#: The log is compacted when it has more segments than this, and enough in them is new.
+_SEGMENTS = 4
+_UPKEEP = UpkeepConfig(compact=True, delete=False, merge_bytes=0)
+#: What was read so long ago is read anew: a deletion may have been compacted away since.
+_STALE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One committed offset."""
+
+    offset: int
+    topic_id: str
+    metadata: str
+    time_ms: int
+    #: The id of the member that committed it; empty if it came from outside.
+    member: str
+    #: In which leader epoch of the partition it was read; -1 if that is not known.
+    leader_epoch: int = -1
+
+    @classmethod
+    def by_member(cls, member: str, topic_id: str, offset: int, epoch: int) -> Committed:
+        """What a member commits now."""
+        return cls(offset, topic_id, "", now_ms(), member, epoch)
+
+
+class OffsetStore:
+    """The committed offsets of all groups of a store."""
+
+    def __init__(self, root: Directory, *, writable: bool, before_write: Callable[[], None] = lambda: None) -> None:
+        self._root = root
+        #: Called before anything is written: the store may be of an older format.
+        self._before_write = before_write
+        self._writable = writable
+        self._mutex = forkable(threading.RLock())
+        self._shared: SharedLog | None = None
+        self._directory: Directory | None = None
+        self._reader: Log | None = None
+        self._groups: dict[str, dict[Share, Committed]] = {}
+        self._position = 0
+        self._read_s = 0.0
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        """The store's directory, for messages."""
+        return self._root.path
+
+    # --- reading
+
+    def of(self, group: str) -> dict[Share, Committed]:
+        """The offsets of one group, as of now."""
+        with self._mutex:
+            self._catch_up()
+            return dict(self._groups.get(group, {}))
+
+    def groups(self) -> list[str]:
+        """The groups that have any."""
+        with self._mutex:
+            self._catch_up()
+            return sorted(name for name, offsets in self._groups.items() if offsets)
+
+    def _catch_up(self) -> None:
+        if self._closed:
+            raise LogClosed(f"the groups of {self._root.path} are closed")
+        if self._reader is None:
+            if GROUPS not in self._root.children():
+                return
+            directory = self._root.child(GROUPS)
+            try:
+                self._reader = Log.open(directory, _CONFIG, mode="r")
+            except LogNotFound:  # nobody has committed yet
+                directory.close()
+                return
+        end = self._reader.visible_offset
+        now = time.monotonic()
+        if end < self._position or now - self._read_s > _STALE_S:
+            self._groups, self._position = {}, 0
+        self._read_s = now
+        self._position = max(self._position, self._reader.lowest_offset)
+        while self._position < end:
+            self._read_on(self._reader, end)
+
+    def _read_on(self, log: Log, end: int) -> None:
+        try:
+            for record in log.scan(self._position, end):
+                self._apply(record.key, record.value)
+            self._position = end
+        except CorruptBatch as error:
+            next_offset = end if error.next_offset is None else max(error.next_offset, self._position + 1)
+            _messages.error("%s; of the groups that committed there, an earlier offset counts", error)
+            self._position = min(next_offset, end)
+
+    def _apply(self, key: bytes | None, value: bytes | None) -> None:
+        try:
+            kind, group, topic, partition = parse_json(key or b"")
+            if kind != "offset":
+                return  # of a later version of this program
+            if not isinstance(group, str) or not isinstance(topic, str) or type(partition) is not int:
+                raise ValueError("not the name of a group, the name of a topic and a number")
+            offsets = self._groups.setdefault(group, {})
+            if value is None:
+                offsets.pop((topic, partition), None)
+                return
+            found = parse_json(value)
+            offsets[topic, partition] = Committed(
+                int(found["offset"]),
+                str(found["topic_id"]),
+                str(found["metadata"]),
+                int(found["time_ms"]),
+                str(found["member"]),
+                int(found.get("leader_epoch", -1)),
+            )
+        except (ValueError, KeyError, TypeError):
+            _messages.error("a record of %s/%s is no committed offset: %r", self._root.path, GROUPS, key)
+
+    # --- writing
+
+    @contextmanager
+    def turn(self) -> Iterator[Turn]:
+        """Alone among all processes: what is read and written in it happens at one moment."""
+        if not self._writable:
+            raise ReadOnlyLog(f'the store {self._root.path} was opened with mode="r": its groups cannot be changed')
+        with self._mutex:
+            if self._closed:
+                raise LogClosed(f"the groups of {self._root.path} are closed")
+            if self._shared is None:
+                self._before_write()
+                self._directory = self._root.child(GROUPS, create=True)
+                self._shared = SharedLog(self._directory, _CONFIG)
+            shared = self._shared
+        with shared.turn() as log:
+            yield Turn(self, log)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        with self._mutex:
+            self._closed = True
+            mine = (self._directory, self._shared, self._reader)
+            self._directory = self._shared = self._reader = None
+        with ExitStack() as last:  # not under the mutex: whoever is in a turn needs that to end it
+            for each in mine:
+                if each is not None:
+                    last.callback(each.close)
+
+
+class Turn:
+    """What can be done in a turn."""
+
+    def __init__(self, offsets: OffsetStore, log: Log) -> None:
+        self._offsets = offsets
+        self._log = log
+
+    def offsets(self, group: str) -> dict[Share, Committed]:
+        """The offsets of one group: nobody else changes them now."""
+        return self._offsets.of(group)
+
+    def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> dict[Share, tuple[int, int]]:
+        """Where a group goes on in topics: offset and leader epoch of what is committed. What is not in it begins with
+        the first record.
+
+        The group's first look at a topic writes down where it starts, so that whoever comes next, and after whatever,
+        goes on from there and not from another "latest".
+        """
+        found, places = self.offsets(group), dict[Share, tuple[int, int]]()
+        known = {name for name, _ in found}
+        for topic in topics:
+            if topic.name not in known and start != "earliest":
+                begun = _begin(topic, start)
+                made = {share: Committed.by_member(member, topic.id, *place) for share, place in begun.items()}
+                self.write(group, made)
+                places.update(begun)
+            else:
+                places.update(
+                    (share, (each.offset, each.leader_epoch))
+                    for share, each in found.items()
+                    if share[0] == topic.name and each.topic_id == topic.id
+                )
+        return places
+
+    def write(self, group: str, offsets: Mapping[Share, Committed | None]) -> None:
+        """Commit, or with None delete; all of them or none. Durable when this returns."""
+        if not offsets:
+            return
+        records = []
+        for (topic, partition), each in sorted(offsets.items()):
+            key = json.dumps(["offset", group, topic, partition]).encode()
+            value = None
+            if each is not None:
+                fields = {
+                    "offset": each.offset,
+                    "topic_id": each.topic_id,
+                    "metadata": each.metadata,
+                    "time_ms": each.time_ms,
+                    "member": each.member,
+                    "leader_epoch": each.leader_epoch,
+                }
+                value = json.dumps(fields).encode()
+            records.append((value, key))
+        self._log.append_many(records)
+        if len(self._log.segments) > _SEGMENTS and self._log.upkeep_due(_UPKEEP):
+            try:
+                self._log.upkeep(_UPKEEP)
+            except StorageError as error:  # what was asked for is done, and durable
+                _messages.warning("the offsets in %s could not be compacted: %s", self._log.path, error)
+
+
+def _begin(topic: Topic, start: Start) -> dict[Share, tuple[int, int]]:
+    """A place in every partition of a topic, with the leader epoch of now."""
+    places: dict[Share, tuple[int, int]] = {}
+    for number in range(topic.partitions):
+        log = topic.partition(number)
+        epoch = log.leader_epoch  # before the end is looked up: it may belong to a later one
+        places[topic.name, number] = resolve(log, start), epoch
+    return places
+
+
+def resolve(log: Log, place: Start) -> int:
+    """A place as an offset of a log. A number is taken as it is, whether the log has it or not."""
+    end = log.visible_offset  # looks for what other processes did
+    if place == "earliest":
+        return log.lowest_offset
+    if place == "latest":
+        return end
+    if isinstance(place, datetime):
+        return log.offset_at(place)
+    if isinstance(place, bool) or not isinstance(place, int):
+        raise InvalidConfig(f'a place is "earliest", "latest", an offset or a datetime, not {place!r}')
+    return checked_position(place)
+
+
+def checked_position(offset: object) -> int:
+    """Return it if a log can have it; else `InvalidConfig`."""
+    found = whole_number(offset)
+    if not 0 <= found < 2**62:
+        raise InvalidConfig(f"an offset is a number from 0 to 2**62 - 1, not {offset!r}")
+    return found
+
+
+def now_ms() -> int:
+    """The time as it is written down."""
+    return time.time_ns() // 1_000_000

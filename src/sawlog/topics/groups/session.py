@@ -1,0 +1,239 @@
+"""`Session`: a consumer's life as a member of its group.
+
+It joins, says that all is well, watches the others, takes partitions from those who are silent for too long, and holds
+the locks of the partitions that it owns. How that is kept safe is said in `members`. If the others take it for dead it
+is *fenced*: `check` raises `GroupFenced`, and the next `share_out` joins again.
+
+Threads: the background calls `tick`, and whoever closes calls `close`; everything else is called under the consumer's
+lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...errors import GroupFenced
+from ...storage import Directory, Lock
+from ...storage.forking import forkable
+from .assignment import Share, assign
+from .members import Members, Membership, give_up, group_directory
+from .offsets import OffsetStore
+from .terms import Terms
+
+_logger = logging.getLogger("sawlog.topics.consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a member sees of its group; equal if nothing has changed that matters for sharing out."""
+
+    subscriptions: dict[str, tuple[str, ...]]
+    silent: frozenset[str]
+    owners: dict[Share, str]
+
+    @classmethod
+    def of(cls, members: Members, owners: dict[Share, str] | None = None) -> _View:
+        """As it is now; the owners, if they are given, are not looked at."""
+        found = members.look()
+        silent = frozenset(id for id, each in found.items() if members.is_silent(each))
+        owners = members.owners() if owners is None else owners
+        return cls({id: each.topics for id, each in found.items()}, silent, owners)
+
+    @property
+    def topics(self) -> set[str]:
+        """All topics that anybody reads."""
+        return {topic for topics in self.subscriptions.values() for topic in topics}
+
+
+class _Demand:
+    """Whether anybody asks this member for records: who does not is not well, whatever its process does."""
+
+    def __init__(self) -> None:
+        self._asked_s = time.monotonic()
+        #: The last offset that the background saw.
+        self._last_seen = -1
+
+    def asked(self, now_s: float) -> None:
+        """Records were asked for."""
+        self._asked_s = now_s
+
+    def saw(self, next_offset: int, now_s: float) -> None:
+        """The caller is iterating, and has got there: to move on is to ask for records."""
+        if next_offset != self._last_seen:
+            self._last_seen, self._asked_s = next_offset, now_s
+
+    def silent_s(self, now_s: float) -> float:
+        """For how long nobody has asked."""
+        return now_s - self._asked_s
+
+
+class Session:
+    """One member of one group, and the partitions that it owns."""
+
+    def __init__(self, root: Directory, offsets: OffsetStore, terms: Terms) -> None:
+        self._root = root
+        self._offsets = offsets
+        self._terms = terms
+        self._members: Members | None = None
+        self._membership: Membership | None = None
+        #: The locks that make partitions ours.
+        self._held: dict[Share, Lock] = {}
+        #: How many it should own; somebody else may not have given up some of them yet.
+        self._due_count = 0
+        #: The group as it was when partitions were last shared out, and whether it has changed since.
+        self._view: _View | None = None
+        self._stirred = True
+        #: Held by the background while it looks: its files are not closed meanwhile.
+        self._ticking = forkable(threading.Lock())
+        self._ailing = False
+        self._demand = _Demand()
+
+    # --- what it is
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return self._terms.group
+
+    @property
+    def member_id(self) -> str:
+        """Under which the others know it; empty while it is no member."""
+        return "" if self._membership is None else self._membership.id
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it has joined, and was not told since that it is fenced."""
+        return self._membership is not None
+
+    @property
+    def stirred(self) -> bool:
+        """Whether the group has changed since partitions were last shared out."""
+        return self._stirred
+
+    @property
+    def topics(self) -> set[str]:
+        """All topics that anybody in the group reads, as of the last look."""
+        view = self._view
+        return set() if view is None else view.topics
+
+    # --- signs of life
+
+    def asked(self, now_s: float) -> None:
+        """Somebody asks for records: all is well."""
+        self._demand.asked(now_s)
+
+    def tick(self, next_offset: int | None) -> bool:
+        """The background's turn: say that all is well, look at the others; whether that worked. `next_offset` is where
+        the caller has got to, if it is iterating."""
+        with self._ticking:
+            membership, members = self._membership, self._members
+            if membership is None or members is None:
+                return False
+            try:
+                now = time.monotonic()
+                if next_offset is not None:
+                    self._demand.saw(next_offset, now)
+                if self._demand.silent_s(now) <= self._terms.max_poll_s:
+                    membership.beat()
+                view = self._view
+                owners = None if view is None or len(self._held) < self._due_count else view.owners
+                if not membership.current or _View.of(members, owners) != view:
+                    self._stirred = True
+                self._ailing = False
+            except Exception:  # the thread serves everyone in the process
+                if not self._ailing:  # said once, not four times a second
+                    _logger.exception("looking after a consumer of %r failed", self.group)
+                self._ailing = True
+            return not self._ailing
+
+    def check(self, *, thorough: bool = True) -> None:
+        """Raise `GroupFenced` if the others have taken us for dead.
+
+        Only with `thorough` the lock of every partition is looked at: whoever fenced us may have died before it was
+        done.
+        """
+        if self._membership is None:
+            self._stirred = True  # fenced, and told so: join again
+            return
+        held = list(self._held.values()) if thorough else []
+        if self._membership.current and all(lock.current for lock in held):
+            return
+        raise GroupFenced(
+            f"this member of the group {self.group!r} was silent for more than {self._terms.session_timeout_ms} ms "
+            "and was taken for dead: others have its partitions, and go on from the last commit. The next call joins "
+            "again"
+        )
+
+    # --- sharing out
+
+    def share_out(self, partitions: Iterable[Share]) -> tuple[set[Share], list[Share]]:
+        """What this member should own of all partitions of the group, and which of these nobody owns yet. Joins, and
+        fences those who are silent."""
+        self._stirred = False
+        members, membership = self._joined()
+        me = membership.id
+        membership.beat()
+        view = self._view = _View.of(members)
+        if view.silent - {me}:
+            view = self._view = self._fence_silent(members, me)
+        owners = {share: id for share, id in view.owners.items() if id in view.subscriptions and id != me}
+        owners.update(dict.fromkeys(self._held, me))
+        mine = assign({**view.subscriptions, me: self._terms.topics}, partitions, owners)[me]
+        self._due_count = len(mine)
+        return mine, [share for share in mine if share not in owners]
+
+    def _joined(self) -> tuple[Members, Membership]:
+        if self._members is None or self._membership is None:
+            with self._offsets.turn():
+                with self._ticking:
+                    if self._members is not None:  # the group may have been deleted, and its directory be another one
+                        self._members.directory.close()
+                    self._members = Members(group_directory(self._root, self.group, create=True))
+                terms = self._terms
+                self._membership = self._members.join(terms.name, terms.topics, terms.session_timeout_ms)
+        return self._members, self._membership
+
+    def _fence_silent(self, members: Members, me: str) -> _View:
+        with self._offsets.turn():
+            for member in members.look().values():
+                if member.id != me and members.is_silent(member) and members.fence(member):
+                    who = member.name or member.process
+                    _logger.warning("%s was silent for too long and is out of the group %r", who, self.group)
+        return _View.of(members)
+
+    def take(self, share: Share) -> bool:
+        """Become the owner of a partition, if nobody is. In a turn."""
+        if self._members is None or self._membership is None:
+            return False
+        held = self._members.take(share, self._membership.id)
+        if held is not None:
+            self._held[share] = held
+        return held is not None
+
+    def give_up(self, share: Share) -> None:
+        """Own a partition no longer. After the last commit."""
+        give_up(self._held.pop(share))
+
+    # --- leaving
+
+    def leave(self) -> None:
+        """Own nothing, and be no member any more; `share_out` joins again."""
+        for share in list(self._held):
+            self.give_up(share)
+        membership, self._membership = self._membership, None
+        if membership is not None:
+            membership.leave()
+
+    def close(self) -> None:
+        """Leave for good, and let go of the files."""
+        with self._ticking:  # the background is not looking, and will not
+            members, self._members = self._members, None
+        try:
+            self.leave()
+        finally:
+            if members is not None:
+                members.directory.close()

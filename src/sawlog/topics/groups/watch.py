@@ -1,0 +1,84 @@
+"""`TopicWatch`: the topics that a consumer and its group read, as the store has them now.
+
+Topics get more partitions, are deleted and are recreated while somebody reads them, also by other processes. So they
+are looked up again every few seconds, and whenever something about a group points to a change.
+
+Threads: one looks; whether it is time to is asked from any.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from ...errors import TopicNotFound
+from ..topic import Topic
+from .assignment import Share
+
+_logger = logging.getLogger("sawlog.topics.consumer")
+
+#: How often topics are looked at for new partitions.
+_TOPICS_S = 2.0
+
+
+class TopicWatch:
+    """The topics of one consumer (`names`), and those that other members of its group read."""
+
+    def __init__(self, find: Callable[[str], Topic], names: tuple[str, ...]) -> None:
+        self._find = find
+        self.names = names
+        self._found: dict[str, Topic] = {}
+        #: The names that were last asked for: those of all members.
+        self._asked_for: set[str] = set()
+        self._due_s = 0.0
+        #: Whether somebody has looked since partitions were last shared out.
+        self._changed = True
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time to look again."""
+        return now_s >= self._due_s
+
+    def hurry(self) -> None:
+        """It is time to look again: something has changed."""
+        self._due_s = 0.0
+
+    @property
+    def changed(self) -> bool:
+        """Whether there was a look since `share_out`."""
+        return self._changed
+
+    def share_out(self) -> None:
+        """Partitions are shared out by what was found last."""
+        self._changed = False
+
+    def look(self, others: Iterable[str] = (), *, missing_ok: bool = True) -> None:
+        """Ask the store for the topics of all members: more partitions, deleted, recreated."""
+        found: dict[str, Topic] = {}
+        self._asked_for = {*self.names, *others}
+        for name in sorted(self._asked_for):
+            try:
+                found[name] = self._find(name)
+            except TopicNotFound:
+                if not missing_ok and name in self.names:
+                    raise
+                if name in self._found:
+                    _logger.warning("the topic %r is gone; its partitions are not read any more", name)
+        self._found = found
+        self._due_s = time.monotonic() + _TOPICS_S
+        self._changed = True
+
+    def covers(self, names: set[str]) -> bool:
+        """Whether all of these were asked for when it last looked."""
+        return names <= self._asked_for
+
+    def get(self, name: str) -> Topic | None:
+        """One of them; None if it is not there."""
+        return self._found.get(name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._found.values())
+
+    def partitions(self) -> list[Share]:
+        """Every partition of every topic."""
+        return [(topic.name, number) for topic in self for number in range(topic.partitions)]

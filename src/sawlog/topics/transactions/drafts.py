@@ -1,0 +1,194 @@
+"""`Drafts`: what a transaction has collected and not committed yet.
+
+Records become batches when they are given. Up to a megabyte of finished batches stays in memory; more goes to a staged
+file. At the commit a few kilobytes go into the intent itself, which saves the fsyncs of a file.
+
+Threads: one at a time; `Transaction` sees to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ...batch import kernel
+from ...batch.build import Encoded, Encoder, Recipe, refuse, seal
+from ...errors import RecordTooLarge, TopicNotFound
+from ...log.log import Log
+from ...log.write.encoders import recipe_of
+from ...log.write.writer import BATCH_BYTES
+from ..topic import Topic
+from .intent import Part, Piece
+from .intents import INLINE_BYTES, Intents
+from .stage import Stage, StagedFile
+
+#: So much is kept in memory; more goes to the staged file.
+SPILL_BYTES = 1 << 20
+
+
+class Draft:
+    """What a transaction has for one partition: an open batch, and finished ones in memory or in the staged file."""
+
+    #: `add(value, key, headers, timestamp_ms)`: take one record into the open batch.
+    add: Callable[..., None]
+
+    def __init__(self, topic: Topic, number: int, on_full: Callable[[Draft], None]) -> None:
+        self.topic, self.number = topic, number
+        config = topic.config
+        self._recipe: Recipe = recipe_of(config)
+        self._segment_bytes = config.segment_bytes
+        self._builder = kernel.BatchBuilder(
+            refuse,
+            limit=min(BATCH_BYTES, self._segment_bytes),
+            on_full=lambda: on_full(self),
+            max_record=self._recipe.max_record_bytes,
+            max_total=min(self._recipe.max_batch_bytes, self._segment_bytes),  # it may turn out not to shrink
+            capacity=4096,
+        )
+        self.add = self._builder.add
+        self._held: list[bytes] = []
+        self._pieces: list[Piece] = []
+        self._count = 0
+
+    def encode(self, records: Iterable[Any]) -> Encoded:
+        """A batch of these. `RecordTooLarge` if no segment can take it: after the commit it would be too late."""
+        batch = Encoder(self._recipe).many(records)
+        if len(batch.data) > self._segment_bytes:
+            raise RecordTooLarge(
+                f"a batch of {len(batch.data):,} bytes does not fit into a segment of {self._segment_bytes:,} of the "
+                f"topic {self.topic.name!r}; append fewer records at once, or raise segment.bytes"
+            )
+        return batch
+
+    def take(self) -> Encoded | None:
+        """End the open batch; None if there is none."""
+        if not self._builder.count:
+            return None
+        taken: tuple[bytearray, int, int, int, int] = self._builder.take(bytearray(4096))
+        return seal(*taken, self._recipe)
+
+    def keep(self, batch: Encoded) -> None:
+        """A finished batch is of this draft; it is in memory for now."""
+        self._held.append(bytes(batch.data))
+        self._count += batch.count
+
+    def move(self, write: Callable[[bytes], Piece]) -> None:
+        """Everything in memory goes elsewhere; `write` says where it is."""
+        if self._held:
+            self._pieces.append(write(b"".join(self._held)))
+            self._held = []
+
+    @property
+    def count(self) -> int:
+        """How many records are in finished batches."""
+        return self._count
+
+    def part(self) -> Part:
+        """For the intent."""
+        return Part(self.topic.name, self.topic.id, self.number, self._count, tuple(self._pieces))
+
+    def log(self) -> Log:
+        """Where it goes to."""
+        return self.topic.partition(self.number)
+
+
+class Drafts:
+    """Those of one transaction."""
+
+    def __init__(self, intents: Intents, topic_of: Callable[[str], Topic], *, wanted: bool) -> None:
+        self._intents = intents
+        self._topic_of = topic_of
+        #: False: the transaction was stored before, so records are checked, and left aside.
+        self._wanted = wanted
+        self._topics: dict[str, Topic] = {}
+        self._drafts: dict[tuple[str, int], Draft] = {}
+        self._held_bytes = 0
+        self._stage: Stage | None = None
+        self._file: StagedFile | None = None
+
+    def topic(self, topic: str | Topic) -> Topic:
+        """A topic by its name. Looked up once: the catalogue is read from disk."""
+        if not isinstance(topic, str):
+            return topic
+        if topic not in self._topics:
+            self._topics[topic] = self._topic_of(topic)
+        return self._topics[topic]
+
+    def of(self, topic: Topic, number: int) -> Draft:
+        """The draft for a partition."""
+        draft = self._drafts.get((topic.name, number))
+        if draft is None:
+            draft = self._drafts[topic.name, number] = Draft(topic, number, self.seal)
+        elif draft.topic.id != topic.id:
+            raise TopicNotFound(f"the topic {topic.name!r} was deleted and made anew during this transaction")
+        return draft
+
+    def keep(self, draft: Draft, batch: Encoded) -> None:
+        """Collect a finished batch."""
+        if not self._wanted:
+            return
+        draft.keep(batch)
+        self._held_bytes += len(batch.data)
+        if self._held_bytes > SPILL_BYTES:
+            self._spill()
+
+    def seal(self, draft: Draft) -> None:
+        """End the open batch of a partition, if there is one."""
+        batch = draft.take()
+        if batch is not None:
+            self.keep(draft, batch)
+
+    def _spill(self) -> tuple[Stage, StagedFile]:
+        """Write what is in memory to the staged file."""
+        if self._stage is None:
+            self._stage = self._intents.begin()
+        if self._file is None:
+            self._file = self._stage.file()
+        for draft in self._drafts.values():
+            draft.move(self._file.write)
+        self._held_bytes = 0
+        return self._stage, self._file
+
+    # --- committing
+
+    def seal_all(self) -> bool:
+        """End all open batches; whether there is any record."""
+        for draft in self._drafts.values():
+            self.seal(draft)
+        return any(draft.count for draft in self._drafts.values())
+
+    def stage(self) -> tuple[Stage, bytes]:
+        """Put everything where the commit finds it: durably into the staged file, or, if it is little, into the bytes
+        that are returned, which are for the intent."""
+        if self._file is not None or self._held_bytes > INLINE_BYTES:
+            stage, file = self._spill()
+            file.sync()
+            return stage, b""
+        self._stage = self._intents.begin()
+        data = bytearray()
+
+        def write(held: bytes) -> Piece:
+            piece = Piece("", len(data), len(held))
+            data.extend(held)
+            return piece
+
+        for draft in self._drafts.values():
+            draft.move(write)
+        return self._stage, bytes(data)
+
+    def parts(self) -> list[Part]:
+        """What there is for each partition."""
+        return [draft.part() for draft in self._drafts.values() if draft.count]
+
+    def log_of(self, part: Part) -> Log:
+        """The log that a part goes to."""
+        return self._drafts[part.order].log()
+
+    def end(self, *, pending: bool) -> None:
+        """Forget everything. What is staged goes as well, unless it is `pending`: then an intent needs it."""
+        self._drafts = {}
+        if self._file is not None:
+            self._file.close()
+        if self._stage is not None:
+            (self._stage.leave if pending else self._stage.end)()
+        self._file, self._stage = None, None

@@ -1,0 +1,182 @@
+"""`Staging`: batches that many processes of one job make, and one of them stores, all or nothing.
+
+```python
+with store.staging.task(job) as staged:       # in each task, and in each attempt of it
+    piece = staged.write(batches)             # finished batches: only their offsets are missing
+    staged.sync()                             # then whoever publishes is told of the pieces
+
+store.staging.publish(job, parts)             # once; or discard(job)
+```
+
+A job is known to all its processes by an id of letters, digits, - and _. What tasks stage is no part of the store
+before it is published, so a task opens the store to read only: to stage takes no lock, and completes and sweeps nothing
+for others. What nobody publishes within a day is swept. `intents.py` says how it is stored, and why all or nothing.
+
+This is all that a job needs: names, leases and intents are not its business.
+
+Threads: any; a `TaskStage` is for one.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from ...errors import TopicNotFound
+from ...log.log import Log
+from ...storage.interface import Buffer
+from ..topic import Topic
+from .intent import Intent, Part, Piece, check_name
+from .intents import INLINE_BYTES, Intents
+from .stage import StagedFile
+from .transaction import PlacedOffsets
+
+__all__ = ["INLINE_BYTES", "Intent", "Part", "Piece", "PlacedOffsets", "Staging", "TaskStage", "check_name"]
+
+
+class TaskStage:
+    """What one attempt of one task stages: a file of its own, made when it is first needed. `Staging.task` gives it."""
+
+    def __init__(self, intents: Intents, job: str) -> None:
+        self._intents = intents
+        self._job = job
+        self._label = uuid.uuid4().hex
+        self._file: StagedFile | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was written."""
+        return self._file is None
+
+    def write(self, batches: Buffer) -> Piece:
+        """Add finished batches; where they are, for a `Part`."""
+        if self._file is None:
+            self._intents.lend(self._job, self._label)
+            self._file = self._intents.file(self._job, self._label)
+        return self._file.write(batches)
+
+    def sync(self) -> None:
+        """Return when everything written survives a power cut, once it is published."""
+        if self._file is not None:
+            self._file.sync()
+
+    def abandon(self) -> None:
+        """This attempt failed: remove what it has written."""
+        if self._file is not None:
+            self._intents.withdraw(self._job, self._label)
+
+    def close(self) -> None:
+        """Let go of the file; what is staged stays."""
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> TaskStage:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Staging:
+    """The staging area of a store. `Store.staging` gives it."""
+
+    def __init__(
+        self,
+        intents: Intents,
+        topic_of: Callable[[str], Topic],
+        committing: threading.RLock,
+        check_writable: Callable[[], None],
+    ) -> None:
+        self._intents = intents
+        self._topic_of = topic_of
+        self._committing = committing
+        self._check_writable = check_writable
+
+    # --- in the tasks
+
+    def task(self, job: str) -> TaskStage:
+        """A place for one attempt of one task, also in a store that is opened to read."""
+        return TaskStage(self._intents, job)
+
+    # --- for whoever publishes
+
+    def put(self, job: str, data: bytes) -> str:
+        """Stage batches in a file of their own, durably; its name, for the pieces."""
+        self._check_writable()
+        with self.task(job) as staged:
+            piece = staged.write(data)
+            staged.sync()
+        return piece.file
+
+    def publish(
+        self,
+        job: str,
+        parts: Iterable[Part],
+        *,
+        data: bytes = b"",
+        name: str | None = None,
+        sequence: int | None = None,
+        lock_timeout_s: float = 60.0,
+    ) -> PlacedOffsets:
+        """Place what was staged, as a transaction; the offsets. Pieces without a file are in `data`.
+
+        What belongs to the job and is in no part, of attempts that failed, goes. If it raises, nothing was stored and
+        everything is staged as it was, except where the error is `TransactionPending`.
+        """
+        self._check_writable()
+        wanted = list(parts)
+        with self._committing:
+            held = self._intents.adopt(job, timeout_s=lock_timeout_s)
+            try:
+                placed: tuple[Part, ...] = ()
+                if wanted or name is not None:
+                    placed = self._intents.commit(
+                        held,
+                        wanted,
+                        self._log_of,
+                        data=data,
+                        name=name,
+                        sequence=sequence,
+                        lock_timeout_s=lock_timeout_s,
+                    ).parts
+            except BaseException:
+                held.leave()
+                raise
+            held.end()
+        return {part.order: part.offsets for part in placed}
+
+    def _log_of(self, part: Part) -> Log:
+        topic = self._topic_of(part.topic)
+        if topic.id != part.topic_id:
+            raise TopicNotFound(f"the topic {part.topic!r} was deleted and made anew while it was being written to")
+        return topic.partition(part.partition)
+
+    def discard(self, job: str) -> None:
+        """Remove what was staged, unless it was published and is only waiting to be completed."""
+        self._check_writable()
+        with self._committing:
+            self._intents.discard(job)
+
+    def last(self, name: str) -> Intent | None:
+        """What was published last under a name: that with the highest number, completed or not."""
+        return self._intents.last(name)
+
+    def replay_of(self, job: str, find: Callable[[], Intent | None], *, lock_timeout_s: float = 60.0) -> Intent | None:
+        """What was stored before in place of this job, as `find` says; then what is staged for it now is removed.
+
+        A commit of the same job may be going on just now, of a process that was taken for dead: it is waited for, so
+        that `find` comes across it.
+        """
+        self._check_writable()
+        held = self._intents.adopt(job, timeout_s=lock_timeout_s)
+        try:
+            found = find()
+        except BaseException:
+            held.leave()
+            raise
+        (held.leave if found is None else held.end)()
+        return found

@@ -1,0 +1,192 @@
+"""`Transaction`: records for several topics and partitions, stored all or not at all, also across a crash.
+
+```python
+with store.transaction() as tx:
+    tx.append("orders", b"...", key=b"7")
+    tx.append("stock", b"-1", key=b"apples")
+```
+
+Leaving the block commits, leaving it by an exception stores nothing. Records are encoded when they are given, so what
+is wrong with them is said at once; up to a megabyte stays in memory, more goes to a file. Locks are taken at the
+commit only. Nobody sees a record before the commit. During it, a reader may see the records of one partition a moment
+before those of another; after a crash in the middle, until somebody opens the store for writing. See intents.py for
+how, and why.
+
+`store.transaction(name="query-17", sequence=5)` is stored once, however often it is tried: if that sequence of that
+name, or a later one, is stored already, `replayed` is True, and committing does nothing.
+
+Threads: one transaction may be filled by several.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Literal
+
+from ...errors import LogClosed, StorageError, TransactionAborted, TransactionError
+from ...storage.forking import forkable, this_process
+from ..topic import Topic
+from .drafts import Drafts
+from .intent import Intent, Part, check_name
+from .intents import Intents
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: Where records were stored: their offsets by (topic, partition).
+PlacedOffsets = dict[tuple[str, int], range]
+
+
+class Transaction:
+    """Records for several partitions. Made by `Store.transaction`."""
+
+    def __init__(
+        self,
+        intents: Intents,
+        topic_of: Callable[[str], Topic],
+        committing: threading.RLock,
+        *,
+        name: str | None = None,
+        sequence: int | None = None,
+        lock_timeout_s: float = 5.0,
+        on_end: Callable[[Transaction], None] = lambda transaction: None,
+    ) -> None:
+        check_name(name, sequence)
+        self.name, self.sequence = name, sequence
+        self._process = this_process()
+        self._intents = intents
+        self._committing = committing
+        self._lock_timeout_s = lock_timeout_s
+        self._lock = forkable(threading.RLock())
+        self._state: Literal["open", "committed", "aborted", "pending"] = "open"
+        self._offsets: PlacedOffsets = {}
+        #: Called once, with the transaction, at its end.
+        self._on_end = on_end
+        #: Whether this was stored before: then whatever is appended is left aside.
+        self.replayed = False
+        if name is not None and sequence is not None:
+            self._take_over(intents.last(name))
+        self._drafts = Drafts(intents, topic_of, wanted=not self.replayed)
+
+    def _take_over(self, last: Intent | None) -> None:
+        """Look whether we are a replay; of the last one, the offsets are known."""
+        if last is not None and last.sequence is not None and self.sequence is not None:
+            self.replayed = last.sequence >= self.sequence
+            if last.sequence == self.sequence:
+                self._offsets = _offsets(last.parts)
+
+    # --- collecting
+
+    def append(
+        self,
+        topic: str | Topic,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Any = (),
+        timestamp: int | datetime | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Take one record; its offset is known after the commit."""
+        with self._lock:
+            self._check_open()
+            topic = self._drafts.topic(topic)
+            draft = self._drafts.of(topic, topic.place_for(value, key, partition))
+            try:
+                draft.add(value, key, headers, _milliseconds(timestamp))
+            except StorageError:
+                self._end("aborted")  # what was collected cannot be written: nobody could say what is in it
+                raise
+
+    def append_many(self, topic: str | Topic, records: Iterable[Any], partition: int | None = None) -> None:
+        """Take many records, all or none of them; a record is what `Log.append_many` takes."""
+        with self._lock:
+            self._check_open()
+            topic = self._drafts.topic(topic)
+            parts = topic.split(list(records), partition)
+            drafts = [(self._drafts.of(topic, number), of_one) for number, of_one in parts.items()]
+            encoded = [(draft, draft.encode(of_one)) for draft, of_one in drafts]
+            try:
+                for draft, batch in encoded:
+                    self._drafts.seal(draft)
+                    self._drafts.keep(draft, batch)
+            except StorageError:
+                self._end("aborted")
+                raise
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            raise LogClosed(f"this transaction is {self._state}")
+        if self._process != this_process():  # both would store it
+            raise LogClosed("this transaction belongs to the process that this one was forked from")
+
+    # --- ending
+
+    def commit(self) -> PlacedOffsets:
+        """Store everything; the offsets by (topic, partition). If it raises, nothing is stored, except where the
+        error is `TransactionPending`. `DirectoryLocked`: another process writes to one of the partitions."""
+        with self._lock:
+            if self._state == "committed":
+                return self._offsets
+            self._check_open()
+            try:
+                with self._committing:
+                    self._commit()
+            except BaseException as error:
+                pending = isinstance(error, TransactionError) and not isinstance(error, TransactionAborted)
+                self._end("pending" if pending else "aborted")
+                raise
+            self._end("committed")
+            return self._offsets
+
+    def _commit(self) -> None:
+        if self.replayed:
+            return
+        if not self._drafts.seal_all() and self.name is None:
+            return
+        stage, data = self._drafts.stage()
+        intent = self._intents.commit(
+            stage,
+            self._drafts.parts(),
+            self._drafts.log_of,
+            data=data,
+            name=self.name,
+            sequence=self.sequence,
+            lock_timeout_s=self._lock_timeout_s,
+        )
+        self._offsets = _offsets(intent.parts)
+        if intent.id != stage.id:  # somebody else was first with this sequence
+            self._take_over(intent)
+
+    def abort(self) -> None:
+        """Store nothing. Does nothing after the end."""
+        with self._lock:
+            if self._state == "open":
+                self._end("aborted")
+
+    def _end(self, state: Literal["committed", "aborted", "pending"]) -> None:
+        self._state = state
+        self._drafts.end(pending=state == "pending")
+        self._on_end(self)
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort()
+        elif self._state == "open":
+            self.commit()
+
+
+def _offsets(parts: Iterable[Part]) -> PlacedOffsets:
+    return {part.order: part.offsets for part in parts}
+
+
+def _milliseconds(timestamp: int | datetime | None) -> int | None:
+    if isinstance(timestamp, datetime):
+        return (timestamp.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+    return timestamp
