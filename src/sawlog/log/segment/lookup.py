@@ -55,7 +55,7 @@ _BASE, _LENGTH, _CRC, _LAST_DELTA, _LARGEST_TIME = 0, 1, 4, 6, 8
 
 
 class Lookup:
-    """Finds records in the open file of a segment. It has no reference to the segment, which each call passes, so that a
+    """Finds records in the open file of a segment. It has no reference to the segment, which each call passes: so a
     segment that is no longer used is closed at once."""
 
     def __init__(self, storage: Storage, index: SegmentIndex) -> None:
