@@ -1,4 +1,4 @@
-"""`df.write` and `df.writeStream` with `format("sawlog")`: what is stored where, once, and what is left behind.
+"""`df.write` and `df.writeStream` with `format("sawlog")`: what is stored where, once, and what is left.
 
 The first half runs Spark's part by hand: tasks stage, the driver publishes or discards. The second half is Spark.
 """

@@ -1,4 +1,4 @@
-"""Where consumers start, go on, and what happens when that place is gone."""
+"""Where consumers start, continue, and what happens when that place is gone."""
 
 from __future__ import annotations
 
