@@ -85,7 +85,7 @@ def test_an_intent_whose_batches_are_not_all_there_does_not_hang(size_bytes: int
         root.child("staging", create=True).replace(left.file, left.encode())
     with Store.open(root) as store:
         assert len(store["orders"].partition(0)) == 0
-        with pytest.raises(CorruptFile, match="no whole batch"):
+        with pytest.raises(CorruptFile, match="no complete batch"):
             store["orders"].append(b"y")
 
 
