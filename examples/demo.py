@@ -33,7 +33,7 @@ try:
 
     from sawlog.cli import plot
 except ModuleNotFoundError as error:
-    sys.exit(f"the demo needs {error.name}: pip install 'sawlog[cli,spark,jre]' (in a checkout: make setup)")
+    sys.exit(f"the demo needs {error.name}: run make setup, or pip install '.[cli,spark,jre]', in a clone of sawlog")
 
 JOB = Path(__file__).with_name("demo_parts") / "job.py"
 PARTITIONS = 3

@@ -29,7 +29,7 @@ try:
 
     import sawlog
 except ModuleNotFoundError as error:
-    sys.exit(f"the tour needs {error.name}: pip install 'sawlog[cli]' (in a checkout: make setup)")
+    sys.exit(f"the tour needs {error.name}: run make setup, or pip install '.[cli]', in a clone of sawlog")
 
 #: With the compiled kernel, and without it.
 EVENTS, EVENTS_INTERPRETED, EVENTS_LEAST = 1_000_000, 20_000, 1_000

@@ -128,7 +128,7 @@ class Place:
         )
 
     def left(self) -> list[Path]:
-        """What a program left behind."""
+        """What a program left."""
         return [*self.work.iterdir(), *self.temporary.iterdir()]
 
 

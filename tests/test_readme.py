@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import sawlog
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -23,6 +26,21 @@ def test_every_python_block_runs_after_the_ones_before_it(tmp_path: Path) -> Non
         )
         assert done.returncode == 0, f"{block}\n{done.stderr}"
         assert done.stdout or "print" not in block
+
+
+def test_the_shell_block_runs_after_the_first_python_block(tmp_path: Path) -> None:
+    """As printed; only that `.venv/bin` has a program that calls this Python."""
+    [block] = re.findall(r"^```\n(export PATH.*?)^```", README, re.DOTALL | re.MULTILINE)
+    program = tmp_path / ".venv" / "bin" / "sawlog"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sawlog.cli "$@"\n')
+    program.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": str(Path(sawlog.__file__).parents[1])}
+    for command in ([sys.executable, "-c", BLOCKS[0]], ["sh", "-ec", block]):
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert "99999" in done.stdout
+    assert "billing: 0 members" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["docs/visibility.md"])

@@ -305,7 +305,7 @@ class LogFailed(SawlogError, RuntimeError):
 
 
 class LogClosed(SawlogError, ValueError):
-    """The log is closed, or was opened by the process that this one was forked from."""
+    """The log is closed, or was opened by the parent process, before a fork."""
 
 
 class ReadOnlyLog(SawlogError, io.UnsupportedOperation):

@@ -102,7 +102,7 @@ TEXTS = [pa.string(), pa.large_string(), pa.string_view()]
 
 @st.composite
 def payload_columns(draw: st.DrawFn, length: int) -> tuple[pa.ChunkedArray, list[bytes | None]]:
-    """A column of so many keys or values in some type, slice and chunks, and what is in it."""
+    """A column of that many keys or values in some type, slice and chunks, and what is in it."""
     kind = draw(st.sampled_from([*BYTES, *TEXTS, pa.binary(5), pa.null()]))
     if kind == pa.null():
         return pa.chunked_array([pa.nulls(length)]), [None] * length

@@ -80,7 +80,7 @@ def observed(kernel: Any, data: bytes) -> list[Any]:
 
 
 def one_by_one(kernel: Any, view: memoryview, rows: np.ndarray, start: int = 0, end: int = FOR_EVER) -> Any:
-    """What a cursor gives: the bad row or -1, the records, and the offset behind the last of them."""
+    """What a cursor gives: the bad row or -1, the records, and the offset after the last of them."""
     cursor = outcome(kernel.RecordCursor, view, memoryview(rows), start, end)
     if cursor == "refused":
         return cursor

@@ -36,7 +36,7 @@ def crc32c(data: bytes) -> int:
 
 
 def varint(number: int, size_bytes: int = 1) -> bytes:
-    """Zig-zag, at least so many bytes long: one may pad, and a streamed record does."""
+    """Zig-zag, at least that many bytes long: one may pad, and a streamed record does."""
     z = number * 2 if number >= 0 else -number * 2 - 1
     out = bytearray()
     while z >= 128 or len(out) + 1 < size_bytes:
@@ -88,7 +88,7 @@ def batch(records: Iterable[Parts], header: Header = Header()) -> bytes:  # noqa
 
 
 def around(body: bytes, header: Header) -> bytes:
-    """A header, and behind it whatever bytes are given for its records."""
+    """A header, and after it whatever bytes are given for its records."""
     raw = HEADER.pack(
         header.base_offset,
         len(body) + 49 if header.length is None else header.length,

@@ -279,7 +279,7 @@ def test_missing_topic_or_store_is_not_found_and_not_made(
     result = sawlog("produce", "nope", "--output", "json", stdin=b"x\n")
     assert "nope" in result.failed(3)
     assert result.raw == b""
-    assert "there is no store" in sawlog("produce", "orders", "-d", tmp_path / "other", stdin=b"x\n").failed(3)
+    assert "no store in" in sawlog("produce", "orders", "-d", tmp_path / "other", stdin=b"x\n").failed(3)
     assert not (tmp_path / "other").exists()
 
 

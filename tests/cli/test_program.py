@@ -246,7 +246,7 @@ def in_terminal(program: Program, *arguments: object, typed: bytes = b"", **envi
     if typed:
         os.write(controller, typed)
     seen = b""
-    with contextlib.suppress(OSError):  # what a terminal says when nobody is there any more
+    with contextlib.suppress(OSError):  # what a terminal says when nobody is there any longer
         while chunk := os.read(controller, 4096):
             seen += chunk
     os.close(controller)

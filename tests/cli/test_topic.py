@@ -104,7 +104,7 @@ def test_missing_topic_is_not_found(sawlog: Cli, orders: Path, arguments: tuple[
     "arguments", [("list",), ("describe", "a"), ("alter", "a", "-P", "3"), ("delete", "a", "--yes")]
 )
 def test_missing_store_is_not_found_and_not_made(sawlog: Cli, data: Path, arguments: tuple[str, ...]) -> None:
-    assert "there is no store" in sawlog("topic", *arguments).failed(3)
+    assert "no store in" in sawlog("topic", *arguments).failed(3)
     assert not data.exists()
 
 

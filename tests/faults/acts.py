@@ -25,7 +25,7 @@ _STAMP = 1_000_000_000_000
 
 
 class GivenUp(Exception):
-    """Somebody thinks better of it in the middle of an append."""
+    """Somebody thinks better of it during an append."""
 
 
 def append(shift: Shift) -> None:
@@ -204,7 +204,7 @@ def transaction(shift: Shift) -> None:
 
 
 def failing(shift: Shift) -> None:
-    """Some call fails, or there is no room, in the middle of something that counts together."""
+    """Some call fails, or there is no room, during something that counts together."""
     chance = shift.random
     if chance.random() < 0.3:
         used = sum(map(len, shift.disk.content().values()))
@@ -238,7 +238,7 @@ def restore_published(shift: Shift) -> None:
 
 
 def look(shift: Shift) -> None:
-    """A reader that comes anew, and reads in every way there is."""
+    """A reader that starts fresh, and reads in every way there is."""
     for number in range(PARTITIONS):
         with Log.open(partition_of(shift.disk, number), mode="r") as log:
             view = view_of("a new reader", log)

@@ -669,7 +669,7 @@ _RETURNED = (
         "opening a store removes what a live transaction in another process is writing (ours, once)",
         (
             "Intents.sweep",
-            "continue  # somebody is at it",
+            "continue  # in use",
             "remove_all(self.staging, id_)\n            continue",
         ),
         by="promised",

@@ -3,10 +3,10 @@
 - Streams that are aborted: their source raises or is cancelled, they are too long, or an interrupt comes.
 - Appends of every kind with an interrupt at any place of them, sometimes a second one while the first is being handled.
   What was interrupted is there once or not at all; a producer and a writer try again, and have it there once.
-- The background's turn (`tick`) in the middle of an append, a truncation or a trim; records that are appended and cut
-  off in the middle of upkeep; upkeep in the middle of an append. All of it in one thread, where the locks would let
+- The background's turn (`tick`) during an append, a truncation or a trim; records that are appended and cut
+  off in the middle of upkeep; upkeep during an append. All of it in one thread, where the locks would let
   another one through: so it is the same every time.
-- A log that was opened with mode "a" gives its lock back, others write, and it goes on.
+- A log that was opened with mode "a" gives its lock back, others write, and it continues.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _until_done(run: LogWorkload, call: Callable[[], Any]) -> Any:
 
 
 def _resolve(run: LogWorkload, log: Log, promise: LogPromise, count: int, *, told: bool) -> Log:
-    """Find out what an interrupted append of so many records has come to; the log to go on with."""
-    if not log.writable:  # it could be neither finished nor taken back
+    """Find out what an interrupted append of that many records has come to; the log to continue with."""
+    if not log.writable:  # it could be neither finished nor rolled back
         assert not told, "an append has returned, and the log has failed"
         return run.reopened(log, promise)
     with log.hold():
@@ -209,7 +209,7 @@ def _turn(run: LogWorkload, log: Log) -> bool | None:
 
 
 def tick_within(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """The background syncs, and saves the watermark, in the middle of something."""
+    """The background syncs, and saves the watermark, during something."""
     name = run.random.choice(
         ("append", "append_many", "append_batches", "append_stream", "seal", "truncate", "trim", "append_kept")
     )

@@ -1,14 +1,14 @@
 """`python -m tests.faults errors`: every call to the disk that an operation makes fails, in every way.
 
 For each operation the calls of an undisturbed run are counted. Then it is run again and again on a copy of the same
-disk, with the first, the second, the third... call failing, with each errno, once and for ever, before it took effect,
+disk, with the first, the second, the third... call failing, with each errno, once and forever, before it took effect,
 in the middle of it, or after all of it. Each time:
 
 - the operation succeeds or raises a `SawlogError`;
 - what was acknowledged can be read in the same process; while nothing but writing fails, also before that ends;
-- the log goes on, or says with `LogFailed` that it does not; a file whose fsync failed is not synced again;
+- the log continues, or says with `LogFailed` that it does not; a file whose fsync failed is not synced again;
 - after the end of the process, and after a power cut at that moment, what is opened verifies, keeps what was promised,
-  goes on (the checks of the crash enumeration, `workloads` and `stores`);
+  continues (the checks of the crash enumeration, `workloads` and `stores`);
 - on real files, no descriptor stays open.
 """
 
@@ -187,7 +187,7 @@ class OnLog(Target):
         self.check_alive(log, place, promise, run)
 
     def check_alive(self, log: Log, place: FaultyDirectory, promise: LogPromise, run: LogWorkload) -> None:
-        """Reading, and going on, in the process in which it happened."""
+        """Reading, and continuing, in the process in which it happened."""
         fault = place._fault
         if not log._access.closed:
             if fault is not None and fault.operations is not None:  # only writing fails
@@ -206,7 +206,7 @@ class OnLog(Target):
 
     @staticmethod
     def _settle(log: Log, promise: LogPromise) -> None:
-        """The log goes on, so what failed is not there; but how far a trim got that failed, nobody has promised."""
+        """The log continues, so what failed is not there; but how far a trim got that failed, nobody has promised."""
         promise.refuse()
         rows, start, trimming = promise.rows, promise.start, promise.trimming
         promise.take_over(list(log.scan()), log)

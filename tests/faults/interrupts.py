@@ -1,4 +1,4 @@
-"""Something happens in the middle of a call: at the n-th place of the engine where a signal handler could run, or
+"""Something happens during a call: at the n-th place of the engine where a signal handler could run, or
 another thread could get its turn.
 
 A trace function counts these places: after a call, at a jump back, and at the beginning of a function, opcode by
@@ -45,7 +45,7 @@ def _operations(code: CodeType) -> dict[int, str]:
 
 class Within:
     """Does something at the n-th place, and something once more at the m-th after that. If it gives False the moment
-    was not right, and it is tried again at the next place."""
+    was not right, and it is retried at the next place."""
 
     def __init__(self, act: Callable[[], bool | None], *numbers: int) -> None:
         self._act = act
@@ -99,7 +99,7 @@ class Within:
         hook = sys.unraisablehook
 
         def unraisable(lost: Any) -> None:
-            """An interrupt that comes while an object is let go is lost: Python says so, and goes on."""
+            """An interrupt that comes while an object is let go is lost: Python says so, and continues."""
             if not issubclass(lost.exc_type, Stop):
                 hook(lost)
 

@@ -2,7 +2,7 @@
 
 This process imports everything, opens nothing, and forks: a victim that works (`victims.Work.work`) with a pipe on
 which it says what was acknowledged; after a moment it is killed; then a second process checks the directory
-(`Work.check`) and ends, in order or not; then the next victim goes on in the same directory. Some victims are killed
+(`Work.check`) and ends, in order or not; then the next victim continues in the same directory. Some victims are killed
 while they are still opening, and some directories are not looked at between two victims. Forking instead of starting
 Python makes it some twenty kills a second on a busy machine.
 

@@ -1,4 +1,4 @@
-"""Operations of `workloads` that leave offsets out: batches that keep theirs, and logs that go on at a later one."""
+"""Operations of `workloads` that leave offsets out: batches that keep theirs, and logs that continue at a later one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Micro-batches on a simulated disk: plan a range, write the plan down, read it, go on behind it.
+"""Micro-batches on a simulated disk: plan a range, write the plan down, read it, continue after it.
 
 What a planner has written down (`Witness.plans`) survives every crash, as Spark's checkpoint does on another file
 system. A plan that was not finished is read again, in another process, before the next one is made. Neither fails on
@@ -29,7 +29,7 @@ TOPIC = "t"
 
 
 class Planner(ABC):
-    """One query. Made anew whenever its process is."""
+    """One query. Recreated whenever its process is."""
 
     name: ClassVar[str] = ""
 

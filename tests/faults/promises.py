@@ -2,7 +2,7 @@
 
 The promise knows every record that may be in the log, in its order: those that were acknowledged and those that are
 just being appended. After a crash the log holds a prefix of that, byte for byte. How long it must be, says the policy:
-what is durable after a power cut, all that was acknowledged after the end of a process. Where it may end: behind a
+what is durable after a power cut, all that was acknowledged after the end of a process. Where it may end: after a
 whole append.
 """
 
@@ -82,7 +82,7 @@ class LogPromise:
         self.note(log)
 
     def refuse(self) -> None:
-        """The append failed, and the log goes on: what it brought will never be there."""
+        """The append failed, and the log continues: what it brought will never be there."""
         self.rows = {at: row for at, row in self.rows.items() if at < self.end}
         self.ends = {at for at in self.ends if at <= self.end}
         self.absent = {at for at in self.absent if at < self.end}

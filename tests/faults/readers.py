@@ -1,6 +1,6 @@
 """Readers inside the crash enumeration: in other processes, in groups, and those that plan micro-batches.
 
-One process writes to a topic of two partitions in every form there is; some of it fails on the way and is taken back.
+One process writes to a topic of two partitions in every form there is; some of it fails on the way and is rolled back.
 Others read meanwhile. Readers in other processes (`Eyes`) look before every change of the disk, groups and planners
 come and go between the operations. All of it ends at every change, in every way, as in `workloads`; then somebody
 reads, somebody opens it for writing, more is appended, everybody drains. `witness` says what has to be true of what
@@ -241,7 +241,7 @@ class Shift:
                 self.witness.complain("I4", f"{log.visible_offset} is shown, and {log.durable_offset} durable")
 
     def send(self, parts: Mapping[int, Sequence[bytes]], act: Callable[[], object]) -> bool:
-        """Append something; whether it was stored. If it fails, the log goes on without it, or is opened again."""
+        """Append something; whether it was stored. If it fails, the log continues without it, or is opened again."""
         number = self.witness.send(parts)
         try:
             act()
@@ -298,7 +298,7 @@ class Shift:
     # --- those who read
 
     def come(self, name: str, most: int | None, *, on_lost: Any = "earliest", keep_epochs: bool = True) -> None:
-        """A member of a group comes, reads so many records, or all, commits and goes."""
+        """A member of a group comes, reads that many records, or all, commits and goes."""
         got = self.witness.got.setdefault(name, set())
         with Store.open(self.disk.plain, upkeep_interval_s=None) as store:
             patient = {"auto_commit_ms": None, "session_timeout_ms": 10**9, "max_poll_interval_ms": 10**9}

@@ -155,7 +155,7 @@ class Scenario:
 
     workload: str
     seed: int
-    #: The call that was not made any more, counted from 1.
+    #: The call that was not made any longer, counted from 1.
     call: int
     #: What was found of names, and of data.
     state: str
@@ -192,7 +192,7 @@ class Run:
         ]
 
     def cut(self, scenario: Scenario) -> None:
-        """Cut the power, recover, check, go on, and once more; `Violated` if a promise is not kept."""
+        """Cut the power, recover, check, continue, and once more; `Violated` if a promise is not kept."""
         chance = random.Random(f"{scenario.workload}/{scenario.seed}/{scenario.call}/{scenario.state}")
         found, call, state = self.recording, scenario.call, scenario.state
         cuts: list[str] = []

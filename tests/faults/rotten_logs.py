@@ -142,7 +142,7 @@ def fixtures() -> list[Fixture]:
 
 
 def readable(log: Log, whole: Whole) -> tuple[dict[int, Record], list[CorruptBatch]]:
-    """Everything that a scan gives, going on behind damage; and the damage."""
+    """Everything that a scan gives, continuing after damage; and the damage."""
     found: dict[int, Record] = {}
     damage: list[CorruptBatch] = []
     offset, end = log.lowest_offset, log.next_offset

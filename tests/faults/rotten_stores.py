@@ -449,7 +449,7 @@ class _TransactionJudge:
 
 
 def _is_placed_anew(data: bytes, flip: Flip) -> bool:
-    """Whether the byte belongs to what placing a staged batch writes anew: base offset and leader epoch. But for an
+    """Whether the byte belongs to what placing a staged batch rewrites: base offset and leader epoch. But for an
     offset that no log reaches, which is refused at sight."""
     at = 0
     while (following := at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")) <= flip.position:

@@ -2,7 +2,7 @@
 
 Each operation takes the store from one state to another. After a crash, whoever opens the store for writing finds the
 state before the operation or the one after it, never anything else; what had returned is there. A reader that comes
-before finds, partition by partition, the one or the other. Nothing half-done is left behind, every log verifies, and
+before finds, partition by partition, the one or the other. Nothing half-done is left, every log verifies, and
 the operation can be done again: once, if it has a name and a number.
 """
 
@@ -194,7 +194,7 @@ class StoreWorkload(Workload):
 
     def _interrupt(self, name: str, store: Store, disk: FaultyStorage) -> Store:
         """Begin an operation, and be interrupted somewhere in it; it was done wholly or not at all, when the store is
-        opened again. The store to go on with."""
+        opened again. The store to continue with."""
         promise = self.promise
         for then, act, how in DISTURBED[name](self, promise.now):
             promise.begin(then, act, **how)
@@ -565,7 +565,7 @@ def aborted_transaction(run: StoreWorkload, now: State) -> Steps:
 
 
 def advance(run: StoreWorkload, now: State) -> Steps:
-    """A partition goes on at a later offset. A group that has read all of it has a gap to pass."""
+    """A partition continues at a later offset. A group that has read all of it has a gap to pass."""
     if name := _some(run, now):
         number, gap = run.random.randrange(len(now.topics[name][1])), run.random.choice((1, 6))
 

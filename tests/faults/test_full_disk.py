@@ -1,4 +1,4 @@
-"""A disk without room, for every operation of a store that writes: nothing acknowledged is lost, and it goes on.
+"""A disk without room, for every operation of a store that writes: nothing acknowledged is lost, and it continues.
 
 The small disk is a tmpfs in a mount namespace of its own; where that is not permitted, a limit on the length of files
 takes its place. `-m slow` has every kind, in the smallest steps.

@@ -76,7 +76,7 @@ def test_a_small_file_with_a_number_that_is_none_is_corrupt(
 
 @pytest.mark.parametrize("size_bytes", [70, 500, 2**40])
 def test_an_intent_whose_batches_are_not_all_there_does_not_hang(size_bytes: int) -> None:
-    """It was read again and again, for ever, by whoever opened the store."""
+    """It was read again and again, forever, by whoever opened the store."""
     root = MemoryDirectory()
     with Store.open(root) as store:
         topic = store.create_topic("orders")
@@ -85,7 +85,7 @@ def test_an_intent_whose_batches_are_not_all_there_does_not_hang(size_bytes: int
         root.child("staging", create=True).replace(left.file, left.encode())
     with Store.open(root) as store:
         assert len(store["orders"].partition(0)) == 0
-        with pytest.raises(CorruptFile, match="no whole batch"):
+        with pytest.raises(CorruptFile, match="no complete batch"):
             store["orders"].append(b"y")
 
 

@@ -25,7 +25,7 @@ SEED = int(os.environ.get("SAWLOG_SEED", "5"))
 
 @contextmanager
 def never_left(*processes: subprocess.Popen[str]) -> Iterator[None]:
-    """Whatever happens, nobody is left behind, and nobody stopped."""
+    """Whatever happens, nobody is left, and nobody stopped."""
     try:
         yield
     finally:
@@ -88,7 +88,7 @@ def test_a_forked_child_leaves_its_parents_consumers_and_readers_alone(tmp_path:
 
 
 def test_a_stopped_writer_keeps_its_lock_and_whoever_reads_goes_on(tmp_path: Path) -> None:
-    """SIGSTOP at any moment of appending, rotating and trimming; then it goes on as if nothing had been."""
+    """SIGSTOP at any moment of appending, rotating and trimming; then it continues as if nothing had been."""
     chance = random.Random(SEED)
     writer = ready(start("writing", tmp_path, SEED, 0, "wait", "trim"))
     with never_left(writer):
@@ -125,7 +125,7 @@ def test_a_stopped_writer_keeps_its_lock_and_whoever_reads_goes_on(tmp_path: Pat
 @pytest.mark.parametrize("trims", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["keeps", "trims"])
 def test_readers_follow_a_writer_that_compacts_and_dies(tmp_path: Path, trims: bool) -> None:
     """Monotone, every record as it was written, none passed over that stays; whoever writes, and however often it is
-    killed in the middle of a rewrite."""
+    killed during a rewrite."""
     chance = random.Random(SEED)
     options = ("fall",) if trims else ()
     writer = ready(start("rewriting", tmp_path, SEED, 10**6, *(["trim"] if trims else [])))

@@ -91,7 +91,7 @@ def test_a_transaction_stays_whole_if_its_process_dies_and_then_the_power_is_cut
 def test_what_is_acknowledged_after_an_interrupted_rotation_survives_a_power_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The file of the segment that was not begun must not come back beside what goes on in the old one."""
+    """The file of the segment that was not begun must not come back beside what continues in the old one."""
     disk = FaultyStorage(seed=1)
     log = Log.open(disk.plain, LogConfig(checkpoint_interval_ms=3_600_000))
     log.append(b"before")
@@ -111,7 +111,7 @@ def test_what_is_acknowledged_after_an_interrupted_rotation_survives_a_power_cut
 
 
 def test_what_nobody_can_read_yet_supersedes_nothing() -> None:
-    """A part of an append that is under way may be sealed already; it may also be taken back."""
+    """A part of an append that is under way may be sealed already; it may also be rolled back."""
     with Log.in_memory() as log:
         for value in (b"old", b"new", b"newest"):
             log.append(value, b"key")

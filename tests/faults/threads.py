@@ -131,7 +131,7 @@ class Cutting:
         return made
 
     def _wait_for(self, threads: list[threading.Thread]) -> bool:
-        """Until all have ended; False if something is wrong, after which the others may wait for ever."""
+        """Until all have ended; False if something is wrong, after which the others may wait forever."""
         deadline = time.monotonic() + _PATIENCE_S
         while any(thread.is_alive() for thread in threads) and not self.lost:
             if time.monotonic() > deadline:
@@ -158,7 +158,7 @@ class Cutting:
             self._on_append()
 
     def _was_cut(self, cuts: int, offset: int) -> bool:
-        """Whether it may have been cut off since there were so many cuts."""
+        """Whether it may have been cut off since there were that many cuts."""
         return any(cut <= offset for cut in self.cuts[cuts:])
 
     def _cut(self) -> None:

@@ -200,7 +200,7 @@ _PLACES = {each.name: each.places for each in TABLE}
 
 @contextmanager
 def small_blocks(size_bytes: int = 250) -> Iterator[None]:
-    """Streams of so many bytes are written as they come."""
+    """Streams of that many bytes are written as they come."""
     with small({f"sawlog.{BLOCK_BYTES}": size_bytes}):
         yield
 

@@ -178,7 +178,7 @@ class Appends(Work):
 
     @staticmethod
     def _check_order(new: list[str], numbers: list[int]) -> None:
-        """Of each process the first so many records, in order, and no half batch."""
+        """Of each process a prefix of its records, in order, and no half batch."""
         parts = [name.split(".") for name in new]
         for number in numbers:
             mine = list(itertools.takewhile(lambda part: int(part[0]) == number, parts))  # noqa: B023

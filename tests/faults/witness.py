@@ -1,12 +1,12 @@
 """What everybody who reads a topic has seen, and what must be true of it whatever happens: the promise of `readers`.
 
 Values are unique, so that a record is known by its value. The witness is told what is about to be appended, dropped and
-taken back, and what each reader, group and planner sees. It holds them to these rules:
+rolled back, and what each reader, group and planner sees. It holds them to these rules:
 
     I1  Every record that is in the log at the end was delivered to each group and each planner at some time.
     I2  A record that anybody saw stays, at its offset, until the work drops it (truncate, trim, compaction). Under
         "always" also in a power cut; under the other policies what was durable does then, and everything in a kill.
-    I3  Nobody sees a record that is taken back, one that nobody sent, or a part of an append.
+    I3  Nobody sees a record that is rolled back, one that nobody sent, or a part of an append.
     I4  durable <= visible <= written <= next, at every look.
     I5  Leader epochs never go down, and each batch has the epoch that the list says.
 
@@ -63,7 +63,7 @@ class Witness:
     appends: list[Append] = field(default_factory=list)
     #: value -> the number of its append
     sent: dict[bytes, int] = field(default_factory=dict)
-    #: Values that nobody may see: taken back, or truncated for good.
+    #: Values that nobody may see: rolled back, or truncated for good.
     banned: set[bytes] = field(default_factory=set)
     #: Values that may go: a truncation, trim or compaction that concerns them has been asked for.
     going: set[bytes] = field(default_factory=set)
@@ -137,11 +137,11 @@ class Witness:
         self.appends[number] = replace(self.appends[number], under_way=False)
 
     def doubt(self, number: int) -> None:
-        """It has failed, and so has the log: what there is of it, whoever opens it next finds out."""
+        """It has failed, and so has the log: what there is of it, the next open decides."""
         self.appends[number] = replace(self.appends[number], under_way=False, broken=True)
 
     def refuse(self, number: int, only: Iterable[bytes] | None = None) -> None:
-        """It has failed, or these of its values were taken back, and the log goes on: nobody saw them or will."""
+        """It has failed, or these of its values were rolled back, and the log continues: nobody saw them or will."""
         values = {value for part in self.appends[number].parts.values() for value in part}
         values = values if only is None else set(only)
         for partition, there in enumerate(self.seen):

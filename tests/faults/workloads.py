@@ -6,7 +6,7 @@ everything in an order that the seed decides. After a crash:
 - a reader that comes before the next writer sees what keeps the promise, changes nothing, and agrees with the writer;
 - the next writer's recovery finds no corruption, the log verifies, and holds what was promised, nothing else;
 - opening it once more, without having closed it, changes not a byte, nor does opening and closing it twice;
-- it goes on: some more is done to it, under the same promises, and it is closed, or not.
+- it continues: some more is done to it, under the same promises, and it is closed, or not.
 
 The reader and the second openings come by chance, not every time: there are very many times.
 """
@@ -95,7 +95,7 @@ class LogWorkload(Workload):
             self.promise.durable = self.promise.end
 
     def do(self, name: str, log: Log, promise: LogPromise, directory: Directory) -> Log:
-        """One operation; the log to go on with."""
+        """One operation; the log to continue with."""
         if name == "any":
             name = self.random.choice([*OPERATIONS, *DISTURBED] if self.disturbs else [*OPERATIONS])
         if name == "reopen":
@@ -107,7 +107,7 @@ class LogWorkload(Workload):
         return log
 
     def act(self, name: str, log: Log, promise: LogPromise) -> Log:
-        """One operation, also in the middle of another one; the log to go on with."""
+        """One operation, also during another one; the log to continue with."""
         return (OPERATIONS.get(name) or DISTURBED[name])(self, log, promise) or log
 
     def reopened(self, log: Log, promise: LogPromise) -> Log:
@@ -125,7 +125,7 @@ class LogWorkload(Workload):
         """Of what was acknowledged under an interval, less than its bytes are at risk."""
         policy, appender = log.config.durability, log._access.appender
         if isinstance(policy, Interval) and log.writable and appender is not None:
-            # What the background has synced in the middle of an append counts as durable later than it is.
+            # What the background has synced during an append counts as durable later than it is.
             safe = max(promise.durable, appender.marks.synced[0])
             at_risk = sum(_size(row) for at, row in promise.rows.items() if safe <= at < promise.end)
             assert at_risk < policy.bytes, f"{at_risk} bytes are at risk, not less than {policy.bytes}"
@@ -150,7 +150,7 @@ class LogWorkload(Workload):
             self.check(disk, promise, power_cut=power_cut)
 
     def check(self, disk: FaultyStorage, promise: LogPromise, *, power_cut: bool) -> None:
-        """Recover, look, and go on."""
+        """Recover, look, and continue."""
         disk.capacity_bytes = None  # somebody has made room
         if power_cut:
             promise.end = promise.durable  # also if the process of whoever opens it next dies before it has
@@ -488,7 +488,7 @@ def fill(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     append_many(run, log, promise)
 
 
-#: Gives the log to go on with, if that is another one.
+#: Gives the log to continue with, if that is another one.
 Operation = Callable[[LogWorkload, Log, LogPromise], Log | None]
 
 #: By name; all of these can follow each other.
@@ -636,7 +636,7 @@ class removal(LogWorkload):
 
 
 class _Failing(LogWorkload):
-    """Some call to the disk fails in the middle of the work: once or for ever, an fsync or a write, or it is full. What
+    """Some call to the disk fails during the work: once or forever, an fsync or a write, or it is full. What
     the log said of each operation is true all the same, then and after a crash; a failed log is opened again."""
 
     plan = ("fill", *["any"] * 7)

@@ -62,7 +62,7 @@ def lay(directory: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def partition(directory: Path, segments: Mapping[int, bytes], name: str = "orders-0") -> Path:
-    """A partition with these segments, as a broker leaves it: no indexes, which Kafka would make anew."""
+    """A partition with these segments, as a broker leaves it: no indexes, which Kafka would rebuild."""
     files = {f"{name}/{named(base)}": content for base, content in segments.items()}
     files[f"{name}/leader-epoch-checkpoint"] = b"0\n1\n0 0\n"
     files[f"{name}/partition.metadata"] = b"version: 0\ntopic_id: rGGT5D-JSW6qO6iA3s-4bQ"

@@ -117,7 +117,7 @@ def test_l6_torn_entry_at_the_end_is_passed_over_and_its_record_read_if_it_can_b
 
 @pytest.mark.parametrize("torn", range(1, 16))
 def test_l6_entries_behind_a_torn_one_are_found_at_their_odd_bytes(tmp_path: Path, torn: int) -> None:
-    """laminarmq goes on behind the torn entry and reads nothing but noise from then on."""
+    """laminarmq continues after the torn entry and reads nothing but noise from then on."""
     first, lost, second, third = (record(i, v) for i, v in ((0, b"a"), (1, b"lost"), (1, b"b"), (2, b"c")))
     at = len(first + lost)
     index = marker(0) + entry(first, 0) + entry(lost, len(first))[:torn]
@@ -386,7 +386,7 @@ def test_g1_index_that_is_filled_up_with_zeros_is_read_for_what_it_is(tmp_path: 
 
 
 def test_g1_g3_refused_appends_are_kept_with_new_offsets(tmp_path: Path) -> None:
-    """After an unclean end GUMLOG goes on at base + 1, writes to the store, and finds no room in the index."""
+    """After an unclean end GUMLOG continues at base + 1, writes to the store, and finds no room in the index."""
     store = b"".join(message(i, b"%d" % i) for i in range(5)) + message(1, b"x") + message(1, b"y")
     places = [0, 11, 24, 37, 50]
     index = b"".join(i.to_bytes(4, "big") + p.to_bytes(8, "big") for i, p in enumerate(places))

@@ -13,12 +13,12 @@ from .files import lay
 from .test_restarts import message
 
 VALUES = [b"value %d" % i + b"." * (i % 40) for i in range(1000)]
-#: So many records are in a segment, and so many bytes are written at once.
+#: The number of records in a segment, and of bytes that are written at once.
 SEGMENT, BUFFER_BYTES = 50, 1024
 
 
 def gumlog(records: int, *, closed: bool = False, buffer: int = BUFFER_BYTES) -> dict[str, bytes | str]:
-    """A GUMLOG with so many records. While it is running, each store ends where its buffer was last written."""
+    """A GUMLOG with that many records. While it is running, each store ends where its buffer was last written."""
     files: dict[str, bytes | str] = {}
     for base in range(0, records, SEGMENT):
         made = [message(base + i, value) for i, value in enumerate(VALUES[base : min(base + SEGMENT, records)])]

@@ -92,7 +92,7 @@ def flips(files: Files) -> Iterator[tuple[str, Files]]:
             yield name, {**files, name: bytes(changed)}
 
 
-#: Cut exactly behind a record, where nothing else knows of more: that cannot be seen.
+#: Cut exactly after a record, where nothing else knows of more: that cannot be seen.
 BETWEEN_RECORDS = {"00000000000000000007.log": (17, 29), "4096.store": (21, 37)}
 
 

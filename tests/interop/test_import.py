@@ -37,7 +37,7 @@ def all_of(log: Log) -> list[tuple[int, bytes | None]]:
 
 
 def theirs(place: Path, format: str, count: int, **options: int) -> Path:
-    """A log of another system with so many records."""
+    """A log of another system with that many records."""
     with Log.in_memory(LogConfig(initial_offset=options.pop("first", 0))) as log:
         for start in range(0, count, 1000):
             log.append_many([b"record %d" % i for i in range(start, min(start + 1000, count))])
@@ -326,7 +326,7 @@ def killed_at(source: Path, target: Path, nth: int) -> None:
 
 
 def killed_again_and_again(place: Path, format: str, moments: list[int]) -> None:
-    """Kill an import at each of these writes in turn; the next one goes on with nothing lost and nothing doubled."""
+    """Kill an import at each of these writes in turn; the next one continues with nothing lost and nothing doubled."""
     values = [b"%05d" % i * 20 for i in range(5000)]
     with Log.in_memory() as log:
         log.append_many(values)

@@ -57,7 +57,7 @@ def test_a_partition_is_written_byte_for_byte(tmp_path: Path) -> None:
         [report] = interop.export_topic(topic_of(store, first + second), tmp_path / "out", format="kafka", topic_id=ID)
     assert content(tmp_path / "out") == {
         f"orders-0/{named(5)}": first + second,
-        # One entry, because more than 4096 bytes precede the second batch: it ends at 5 + 2, and begins behind them.
+        # One entry, because more than 4096 bytes precede the second batch: it ends at 5 + 2, and begins after them.
         f"orders-0/{named(5, '.index')}": bytes.fromhex("00000002") + struct.pack(">i", len(first)),
         # The largest time before that entry, and the largest of all, each with the last offset of its batch.
         f"orders-0/{named(5, '.timeindex')}": wire.hex_bytes("""

@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).resolve().parent.parent / "golden/interop"
 
 
 def values(*counts: int) -> list[bytes]:
-    """The values of so many appends in each run of the program."""
+    """The values of that many appends in each run of the program."""
     return [b"value %d" % i for count in counts for i in range(count)]
 
 

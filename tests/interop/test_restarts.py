@@ -1,4 +1,4 @@
-"""A system that is killed within a record, started again, and appends behind the piece: RustLog from the segment's
+"""A system that is killed within a record, started again, and appends after the piece: RustLog from the segment's
 first offset on, GUMLOG from the one after it on. What it acknowledged is read, and nothing that nobody wrote."""
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_zeros_behind_a_torn_record_are_no_records(format: str, size: int) -> No
 
 @both
 def test_values_that_hold_records_of_the_same_system_stay_whole(format: str) -> None:
-    """But for those that end as a torn record with what was written behind it would."""
+    """But for those that end as a torn record with what was written after it would."""
     inner = written(format, 500, NEW) + b"tail"
     values = [inner, written(format, 7, NEW)[:-1], b"x", again(format, 7, NEW) + b"tail"]
     assert read(format, 7, written(format, 7, values)) == (values, [])

@@ -138,7 +138,7 @@ class Filling:
         self.took(self.log.append_batches(marker), control=True)
 
     def fill(self, count: int) -> None:
-        """Until there are about so many records more."""
+        """Until there are about that many records more."""
         end = len(self.entries) + count
         kinds: list[Callable[[], None]] = [
             self.append,

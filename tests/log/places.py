@@ -1,7 +1,7 @@
 """Where the logs of these tests live: in files or in memory, with the same handles for both.
 
 A `Place` opens its log, tells all bytes in it, and can be copied while the log is open: the copy is what a killed
-process leaves behind, because everything appended is written (if not yet durable). Its files can be damaged.
+process leaves, because everything appended is written (if not yet durable). Its files can be damaged.
 
 Logs are opened with durability="os" here, and with `quick` fsync does nothing: what survives a power cut is
 tested elsewhere, with real fsyncs or a storage that drops what was not synced.

@@ -35,7 +35,7 @@ def everything(directory: MemoryDirectory) -> dict[str, bytes]:
 
 
 def check_refused(call: Callable[[Log], object], error: type[SawlogError]) -> None:
-    """The call raises this, the files are what they were, and the log goes on."""
+    """The call raises this, the files are what they were, and the log continues."""
     directory = MemoryDirectory()
     log = Log.open(directory, CONFIG)
     log.append_many([b"a", b"b"])

@@ -18,7 +18,7 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
 def header(base: int, size: int, delta: int = 0) -> bytes:
-    """That of a batch of so many bytes, whose checksum is wrong."""
+    """That of a batch of that many bytes, whose checksum is wrong."""
     return _HEADER.pack(base, size - 12, 0, 2, 0, 0, delta, 0, 0, -1, -1, -1, 0)
 
 

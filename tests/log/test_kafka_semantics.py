@@ -27,7 +27,7 @@ from .places import INDEX, TIME_INDEX, Place, fill, named, values
 
 
 def consume(log: Log, start: int, max_bytes: int) -> list[bytes | None]:
-    """As a Kafka client does: parse whatever batches come, drop what was not asked for, go on behind the last one."""
+    """As a Kafka client does: parse whatever batches come, drop what was not asked for, continue after the last one."""
     from aiokafka.record.memory_records import MemoryRecords
 
     seen: list[bytes | None] = []

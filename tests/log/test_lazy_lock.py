@@ -431,7 +431,7 @@ def test_a_held_log_may_be_closed_while_upkeep_waits_for_it(place: Place, monkey
         closing = pool.submit(close)
         try:
             closing.result(timeout=10)
-        finally:  # or the pool would wait for ever
+        finally:  # or the pool would wait forever
             if not closing.done():
                 appender = log._access.appender
                 assert appender is not None

@@ -1,4 +1,4 @@
-"""Opening, closing, locking, sealing, removing: what is left behind, and what is not."""
+"""Opening, closing, locking, sealing, removing: what is left, and what is not."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_lock_is_free_after_an_open_that_failed(place: Place) -> None:
 
 
 def test_lock_is_free_after_a_close_that_failed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer that cannot be flushed must not keep the directory for ever."""
+    """A writer that cannot be flushed must not keep the directory forever."""
     log = place.open()
     log.append(b"kept")
     writer = log.writer()

@@ -1,4 +1,4 @@
-"""kill -9 at random moments: what was acknowledged is there, what is there was sent, in order, and the log goes on.
+"""kill -9 at random moments: what was acknowledged is there, what is there was sent, in order, and the log continues.
 
 A killed process loses nothing that it has written, whatever the durability policy: this finds torn appends, wrong
 recovery and locks that stay. It cannot find a missing fsync, because the page cache survives.
@@ -74,7 +74,7 @@ class Victims:
 
 
 def check_sent(names: list[str], round_: int) -> None:
-    """What one process left behind: the first so many of its records, in order, and no half batch."""
+    """What one process left: a prefix of its records, in order, and no half batch."""
     parts = [name.split(".") for name in names]
     assert {int(part[0]) for part in parts} <= {round_}
     assert [int(part[1]) for part in parts] == list(range(len(parts)))

@@ -20,7 +20,7 @@ TEN = len(encode([(b"0123456789", None, (), 1000)]))
 
 
 def in_segments(place: Place, *counts: int, **settings: object) -> Log:
-    """A log with so many records in each segment; the last one is active."""
+    """A log with that many records in each segment; the last one is active."""
     log = place.open(**settings)
     done = 0
     for i, count in enumerate(counts):
@@ -32,7 +32,7 @@ def in_segments(place: Place, *counts: int, **settings: object) -> Log:
 
 
 def fetched(log: Log, start: int, max_bytes: int) -> tuple[list[bytes | None], int]:
-    """The values from `start` on, as a consumer sees them, and where it goes on."""
+    """The values from `start` on, as a consumer sees them, and where it continues."""
     found = log.fetch(start, max_bytes)
     return values(decode(found.raw, start)), found.next_offset
 
@@ -122,7 +122,7 @@ def test_fetch_gives_at_least_one_batch_however_little_is_asked_for(place: Place
 @pytest.mark.parametrize("interval", [0, 1, TEN - 1, TEN, 3 * TEN, 4096, 10**6])
 @pytest.mark.parametrize("sealed", [False, True])
 def test_every_offset_is_found_whatever_the_index_holds(place: Place, interval: int, sealed: bool) -> None:
-    """Exact, in between, behind the last entry, and with no entry at all."""
+    """Exact, in between, after the last entry, and with no entry at all."""
     log = in_segments(place, 50, index_interval_bytes=interval)
     if sealed:
         log.seal()

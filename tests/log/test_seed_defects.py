@@ -53,7 +53,7 @@ def test_c02_truncate_at_a_segment_boundary(place: Place) -> None:
 
 
 def test_c03_idle_empty_log_can_be_expired_again_and_again(place: Place) -> None:
-    """laminarmq unlinks the file that it goes on writing to (L3)."""
+    """laminarmq unlinks the file that it continues writing to (L3)."""
     log = place.open()
     assert [log.remove_expired(0) for _ in range(3)] == [0, 0, 0]
     log.append(b"first", timestamp=1)
@@ -109,7 +109,7 @@ def test_c05_index_torn_missing_or_padded_costs_no_record(place: Place, suffix: 
 
 
 def test_c06_log_torn_at_any_byte_keeps_what_precedes(place: Place) -> None:
-    """No seed recovers; RustLog appends behind the torn record."""
+    """No seed recovers; RustLog appends after the torn record."""
     log = place.open()
     expected = fill(log, 5)
     ends = [0] + [batch.position + batch.size_bytes for batch in place.batches()]
@@ -127,7 +127,7 @@ def test_c06_log_torn_at_any_byte_keeps_what_precedes(place: Place) -> None:
 
 @pytest.mark.parametrize("most", [16, 17, 20, 24, 25, 35, 100, 1021])
 def test_c07_index_limit_that_is_no_multiple_of_an_entry_still_rotates(place: Place, most: int) -> None:
-    """GUMLOG's log is stuck for ever at record 86 with its default settings (G2)."""
+    """GUMLOG's log is stuck forever at record 86 with its default settings (G2)."""
     log = place.open(max_index_bytes=most, index_interval_bytes=0)
     expected = fill(log, most // 8 + 20)
     assert len(log.segments) > 1
@@ -209,7 +209,7 @@ def test_c11_acknowledged_records_are_there_without_a_close(place: Place) -> Non
 
 
 def test_c12_consumer_below_the_lowest_offset_is_told_the_range(place: Place) -> None:
-    """RustLog answers with nothing and the same offset: its consumer spins for ever."""
+    """RustLog answers with nothing and the same offset: its consumer spins forever."""
     log = place.open()
     fill(log, 10)
     log.trim(6)

@@ -90,8 +90,8 @@ def test_going_on_costs_one_fsync_and_no_other_change(tmp_path: Path) -> None:
     append(one, b"a")
     append(other, b"b")
     watched.calls.clear()
-    append(one, b"c")  # behind what another wrote
-    append(one, b"d")  # behind its own
+    append(one, b"c")  # after what another wrote
+    append(one, b"d")  # after its own
     changes = [call for call in watched.calls if call.operation not in ("exists", "size", "view", "open", "lock")]
     assert [call.operation for call in changes] == ["append", "sync", "append", "sync"]
 
@@ -222,7 +222,7 @@ def test_a_failed_fsync_leaves_no_note_and_is_not_tried_again(tmp_path: Path) ->
 @pytest.mark.parametrize("effect", ["nothing", "part", "all"])
 @pytest.mark.parametrize("undo", [True, False])
 def test_acknowledged_records_survive_a_failure_of_any_call(effect: str, undo: bool) -> None:
-    """The first turn, one that goes on, one behind another's, and a rotation; each call of them fails once."""
+    """The first turn, one that continues, one behind another's, and a rotation; each call of them fails once."""
     number = 0
     while True:
         number += 1

@@ -6,7 +6,7 @@ For each line "<round> <form>" that it reads it forks a writer, which says "read
 killed, and then "dead <exit code>". Forking, before anything is opened, saves the time of starting Python.
 
 Records are named "<round>.<number>.<first>-<last>", numbered in the order in which they are handed to the log; first
-and last are the numbers of those that were handed over as one batch, which is there wholly or not at all. For each
+and last are the numbers of those that were handed over as one batch, which is there completely or not at all. For each
 record that the log acknowledged it writes the line "<offset> <name>".
 """
 

@@ -79,8 +79,8 @@ def in_child(work: Callable[[], None]) -> bool:
 
 def die_in_turns(directory: str) -> None:
     """A child dies at its first call, the next at its second and so on, until one gets through its turns alive: the
-    first of a new log, others behind it, rotations, a compaction. After each death, another process finds everything
-    that was acknowledged, and goes on."""
+    first of a new log, others after it, rotations, a compaction. After each death, another process finds everything
+    that was acknowledged, and continues."""
     number = 0
     alive = False
     while not alive:
@@ -119,7 +119,7 @@ def die_in_turns(directory: str) -> None:
 
 
 def consume(store: str, group: str, options: str) -> None:
-    """Reads for ever; says "got TOPIC PARTITION OFFSET" for each record that it has processed, and every so many
+    """Reads forever; says "got TOPIC PARTITION OFFSET" for each record that it has processed, and every so many
     ("every") commits and says "committed {positions}". Ends in order when its input ends."""
     from sawlog.topics.store import Store
 
@@ -166,7 +166,7 @@ def poll(store: str, group: str, options: str) -> None:
 
 def die_in_commits(store: str) -> None:
     """A child joins, reads one record of each partition and commits, and dies at the how-many-th call of all that;
-    the next one, which may live, goes on at a committed offset: the one before or the one after, never elsewhere."""
+    the next one, which may live, continues at a committed offset: the one before or the one after, never elsewhere."""
     from sawlog.topics.store import Store
 
     notes = Path(store).with_suffix(".notes")

@@ -58,7 +58,7 @@ def refused(call: object) -> None:
 
 def fork(directory: str) -> None:
     """A child neither commits for its parent's consumer, nor takes its partitions, nor ends its membership; readers and
-    followers that it inherits go on in both, each at its own place; and threads of the parent do not hang it."""
+    followers that it inherits continue in both, each at its own place; and threads of the parent do not hang it."""
     store = Store.open(directory)
     topic = store.create_topic("orders", partitions=2, exist_ok=True)
     for number in range(20):

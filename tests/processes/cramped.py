@@ -9,7 +9,7 @@ enough for it to succeed; with EVERY 1 the first twenty in the smallest steps, e
 
 What has to hold each time: the operation succeeds or raises one of our errors; what was acknowledged before can be
 read, and is sound; what failed has not happened, or has happened wholly; when there is room again, it goes on: the same
-store takes the operation, or says that it has failed and takes it after it was opened anew.
+store takes the operation, or says that it has failed and takes it after it was reopened.
 
 It says, for each operation, in how many of the tries there was too little.
 """
@@ -338,7 +338,7 @@ def try_once(place: Path, kind: str, operation: str, left: int) -> bool:
 
 
 def settle(doing: Doing, operation: str) -> None:
-    """What failed has happened wholly or not at all: find out which."""
+    """What failed has happened completely or not at all: find out which."""
     topics = doing.store.topics()
     if operation == "delete" and "stock" not in topics:
         doing.topics.pop("stock")
@@ -357,7 +357,7 @@ def settle(doing: Doing, operation: str) -> None:
 
 
 def go_on(doing: Doing, operation: str, told: str) -> None:
-    """There is room again: it is done now, by the same store or by one that was opened anew."""
+    """There is room again: it is done now, by the same store or by one that was reopened."""
     if operation in ONCE:
         doing.append("orders", 0)
         return

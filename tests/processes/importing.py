@@ -1,4 +1,4 @@
-"""An import that kills itself in the middle of a write.
+"""An import that kills itself during a write.
 
     python -m tests.processes.importing SOURCE TARGET [NTH]
 

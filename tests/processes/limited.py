@@ -4,7 +4,7 @@
     python -m tests.processes.limited disk DIRECTORY      the disk under the directory is small, and fills up
 
 For each way to append, the log is filled until it says that there is no space; nothing may be lost or torn by that,
-and the log goes on as soon as there is space again.
+and the log continues as soon as there is space again.
 """
 
 from __future__ import annotations

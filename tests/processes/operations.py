@@ -84,7 +84,7 @@ class Promise:
                 assert log.read(offset).value == value
 
     def try_append(self, log: Log) -> bool:
-        """The log goes on, or says that it has failed: nothing else is an answer."""
+        """The log continues, or says that it has failed: nothing else is an answer."""
         value = self.value()
         try:
             self.acknowledge(log.append(value), value)

@@ -2,7 +2,7 @@
 
     python -m tests.processes.reading DIRECTORY SEED [follow] [fall] [cut]
 
-It goes on until it has seen the record named "end", then prints, as JSON: how often the log was trimmed or truncated
+It continues until it has seen the record named "end", then prints, as JSON: how often the log was trimmed or truncated
 under it, how many records it saw, a digest of all that is in the log at the end, and how many descriptors it has open
 more than at its start. `follow`: only with `follow`, otherwise scans, Arrow, single reads and raw batches are mixed
 in. Without `fall` (trimmed) and `cut` (truncated) an offset out of range is an error.
@@ -96,7 +96,7 @@ class Reading:
             self.resume(error)
 
     def resume(self, error: OffsetOutOfRange) -> None:
-        """What we were at is gone: go on where there is something."""
+        """What we were at is gone: continue where there is something."""
         if error.requested < error.lowest:
             assert "fall" in self.options, str(error)
             self.trimmed += 1

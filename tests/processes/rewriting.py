@@ -3,8 +3,8 @@
     python -m tests.processes.rewriting DIRECTORY SEED [STEPS [trim]]
 
 A value is named "<key>.<number>.<offset>": the values of a key are numbered, and each says where it should stand. Those
-of the key "none" are records without a key, which nothing removes. They go on where the log ends. For every
-acknowledged record it says "<key> <number> <offset>". Without STEPS it goes on until it is killed. At the end it
+of the key "none" are records without a key, which nothing removes. They continue where the log ends. For every
+acknowledged record it says "<key> <number> <offset>". Without STEPS it continues until it is killed. At the end it
 appends the key "end". It says "ready" once the log is open.
 """
 

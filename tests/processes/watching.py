@@ -2,7 +2,7 @@
 
     python -m tests.processes.watching DIRECTORY SEED [follow | read] [fall]
 
-It goes on until it has seen the key "end". Then it says, as JSON, how many records it saw and how often the log was
+It continues until it has seen the key "end". Then it says, as JSON, how many records it saw and how often the log was
 trimmed under it. Nothing but that may make it miss a record that is still there at the end. Without `fall` an offset
 out of range is an error.
 """

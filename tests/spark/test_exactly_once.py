@@ -2,7 +2,7 @@
 
 - Micro-batches that are repeated, by hand: every state in which the first try can have ended.
 - `die`: the Python process that plans, reads, stages or publishes gets a SIGKILL, under a Spark that stays.
-- `kill`: driver, JVM and all workers get one, in the middle of it; another driver goes on with the checkpoint.
+- `kill`: driver, JVM and all workers get one, in the middle of it; another driver continues with the checkpoint.
 
 What is killed is said in jobs/faults.py. The point `published` is the one that matters most: everything is stored, and
 Spark does not know it yet.
@@ -81,7 +81,7 @@ def test_a_micro_batch_that_is_repeated_is_placed_once(store: Store, options: Wr
 
 
 def test_a_repetition_counts_for_its_own_query_only(store: Store, options: WriteOptions) -> None:
-    """A query that was begun anew, with a new checkpoint, has another id and starts with number 0 again."""
+    """A query that was restarted, with a new checkpoint, has another id and starts with number 0 again."""
     publish(options, 0, tasks(options, 0))
     other = "11111111-2222-3333-4444-555555555555"
     name = commit.stage_name(other, 0)
@@ -391,7 +391,7 @@ def test_a_driver_can_be_killed_at_every_point(
 def test_a_driver_can_be_killed_at_any_moment_while_somebody_writes(
     data: Path, store: Store, orders: Topic, drive: Callable[..., Driver]
 ) -> None:
-    """Only the JVM and the driver are killed, so Python workers go on for a moment beside the next driver."""
+    """Only the JVM and the driver are killed, so Python workers continue for a moment beside the next driver."""
     chance = random.Random(7)
     for _ in range(6):
         driver = drive()

@@ -265,7 +265,7 @@ def test_the_name_and_the_number_of_a_batch_go_together() -> None:
     given = {"path": "d", "topic": "t", "txnAppId": "job", "txnVersion": "0"}
     assert write_options(given).transaction == ("job", 0)
     for missing in ("txnAppId", "txnVersion"):
-        with pytest.raises(InvalidConfig, match="go together"):
+        with pytest.raises(InvalidConfig, match="or neither"):
             write_options({name: value for name, value in given.items() if name != missing})
 
 

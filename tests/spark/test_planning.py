@@ -33,7 +33,7 @@ def everything(tasks: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
 
 
 def filled(store: Store, partitions: int, count: int, size: int = 10, **settings: Any) -> Topic:
-    """A topic with so many records in each partition, in one batch."""
+    """A topic with that many records in each partition, in one batch."""
     topic = store.create_topic("orders", partitions, durability="os", **settings)
     for number in range(partitions):
         topic.append_many([bytes(size)] * count, partition=number)

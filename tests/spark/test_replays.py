@@ -168,4 +168,4 @@ def test_retention_that_fails_does_not_fail_a_commit(
     for number in range(3):
         publish(sink(data, "one"), number, batch(*range(20)))
     assert len(values(store["one"])) == 60
-    assert "left to the next commit" in caplog.text
+    assert "postponed to the next commit" in caplog.text

@@ -31,7 +31,7 @@ T = 1_700_000_000_000
 
 
 class Query:
-    """A streaming query as Spark runs it: a checkpoint, and a reader that is made anew at every start."""
+    """A streaming query as Spark runs it: a checkpoint, and a reader that is recreated at every start."""
 
     def __init__(self, path: Path | str, **options: Any) -> None:
         given = {

@@ -20,7 +20,7 @@ POWER_CUTS: list[Mode] = list(MODES)
 
 
 def found_after(disk: FaultyStorage, mode: Mode, count: int = 40) -> set[tuple[tuple[str, bytes], ...]]:
-    """All disks that so many power cuts leave behind."""
+    """All disks that this many power cuts leave."""
     return {tuple(disk.crash(mode, seed).content().items()) for seed in range(count)}
 
 

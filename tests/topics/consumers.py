@@ -13,7 +13,7 @@ PATIENCE_S = 20.0
 
 
 def fill(store: Store, count: int, partition: int = 0, topic: str = "orders") -> list[bytes]:
-    """Append so many records to a partition; their values, all different."""
+    """Append that many records to a partition; their values, all different."""
     log = store.topic(topic).partition(partition)
     first = log.next_offset
     values = [b"%d/%d" % (partition, first + number) for number in range(count)]

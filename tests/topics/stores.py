@@ -67,7 +67,7 @@ class MemoryPlace(StorePlace):
 
 
 def copied(directory: MemoryDirectory) -> MemoryDirectory:
-    """The same files elsewhere, without anybody's locks: what a process that died leaves behind."""
+    """The same files elsewhere, without anybody's locks: what a process that died leaves."""
     made = MemoryDirectory(directory.path)
     _copy(directory, made)
     return made

@@ -1,4 +1,4 @@
-"""Where consumers start, go on, and what happens when that place is gone."""
+"""Where consumers start, continue, and what happens when that place is gone."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def test_a_deleted_topic_is_dropped_and_said_so(
         until(lambda: consumer.assignment == {("orders", 0), ("orders", 1)}, consumer)
         wanted = fill(store, 2)
         assert values(consumer.poll(PATIENCE_S)) == wanted
-    assert "'totals' is gone" in caplog.text
+    assert "'totals' no longer exists" in caplog.text
 
 
 def test_a_topic_made_anew_is_read_from_its_beginning(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

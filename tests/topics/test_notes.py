@@ -1,4 +1,4 @@
-"""What named transactions leave behind is small, holds no records, and goes."""
+"""What named transactions leave is small, holds no records, and goes."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_an_old_topic_does_not_open_partitions_of_the_new_one(place: StorePlace)
     laid_out(store)
     elsewhere = other["orders"]
     store.replace_topic("orders", "next")
-    with pytest.raises(TopicNotFound, match="made anew"):
+    with pytest.raises(TopicNotFound, match="recreated"):
         elsewhere.partition(0)
 
 
@@ -142,7 +142,7 @@ def test_nobody_writes_to_a_topic_that_is_already_replaced() -> None:
         assert len(old.partition(0)) == 2
         documents.store(hidden, "topic.json", fields)
         topics.rename("hidden", state)
-        with pytest.raises(TopicNotFound, match="made anew"):
+        with pytest.raises(TopicNotFound, match="recreated"):
             old.append(b"lost", partition=0)
         assert values(store["orders"].scan()) == [b"new"]
 

@@ -1,7 +1,7 @@
 """A process dies at any call to the disk, while topics are made, changed and deleted and while transactions commit.
 
 For each operation the process dies at its first call, at its second, its third... until it gets through. It dies before
-the call took effect, after it, or in the middle of a write. Then another process opens what is left:
+the call took effect, after it, or during a write. Then another process opens what is left:
 
 - it finds what was there before the operation, or what is there after it, never anything else;
 - if the operation had returned, it finds what is there after it;
@@ -112,7 +112,7 @@ def opened(directory: Any) -> Store:
 
 @dataclass(frozen=True)
 class Death:
-    """What a process left that died in the middle of an operation."""
+    """What a process left that died during an operation."""
 
     left: MemoryDirectory
     before: State

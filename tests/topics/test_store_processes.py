@@ -1,4 +1,4 @@
-"""Several processes and one store: who may write what, and what a killed one leaves behind."""
+"""Several processes and one store: who may write what, and what a killed one leaves."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def filled(store: Store, name: str, *, age_ms: int = 0, count: int = 60, **settings: object) -> None:
-    """A topic with so many records under three keys, in small segments, written so long ago."""
+    """A topic with that many records under three keys, in small segments, written so long ago."""
     topic = store.create_topic(name, partitions=2, segment_bytes=400, **settings)
     for number in range(count):
         topic.append(b"value %d" % number, key=b"key %d" % (number % 3), timestamp=now_ms() - age_ms)

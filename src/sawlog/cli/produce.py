@@ -128,7 +128,7 @@ def produce(
       ndjson    one JSON object per line; the value is the line, or the field that --value names
       csv       a header, then one record per row; the value is the row as a JSON object, or the field of --value
       parquet   one record per row, with the columns value, key, timestamp and headers
-      records   the output of `sawlog read --output ndjson`; keeps key, value, headers and timestamp
+      records   the output of `sawlog read TOPIC --output ndjson`; keeps key, value, headers and timestamp
       file      each file is one record of any size; it is streamed
 
     The topic must exist. Invalid input stops the command with its line number; everything before it is stored.

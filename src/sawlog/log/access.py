@@ -1,8 +1,8 @@
 """How a process has a log open: as its writer, as a reader, or as a reader that becomes the writer at its first write.
 
-Opening for writing takes the lock, recovers, and gives an `Appender`; reading needs no lock, and follows what another
-process writes. A log that was opened with mode "a" changes between the two: `writable` takes the lock, `release` gives
-it back. In a forked child a writer becomes a reader.
+Opening for writing takes the lock, recovers, and returns an `Appender`; reading needs no lock, and follows what another
+process writes. A log that was opened with mode "a" changes between the two: `writable` takes the lock, `release`
+releases it. In a forked child a writer becomes a reader.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .write.appender import Appender
 from .write.loops import Loops
 
 Path = str | PathLike[str] | Directory
-#: The topic and partition that records carry.
+#: The topic and partition that are set in records.
 TopicPartition = tuple[str | None, int]
 
 
@@ -87,7 +87,7 @@ def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") ->
 
 
 class Access:
-    """See the module's head. Its fields are read by `Log`, and changed only here."""
+    """See the module's docstring. `Log` reads its fields; they are changed only here."""
 
     def __init__(
         self,
@@ -142,7 +142,8 @@ class Access:
         return self.reader
 
     def writable(self, on_lock: Callable[[], None]) -> Appender:
-        """The appender, after taking the lock if necessary: then `on_lock` is called before anybody else appends."""
+        """The appender, after taking the lock if necessary: then `on_lock` is called before anything else is
+        appended."""
         if self.closed:
             raise LogClosed(f"the log {self.directory.path} is closed")
         if self.appender is not None and not (self.appender.closed and self._locks_late):
@@ -188,10 +189,10 @@ class Access:
         before.wake()
 
     def lend_to_upkeep(self) -> None:
-        """Before the first write: whoever wants to write waits until the lock is released, instead of being refused."""
+        """Before the first write: other writers wait until the lock is released, instead of being refused."""
         self._note = UPKEEP_NOTE
 
-    # --- letting go
+    # --- releasing and closing
 
     def release(self) -> None:
         """Release the writer's lock cleanly and keep reading."""
@@ -260,7 +261,7 @@ class Access:
 
 
 def _directory(path: Path, undo: ExitStack, *, create: bool) -> Directory:
-    """The directory to work in; one that is made here is closed by `undo`."""
+    """The directory to work in; one that is opened here is closed by `undo`."""
     if isinstance(path, (str, PathLike)):
         made: Directory = FileDirectory(path, create=create)
         undo.callback(made.close)

@@ -3,15 +3,16 @@
 ```python
 import sawlog.spark
 
-spark = sawlog.spark.session()          # a local session with settings that suit; any session of yours will do
+spark = sawlog.spark.session()          # a local session with suitable settings; your own session also works
 events = spark.read.format("sawlog").option("path", "data").option("subscribe", "orders").load()
 ```
 
-No jar and no `register` call: the wheel has a module `pyspark_sawlog`, which Spark finds by its name. `register(spark)`
-is for where that does not work (some editable installs). Options are those of Spark's Kafka source: see options.py.
+No jar and no `register` call: the wheel has a module `pyspark_sawlog`, which Spark finds by its name. Use
+`register(spark)` if that does not work (some editable installs). Options are those of Spark's Kafka source: see
+options.py.
 
-Where the code runs: `source` in a process beside the driver that plans, `reading` and `writing` in the tasks, `commit`
-in a process beside the driver that publishes. Nothing here runs in the JVM.
+Where the code runs: `source` in a process next to the driver that plans, `reading` and `writing` in the tasks, `commit`
+in a process next to the driver that publishes. Nothing here runs in the JVM.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["register", "session"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("sawlog")` known to a session that does not find it by itself."""
+    """Register `format("sawlog")` with a session that does not find it by itself."""
     from pyspark_sawlog import DefaultSource
 
     spark.dataSource.register(DefaultSource)

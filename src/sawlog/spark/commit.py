@@ -1,14 +1,14 @@
-"""Publishing, beside the driver: what the tasks staged is placed, all or nothing, by the store's `Staging`.
+"""Publishing, next to the driver: the store's `Staging` places what the tasks staged, all or nothing.
 
 A batch job is one transaction. A micro-batch is a transaction with a name and a number (the query's id, the batch's):
-if Spark repeats it, because it crashed between our commit and the note in its own checkpoint, the number is known
-already and nothing is placed again (see replays.py). Spark may also call `abort` for a micro-batch that was published a
-moment before; so nothing is removed without a look whether an intent or the query's note speaks of it.
+if Spark repeats it, because it crashed between our commit and the record in its own checkpoint, the number is already
+known and nothing is placed again (see replays.py). Spark may also call `abort` for a micro-batch that was just
+published; so nothing is removed without checking whether an intent or the query's note refers to it.
 
-Partitions are locked while their batches are placed, and not before or after, except for retention: a store that only
-Spark writes to has nobody else who would do that (see tending.py).
+Partitions are locked only while their batches are placed, and for retention: nobody else would do that in a store that
+only Spark writes to (see tending.py).
 
-A store is made only if the option createStore says so: a path that is mistyped, or not mounted, is an error.
+A store is created only with the option createStore: a path that is mistyped, or not mounted, is an error.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from .options import WriteOptions
 if TYPE_CHECKING:
     from .staged import Staged, StagedPart
 
-#: What is more than this goes into a file beside the intent.
+#: More bytes than this go into a file next to the intent.
 _INTENT_BYTES = 1 << 20
-#: After so many micro-batches, and after the first, a query removes what others have left behind that are long gone.
+#: After this many micro-batches, and after the first, a query removes what dead queries have left.
 _FORGET_EVERY = 100
 
 
 def stage_name(query: str, batch: int) -> str:
-    """Where the tasks of a micro-batch stage. The same for a repetition, which sweeps what the first try left."""
+    """Where the tasks of a micro-batch stage. The same for a repetition, which removes what the first try left."""
     return f"spark{query.replace('-', '')}-{batch}"
 
 
 def open_store(path: str) -> Store:
-    """The store, to write, without upkeep: that is for those who stay. It has to be there."""
+    """The store for writing, without upkeep: that is for long-running processes. It must exist."""
     try:
         Store.open(path, "r").close()
     except StoreNotFound as error:
         raise StoreNotFound(
             errno.ENOENT,
-            f'there is no store in {path}. Is the path right, and is it mounted? .option("createStore", "true") makes '
+            f'no store in {path}. Is the path right, and is it mounted? .option("createStore", "true") creates '
             "a store there",
         ) from error
     return Store.open(path, upkeep_interval_s=None)
 
 
 def prepare(options: WriteOptions, columns: Sequence[str]) -> None:
-    """Before anything is written: the store and the topic are there, or are made if the options say so. Topics of a
-    column are looked for by the tasks that come across them."""
+    """Before anything is written: check that the store and the topic exist, or create them if the options say so.
+    Topics of a column are checked by the tasks that find them."""
     if options.topic is None and "topic" not in columns:
-        raise InvalidConfig('which topic? Give .option("topic", NAME), or a column topic')
+        raise InvalidConfig('no topic: give .option("topic", NAME), or a column topic')
     if options.create_store:
         Store.open(options.path, upkeep_interval_s=None).close()
     with open_store(options.path) as store:
@@ -63,11 +63,10 @@ def prepare(options: WriteOptions, columns: Sequence[str]) -> None:
 
 
 def make_topic(store: Store, name: str, options: WriteOptions) -> None:
-    """Make a topic that is missing, if the options say so."""
+    """Create a topic that is missing, if the options say so."""
     if options.partitions is None:
         raise InvalidConfig(
-            f"there is no topic {name!r} in {options.path}; make it first, or let it be made by "
-            f'.option("partitions", NUMBER)'
+            f'no topic {name!r} in {options.path}; create it first, or with .option("partitions", NUMBER)'
         )
     try:
         store.create_topic(name, options.partitions)
@@ -104,15 +103,15 @@ def publish(
 
 
 def _targets(store: Store, options: WriteOptions, found: Sequence[StagedPart]) -> set[str]:
-    """The ids of the topics that are written to; without rows, of the one that would be."""
+    """The ids of the topics that are written to; without rows, of the one in the options."""
     if options.topic is not None and not found:
         return {store.topic(options.topic).id}
     return {part.topic_id for part in found}
 
 
 def _is_replay(store: Store, options: WriteOptions, stage: str, name: str, sequence: int, targets: set[str]) -> bool:
-    """Whether it was stored before; then what was staged now is removed. A commit of a driver that died may be going
-    on just now: it is waited for."""
+    """Whether it was stored before; then what was staged now is removed. Waits for a commit in progress, by a driver
+    that died."""
     staging = store.staging
     done = staging.replay_of(
         stage,
@@ -125,7 +124,7 @@ def _is_replay(store: Store, options: WriteOptions, stage: str, name: str, seque
 
 
 def _gathered(store: Store, stage: str, found: Sequence[StagedPart]) -> tuple[list[Part], bytes]:
-    """What the tasks staged, and what came with their messages: for the intent, or, of very many tasks, in a file."""
+    """What the tasks staged, and what came with their messages: for the intent, or, if it is large, in a file."""
     data = b"".join(each.data for each in found)
     file = ""
     if len(data) > _INTENT_BYTES:

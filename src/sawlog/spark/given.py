@@ -1,4 +1,4 @@
-"""Options as Spark hands them over: text, read as what it should be. `InvalidConfig` names the one that is wrong."""
+"""Options as Spark passes them: text, parsed. `InvalidConfig` names the one that is wrong."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _FOR_BROKERS = ("kafka.", "kafkaconsumer.", "fetchoffset.")
 
 
 class Given:
-    """The options that were given, each read as what it should be."""
+    """The options that were given, each parsed by its type."""
 
     def __init__(self, options: Mapping[str, str], known: Mapping[str, str]) -> None:
         self._options = {name.lower(): str(value) for name, value in options.items()}
         for name in self._options:
             if name not in known and not name.startswith(_FOR_BROKERS):
                 near = difflib.get_close_matches(name, known, 1)
-                hint = f"; did you mean {near[0]} ({known[near[0]]})?" if near else f"; there are {', '.join(known)}"
+                hint = f"; did you mean {near[0]} ({known[near[0]]})?" if near else f"; use one of {', '.join(known)}"
                 raise InvalidConfig(f"sawlog has no option {name}{hint}")
         self._known = known
 
     def wrong(self, name: str) -> InvalidConfig:
-        """The error for a value that cannot be."""
+        """The error for an invalid value."""
         return InvalidConfig(f"option {name}={self._options.get(name)!r} is not {self._known[name]}")
 
     def text(self, name: str) -> str | None:
@@ -51,14 +51,14 @@ class Given:
         return value.lower() == "true"
 
     def number(self, name: str, least: int = 1) -> int | None:
-        """A whole number."""
+        """An integer, at least `least`."""
         found = self.integer(name)
         if found is not None and found < least:
             raise self.wrong(name)
         return found
 
     def integer(self, name: str) -> int | None:
-        """A whole number, perhaps below zero."""
+        """An integer."""
         value = self._options.get(name)
         if value is None:
             return None
@@ -69,7 +69,7 @@ class Given:
         return -found if digits.startswith("-") else found
 
     def size(self, name: str) -> int | None:
-        """Bytes, also as 64m or 64MB."""
+        """A number of bytes, also as 64m or 64MB."""
         value = self._options.get(name)
         if value is None:
             return None
@@ -80,7 +80,7 @@ class Given:
         return number << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
 
     def duration_ms(self, name: str, default: int) -> int:
-        """90s, 15m, 2 hours; a bare number is milliseconds."""
+        """A duration: 90s, 15m, 2 hours; a bare number is milliseconds."""
         value = self._options.get(name)
         if value is None:
             return default
@@ -91,7 +91,7 @@ class Given:
         return number * _UNITS[found[2] or "ms"]
 
     def time(self, name: str) -> int | None:
-        """A moment in ms since 1970."""
+        """A time in ms since 1970."""
         value = self._options.get(name)
         if value is None:
             return None
@@ -117,7 +117,7 @@ class Given:
         made: list[tuple[str, int, int]] = []
         if not isinstance(found, dict):
             raise self.wrong(name)
-        found.pop(RESERVED, None)  # it was copied from a checkpoint
+        found.pop(RESERVED, None)  # copied from a checkpoint
         for topic, numbers in found.items():
             if not isinstance(numbers, dict):
                 raise self.wrong(name)
@@ -130,7 +130,7 @@ class Given:
 
 
 def _whole(text: str) -> int | None:
-    """A number from 0 on that fits into Java's long, which the other end of Spark has."""
+    """An integer, at least 0, that fits into Java's long."""
     if not text.isdecimal() or len(text) > 19:
         return None
     return number if (number := int(text)) < 2**63 else None

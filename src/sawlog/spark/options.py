@@ -1,10 +1,10 @@
-"""The options of `format("sawlog")`: those of Spark's own Kafka source and sink, and a few of ours.
+"""The options of `format("sawlog")`: those of Spark's Kafka source and sink, and a few of ours.
 
-Spark hands options over as text, with names in lower case. Each is read here, once, into a value; a wrong one raises
-`InvalidConfig` with its name, what was given and what would be right. An option that nobody knows is an error, because
-a misspelt `startingOffset` that is ignored reads the wrong data. Options that are for clients of a broker (`kafka.*`,
-`kafkaConsumer.*`, `fetchOffset.*`) are taken and ignored, so that a job moves over by changing the format and giving a
-path. Options that contradict each other are errors where they are for Kafka's source.
+Spark passes options as text, with names in lower case. Each is parsed here, once, into a value; a wrong one raises
+`InvalidConfig` with its name, the value and what would be right. An unknown option is an error, because a misspelt
+`startingOffset` that is ignored would read the wrong data. Options for clients of a broker (`kafka.*`,
+`kafkaConsumer.*`, `fetchOffset.*`) are accepted and ignored, so that a job can be migrated by changing the format and
+giving a path. Options that contradict each other are errors if they are for Kafka's source.
 """
 
 from __future__ import annotations
@@ -32,45 +32,45 @@ _READ = {
     "endingtimestamp": "milliseconds since 1970, or an ISO time; for batches",
     "startingoffsetsbytimestamp": 'JSON: {"orders": {"0": 1700000000000}}',
     "endingoffsetsbytimestamp": "JSON; for batches",
-    "startingoffsetsbytimestampstrategy": "error or latest: what to do where nothing is so young",
+    "startingoffsetsbytimestampstrategy": "error or latest: what to do if no record is that recent",
     "failondataloss": "true or false",
     "includeheaders": "true or false",
     "columns": "the columns to read, separated by commas",
-    "minpartitions": "at least so many tasks",
-    "maxrecordsperpartition": "at most so many records a task",
-    "maxpartitionbytes": "about so many bytes a task",
-    "maxoffsetspertrigger": "at most so many records a micro-batch",
-    "minoffsetspertrigger": "wait for so many records",
-    "maxtriggerdelay": "but no longer than this: 15m",
+    "minpartitions": "minimum number of tasks",
+    "maxrecordsperpartition": "maximum number of records per task",
+    "maxpartitionbytes": "approximate maximum number of bytes per task",
+    "maxoffsetspertrigger": "maximum number of records per micro-batch",
+    "minoffsetspertrigger": "wait for this many records",
+    "maxtriggerdelay": "maximum time to wait for minOffsetsPerTrigger, such as 15m",
     "groupid": "the consumer group that shows the query's progress",
     "groupidprefix": "ignored: see groupId",
     "partition.metadata.cache.ttl.ms": "ignored: for clients of a broker",
 }
 _WRITE = {
     "path": "the store's directory",
-    "topic": "the topic; it comes before a column topic",
-    "partitions": "make topics that are missing, with so many partitions",
-    "createstore": "true: make the store if there is none at the path",
-    "compression": "none, gzip, snappy, lz4 or zstd; else what the topic says",
-    "compressionlevel": "how hard the compression tries; zstd without it: 1",
-    "batchbytes": "about so large are the batches",
-    "includeheaders": "taken and ignored: a column headers is written if there is one",
-    "txnappid": "with txnVersion, as for Delta: a batch that is stored once, however often it is tried",
+    "topic": "the topic; takes precedence over a column topic",
+    "partitions": "create missing topics with this many partitions",
+    "createstore": "true: create the store if it does not exist",
+    "compression": "none, gzip, snappy, lz4 or zstd; the topic's setting if not given",
+    "compressionlevel": "the compression level; for zstd 1 if not given",
+    "batchbytes": "approximate size of batches in bytes",
+    "includeheaders": "accepted and ignored: a column headers is written if there is one",
+    "txnappid": "with txnVersion, as for Delta: the batch is stored once, however often it is tried",
     "txnversion": "the number of the batch; only a higher one than the last of that txnAppId is stored",
-    "locktimeout": "how long to wait for a partition that another process writes: 60s",
+    "locktimeout": "how long to wait for a partition that another process writes, such as 60s",
     "checkpointlocation": "Spark's own",
     "queryname": "Spark's own",
 }
 
 EARLIEST, LATEST = -2, -1
-#: Tasks are bound by their CPU. Against Kafka's default, 3, this takes half the time (random text) to two thirds (JSON)
-#: for 0 to 4 % more bytes; upkeep can pack old segments tighter (`recompress.after.ms`).
+#: Tasks are CPU-bound. Compared with Kafka's default, 3, this takes 50 % (random text) to 67 % (JSON) of the time
+#: for 0 to 4 % more bytes; upkeep can compress old segments more (`recompress.after.ms`).
 ZSTD_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where to start or to end: the same for all partitions, or for each; offsets, or times in ms."""
+    """Where to start or end: the same for all partitions, or per partition; offsets, or times in ms."""
 
     kind: Literal["earliest", "latest", "offsets", "time", "times"]
     time_ms: int = 0
@@ -82,7 +82,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which partitions: exactly one of these."""
+    """Which partitions to read: exactly one of these."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -131,11 +131,11 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     given = Given(options, _READ)
     path = given.text("path")
     if path is None:
-        raise InvalidConfig('sawlog needs the store: .option("path", DIRECTORY), or .load(DIRECTORY)')
+        raise InvalidConfig('sawlog needs the path of the store: .option("path", DIRECTORY), or .load(DIRECTORY)')
     if streaming:
         for name in ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"):
             if given.text(name) is not None:
-                raise InvalidConfig(f"a stream has no end: option {name} is for batches")
+                raise InvalidConfig(f"option {name} is for batches: a stream has no end")
     strategy = given.text("startingoffsetsbytimestampstrategy") or "error"
     if strategy not in ("error", "latest"):
         raise given.wrong("startingoffsetsbytimestampstrategy")
@@ -167,7 +167,7 @@ def _check_limits(options: ReadOptions) -> None:
 
 
 def check_range(options: ReadOptions) -> None:
-    """For a batch: a start and an end that do not go together are refused, as by Kafka's source."""
+    """For a batch: refuse a start and an end that do not match, as Kafka's source does."""
     start, end = options.start, options.end
     if start is None:
         return
@@ -182,7 +182,7 @@ def check_range(options: ReadOptions) -> None:
     if different := sorted(first.keys() ^ last.keys()):
         topic, number = different[0]
         raise InvalidConfig(
-            f"options {start.option} and {end.option} have to name the same partitions; only one of them has "
+            f"options {start.option} and {end.option} must have the same partitions; only one of them has "
             f"partition {number} of {topic!r}"
         )
     for (topic, number), value in sorted(first.items()):
@@ -199,7 +199,7 @@ def _columns(given: Given) -> tuple[str, ...]:
     by_name = {name.lower(): name for name in everything}
     names = [name.strip().lower() for name in chosen.split(",")]
     if not all(name in by_name for name in names) or len(set(names)) < len(names):
-        raise InvalidConfig(f"option columns={chosen!r} is not a choice of {', '.join(everything)}")
+        raise InvalidConfig(f"option columns={chosen!r} is not a selection of {', '.join(everything)}")
     return tuple(by_name[name] for name in names)
 
 
@@ -207,7 +207,7 @@ def _subscription(given: Given) -> Subscription:
     chosen = [name for name in ("subscribe", "subscribepattern", "assign") if given.text(name) is not None]
     if len(chosen) != 1:
         said = "none was given" if not chosen else f"{' and '.join(chosen)} were given"
-        raise InvalidConfig(f"one of the options subscribe, subscribePattern and assign says what to read; {said}")
+        raise InvalidConfig(f"give exactly one of the options subscribe, subscribePattern and assign; {said}")
     if chosen == ["subscribe"]:
         topics = tuple(name.strip() for name in (given.text("subscribe") or "").split(","))
         if not all(topics):
@@ -218,7 +218,7 @@ def _subscription(given: Given) -> Subscription:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise InvalidConfig(f"option subscribePattern={pattern!r} is no regular expression: {error}") from error
+            raise InvalidConfig(f"option subscribePattern={pattern!r} is not a regular expression: {error}") from error
         return Subscription(pattern=pattern)
     return Subscription(assigned=_assigned(given))
 
@@ -238,7 +238,7 @@ def _assigned(given: Given) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def _point(given: Given, which: str) -> Point | None:
-    """By Kafka's precedence: one time for all, times for each, then offsets."""
+    """By Kafka's precedence: one time for all, times per partition, then offsets."""
     moment = given.time(f"{which}timestamp")
     if moment is not None:
         return Point("time", time_ms=moment, option=f"{which}Timestamp")
@@ -253,13 +253,13 @@ def _point(given: Given, which: str) -> Point | None:
         return Point("latest", option=f"{which}Offsets")
     if text.lower() == "earliest":
         if which == "ending":
-            raise InvalidConfig("option endingOffsets=earliest would read nothing; it is latest or JSON")
+            raise InvalidConfig("option endingOffsets=earliest would read nothing; use latest or JSON")
         return Point("earliest", option=f"{which}Offsets")
     offsets = given.each(name)
     if offsets is None or any(number < EARLIEST for _, _, number in offsets):
         raise given.wrong(name)
     if which == "ending" and any(number == EARLIEST for _, _, number in offsets):
-        raise InvalidConfig("option endingOffsets: -2 (earliest) would read nothing; -1 is latest")
+        raise InvalidConfig("option endingOffsets: -2 (earliest) would read nothing; use -1 for latest")
     return Point("offsets", each=offsets, option=f"{which}Offsets")
 
 
@@ -268,11 +268,11 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     given = Given(options, _WRITE)
     path = given.text("path")
     if path is None:
-        raise InvalidConfig('sawlog needs the store: .option("path", DIRECTORY), or .save(DIRECTORY)')
+        raise InvalidConfig('sawlog needs the path of the store: .option("path", DIRECTORY), or .save(DIRECTORY)')
     compression, level = _compression(given)
     name, number = given.text("txnappid"), given.number("txnversion", 0)
     if (name is None) != (number is None):
-        raise InvalidConfig("the options txnAppId and txnVersion go together")
+        raise InvalidConfig("give both of the options txnAppId and txnVersion, or neither")
     return WriteOptions(
         path=path,
         topic=given.text("topic"),

@@ -1,4 +1,4 @@
-"""Which partitions a query reads, and from where to where: options against a store as it is now.
+"""Which partitions a query reads, and from where to where: the options resolved against the current store.
 
 Everything here and in the tasks opens the store through `open_store` and `open_for_task`, which a test may replace.
 """
@@ -23,18 +23,18 @@ _logger = logging.getLogger("sawlog.spark")
 
 
 def open_store(path: str, mode: Literal["w", "r"] = "r") -> Store:
-    """The store, beside the driver: to read, or, for the progress of a group, to write without upkeep."""
+    """The store, next to the driver: read only, or, for the progress of a group, for writing without upkeep."""
     return Store.open(path, mode, upkeep_interval_s=None)
 
 
 def open_for_task(path: str) -> Store:
-    """The store, in a task, which may run on another machine: to read."""
+    """The store, in a task, which may run on another machine: read only."""
     return Store.open(path, "r")
 
 
 def partition_directory(topic: Topic, number: int) -> Directory:
-    """The directory of a partition, without opening its log, which takes longer than most tasks have.
-    `TopicNotFound` if the topic was deleted or recreated."""
+    """The directory of a partition, without opening its log, which would take longer than most tasks. `TopicNotFound`
+    if the topic was deleted or recreated."""
     return topic.directory(number)
 
 
@@ -49,11 +49,11 @@ class Places:
         self.losses = Losses(fail=options.fail_on_data_loss)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         self.store.close()
 
     def topics(self, *, lost_ok: bool = False) -> list[Topic]:
-        """The topics, in order. A topic that is named has to be there, unless `lost_ok`; a pattern may find none."""
+        """The topics, in order. A named topic must exist, unless `lost_ok`; a pattern may match none."""
         chosen = self._options.subscription
         if chosen.pattern is not None:
             pattern = re.compile(chosen.pattern)
@@ -67,7 +67,7 @@ class Places:
         return found
 
     def _miss(self, error: TopicNotFound, lost_ok: bool) -> None:
-        """Something is gone: an error, or said once."""
+        """Something is missing: an error, or logged once."""
         if not lost_ok:
             raise error
         if str(error) not in self._missed:
@@ -75,7 +75,7 @@ class Places:
             _logger.warning("%s", error)
 
     def shares(self, *, lost_ok: bool = False) -> list[tuple[Topic, int]]:
-        """All partitions, in order; with `lost_ok` those that are there."""
+        """All partitions, in order; with `lost_ok` those that exist."""
         assigned = dict(self._options.subscription.assigned)
         found: list[tuple[Topic, int]] = []
         for topic in self.topics(lost_ok=lost_ok):
@@ -88,7 +88,7 @@ class Places:
         return found
 
     def positions(self, shares: Iterable[tuple[Topic, int]]) -> Positions:
-        """Where these partitions end now."""
+        """The current ends of these partitions."""
         found = list(shares)
         at = {(topic.name, number): EpochPosition(*topic.partition(number).position()) for topic, number in found}
         return Positions(at, {topic.name: topic.id for topic, _ in found}, self.store.id)
@@ -101,7 +101,7 @@ class Places:
         if unknown:
             name, which = min(unknown)
             raise InvalidConfig(
-                f"option {point.option}: partition {which} of {name!r} is not among those that are read"
+                f"option {point.option}: partition {which} of {name!r} is not one of those that are read"
             )
         ends = self.positions(shares)  # first: an epoch that begins after this is a later history
         at = {
@@ -117,7 +117,7 @@ class Places:
         given = each.get((topic.name, number))
         if point.kind in ("time", "times"):
             moment = point.time_ms if point.kind == "time" else given
-            # Kafka wants every partition to be named; here those that are not are read from end to end.
+            # Kafka requires every partition; here those that are not given are read from end to end.
             return (end if ending else lowest) if moment is None else self._at(topic, number, moment, end, ending)
         if point.kind == "latest" or given == LATEST or (point.kind == "offsets" and given is None and ending):
             return end
@@ -125,7 +125,7 @@ class Places:
             return lowest
         if given > end.offset:
             raise InvalidConfig(
-                f"option {point.option}: offset {given} of partition {number} of {topic.name!r} is not there yet; "
+                f"option {point.option}: offset {given} of partition {number} of {topic.name!r} does not exist yet; "
                 f"the next record will get {end.offset}"
             )
         return EpochPosition(given, end.epoch)

@@ -1,6 +1,6 @@
-"""Planning: the driver cuts ranges of offsets into tasks.
+"""Planning: the driver splits ranges of offsets into tasks.
 
-A task has one or more slices (see `sawlog.log.slices`) of one partition. What is large becomes many tasks, so that the
+A task has one or more slices (see `sawlog.log.slices`) of one partition. A large range becomes many tasks, so that the
 parallelism does not depend on the number of partitions:
 
     at least   one task for each partition that has something to read, as with Kafka's source; where there are very many
@@ -9,10 +9,10 @@ parallelism does not depend on the number of partitions:
     at least   minPartitions, if there are as many records: a slice may begin and end inside a batch
     at most    maxPartitionBytes, and maxRecordsPerPartition, in a task
 
-A slice names its end, so a DataFrame is a snapshot: however often Spark reads it, it gives the same records.
+A slice has an end, so a DataFrame is a snapshot: however often Spark reads it, it returns the same records.
 
-A task says which store, which topic and which leader epoch its slices are of, because it may be read later, or on a
-machine that has something else at the same path.
+A task contains the store, the topic and the leader epoch of its slices, because it may be read later, or on a machine
+that has something else at the same path.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from .positions import UNKNOWN, Positions
 from .ranges import Range, Ranges
 from .session import machine_cores
 
-#: What a task reads at least, if there is so much: less would not be worth starting one for.
+#: The minimum size of a task, if there is that much: less would not be worth starting one.
 LEAST_TASK_BYTES = 4 << 20
-#: And at most, if nobody says otherwise; as Spark's own files.
+#: The default maximum; the same as for Spark's own files.
 TASK_BYTES = 128 << 20
-#: Up to so many partitions each have a task of their own, however little there is to read.
+#: Up to this many partitions each have their own task, however little there is to read.
 SHARED_FROM = 64
 #: How often a partition is planned again because records were dropped meanwhile.
 _RETRIES = 100
@@ -43,7 +43,7 @@ _RETRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class PartitionSlice:
-    """A slice, and of which partition it is."""
+    """A slice, and its partition."""
 
     topic: str
     topic_id: str
@@ -52,7 +52,7 @@ class PartitionSlice:
 
     @property
     def count(self) -> int:
-        """How many offsets it has."""
+        """The number of offsets."""
         return self.what.end_offset - self.what.start_offset
 
 
@@ -72,12 +72,12 @@ class Task(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """What a task may have."""
+    """The limits of a task."""
 
     size_bytes: int
-    #: None: any number.
+    #: None: unlimited.
     records: int | None
-    #: How finely partitions are cut before slices are put together again; None: by the number of records only.
+    #: How finely partitions are split before slices are combined again; None: by the number of records only.
     cut_bytes: int | None
     #: Whether partitions may share a task.
     shared: bool
@@ -103,7 +103,7 @@ def _limits(ranges: Sequence[Range], options: ReadOptions) -> _Limits:
         size = min(size, max(total // options.min_partitions, 1))
         fewer = max(count // options.min_partitions, 1)
         records = fewer if records is None else min(records, fewer)
-    # As many records as a task may have are about as many bytes, or fewer: cutting by both would make small remainders.
+    # The maximum number of records is about as many bytes, or fewer: splitting by both would make small remainders.
     by_records = records is not None and not options.max_partition_bytes and records * total <= 2 * size * count
     return _Limits(
         size,
@@ -114,7 +114,7 @@ def _limits(ranges: Sequence[Range], options: ReadOptions) -> _Limits:
 
 
 def _cut(ranges: Ranges, found: Range | None, limits: _Limits) -> list[PartitionSlice]:
-    """The slices of one partition. What is dropped just now is looked at again."""
+    """The slices of one partition. Ranges that are just being dropped are planned again."""
     lost: DataLoss | None = None
     for _ in range(_RETRIES):
         if found is None:
@@ -137,7 +137,7 @@ def _cut(ranges: Ranges, found: Range | None, limits: _Limits) -> list[Partition
 
 
 def _joined(pieces: Sequence[PartitionSlice], limits: _Limits) -> list[PartitionSlice]:
-    """Neighbouring slices of a file made one, as long as that is not too much for a task."""
+    """Neighbouring slices of a file merged, as long as that is not too much for a task."""
     joined: list[PartitionSlice] = []
     for piece in pieces:
         if joined and (made := _as_one(joined[-1], piece, limits)) is not None:
@@ -160,7 +160,7 @@ def _as_one(before: PartitionSlice, after: PartitionSlice, limits: _Limits) -> P
 
 
 def _grouped(pieces: Sequence[PartitionSlice], limits: _Limits) -> list[list[PartitionSlice]]:
-    """What is small shares a task with what follows: of its partition, or, where partitions are many, of others."""
+    """Small slices share a task with what follows: of the same partition, or, if partitions are many, of others."""
     total = sum(piece.what.size_bytes for piece in pieces)
     size = min(limits.size_bytes, max(total // SHARED_FROM, 1)) if limits.shared else limits.size_bytes
     tasks: list[list[PartitionSlice]] = []

@@ -1,4 +1,4 @@
-"""Positions: how far a query is in every partition, and in which history of it.
+"""Positions: the progress of a query in every partition, and in which history of it.
 
 Spark keeps them in its checkpoint, as JSON. The offsets are where Spark's Kafka source has them, so that tools that
 know those find them. Everything else is under one reserved key, which no topic can have as its name:
@@ -10,14 +10,14 @@ know those find them. Everything else is under one reserved key, which no topic 
              "epochs": {"orders": {"0": 3, "1": 3}}}} the leader epochs in which the offsets were looked up
 ```
 
-An offset alone does not say what was read: a log that was cut off gives the same offsets to other records, and a topic
-that was deleted and recreated counts from 0 again. With epochs and ids both are noticed (see ranges.py). What is not
+An offset alone does not identify what was read: a log that was truncated reuses offsets for other records, and a topic
+that was deleted and recreated counts from 0 again. With epochs and ids both are detected (see ranges.py). What is not
 known is left out: version 0.2 wrote offsets only, and its checkpoints still work.
 
-Spark runs a micro-batch whenever the JSON is not the same text as before. So a partition of which nothing is read keeps
-its entry as it is (`Positions.after`), whatever its log's epoch is by now.
+Spark runs a micro-batch whenever the text of the JSON changes. So a partition of which nothing is read keeps its entry
+unchanged (`Positions.after`), whatever its log's current epoch is.
 
-`Positions` is a value: do not change what is in it.
+`Positions` is a value: do not modify it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..topics.groups.assignment import Share
 
 __all__ = ["RESERVED", "UNKNOWN", "EpochPosition", "Json", "Positions", "Share"]
 
-#: As Spark keeps them.
+#: As Spark stores them.
 Json = dict[str, Any]
 
 #: The key for what is not an offset.
@@ -57,7 +57,7 @@ class Positions:
 
     @classmethod
     def from_json(cls, found: Json | None) -> Positions:
-        """From what Spark has kept."""
+        """From Spark's checkpoint."""
         given = dict(found or {})
         more = given.pop(RESERVED, {})
         epochs = more.get("epochs", {})
@@ -69,7 +69,7 @@ class Positions:
         return cls(at, dict(more.get("topics", {})), more.get("store"))
 
     def to_json(self) -> Json:
-        """For Spark to keep."""
+        """For Spark's checkpoint."""
         made = self.offsets()
         epochs: Json = {}
         for (topic, number), position in sorted(self.at.items()):
@@ -87,7 +87,7 @@ class Positions:
         return made
 
     def is_recreated(self, topic: str, topic_id: str, store_id: str) -> bool:
-        """Whether the topic of that name, in the store as it is now, is another one than these positions are of."""
+        """Whether the current topic of that name in the store is not the one of these positions."""
         if self.store is not None and self.store != store_id:
             return True
         return self.topics.get(topic, topic_id) != topic_id
@@ -97,8 +97,8 @@ class Positions:
     ) -> Positions:
         """These, with the partitions that have `moved`, in the store and the topics as they are `now`.
 
-        The others keep their entry. `begun` are the starts of all partitions of topics that were recreated: beside a
-        new id their old entries would mean something else, so those are gone. If nothing has moved, all is as it was.
+        The others keep their entry. `begun` are the starts of all partitions of topics that were recreated: next to a
+        new id their old entries would have another meaning, so they are removed. If nothing has moved, nothing changes.
         """
         if not moved:
             return self

@@ -1,18 +1,18 @@
 """Ranges: what can still be read between positions that were looked up earlier.
 
-Spark plans a micro-batch, writes it down, reads it, perhaps again after a restart, and then takes its end as read,
-whatever came of it. So each position is checked against the store as it is now before it is used:
+Spark plans a micro-batch, records it, reads it, perhaps again after a restart, and then considers its end as read,
+whatever happened. So each position is checked against the current store before it is used:
 
     what is found                         with failOnDataLoss=false, after a warning (with true: `DataLoss`)
-    a start beyond the end of its epoch   reading goes on at that end
-    a start without an epoch (version     reading goes on at the first record: nobody knows which records are others
-      0.2) beyond the end of the log        by now
-    a planned end beyond that of its      what is there is read; the next micro-batch goes on at the end of the epoch,
-      epoch                                 because its start is beyond it
-    a start below the first record        reading goes on at the first record
-    a partition that is new to the query  it is read from the first record that is there
+    a start beyond the end of its epoch   reading continues at that end
+    a start without an epoch (version     reading continues at the first record: it is unknown which records
+      0.2) beyond the end of the log        have changed
+    a planned end beyond that of its      the existing records are read; the next micro-batch continues at the
+      epoch                                 end of the epoch, because its start is beyond it
+    a start below the first record        reading continues at the first record
+    a partition that is new to the query  it is read from its first record
       and does not start at offset 0
-    a partition that was read and is      reading goes on without it
+    a partition that was read and is      reading continues without it
       gone, or was to be read
     another topic of that name, or        the new one is read from its first record; what was planned for the old one is
       another store                         left out
@@ -33,7 +33,7 @@ from .places import Places
 from .positions import UNKNOWN, EpochPosition, Positions, Share
 
 _MOVED = (
-    "where the query starts is not what it was. A query that starts at latest or at a time needs a name for itself, "
+    "the start of the query has changed. A query that starts at latest or at a time needs a name, "
     '.option("groupId", ...), to survive a restart in its first micro-batch. Remove its checkpoint to start again'
 )
 
@@ -52,7 +52,7 @@ class Range:
 def starts(
     places: Places, before: Positions, shares: Sequence[tuple[Topic, int]], ends: Positions
 ) -> tuple[dict[Share, int], dict[Share, EpochPosition]]:
-    """Where to go on in each partition that has an end; and the starts of those whose topic was recreated."""
+    """Where to continue in each partition that has an end; and the starts of those whose topic was recreated."""
     began: dict[Share, int] = {}
     begun: dict[Share, EpochPosition] = {}
     read = {topic for topic, _ in before.at}
@@ -75,13 +75,13 @@ def starts(
 
 
 def without_missing(places: Places, known: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
-    """Positions without those in topics that the store has not any more. Topics that are there, and only not subscribed
-    to any more, are the user's choice."""
+    """Positions without those in topics that no longer exist in the store. Topics that exist but are no longer
+    subscribed to are the user's choice."""
     there = {topic.name for topic, _ in shares}
     gone = sorted(name for name in {name for name, _ in known.at} - there if name not in places.store)
     for name in gone:
-        said = f"the topic {name!r} in {places.store.path} is gone: records in it may have been missed"
-        places.losses.report(said, "going on without it")
+        said = f"the topic {name!r} in {places.store.path} no longer exists: some of its records may not have been read"
+        places.losses.report(said, "continuing without it")
     at = {share: position for share, position in known.at.items() if share[0] not in gone}
     return replace(known, at=at, topics={name: each for name, each in known.topics.items() if name not in gone})
 
@@ -102,10 +102,10 @@ def still_there(places: Places, target: Positions, shares: Sequence[tuple[Topic,
 
 
 class Ranges:
-    """What a batch or a micro-batch from `start` to `end` is to read.
+    """What a batch or a micro-batch from `start` to `end` reads.
 
     A batch may start after its end: then there is nothing to read. A micro-batch may not: either its start has `moved`,
-    because it was looked up again after a restart, or the partition was shorter than what was read when it was planned.
+    because it was looked up again after a restart, or the partition was shorter when it was planned than what was read.
     """
 
     def __init__(self, places: Places, start: Positions, end: Positions, *, moved: bool | None = None) -> None:
@@ -163,7 +163,7 @@ class Ranges:
         first = start.offset if fits else _start(self._places, share, log, start)
         if first > last and start.offset > end.offset and self._moved is not None:
             said = f"this micro-batch should go from {start.offset} to {end.offset} in partition {share[1]} of"
-            then = "leaving it out" if self._moved else "going on at its first record"
+            then = "leaving it out" if self._moved else "continuing at its first record"
             self._places.losses.report(f"{said} {share[0]!r}: {_MOVED}", then)
             return (last, last) if self._moved else (lowest, last)
         if first < min(lowest, last):
@@ -173,41 +173,43 @@ class Ranges:
 
 
 def _new(places: Places, share: Share, log: Log) -> int:
-    """Where to begin in a partition that the query has not seen before: all of its records were to be read."""
+    """Where to begin in a partition that is new to the query: all of its records should be read."""
     lowest = log.lowest_offset
     if lowest > 0:
         places.losses.report(
             f"partition {share[1]} of {share[0]!r} is new to the query and starts at offset {lowest} instead of 0: "
             "earlier records are gone (retention or trim)",
-            f"going on at offset {lowest}",
+            f"continuing at offset {lowest}",
         )
     return lowest
 
 
 def _start(places: Places, share: Share, log: Log, position: EpochPosition) -> int:
-    """Where to go on: the position, unless what was read before it is not there any more."""
+    """Where to continue: the position, unless what was read before it is no longer there."""
     end = slices.proven_end(log, position.epoch, position.offset)
     if end >= position.offset:
         return position.offset
-    said = f"partition {share[1]} of {share[0]!r} was read up to offset {position.offset}, and"
+    said = f"partition {share[1]} of {share[0]!r} was read up to offset {position.offset}, but"
     if position.epoch == UNKNOWN:
-        places.losses.report(f"{said} ends at {end} now: it was cut off, or recreated", "going on at its first record")
+        places.losses.report(
+            f"{said} now ends at {end}: it was truncated, or recreated", "continuing at its first record"
+        )
         return log.lowest_offset
     places.losses.report(
         f"{said} has lost its records from offset {end} on since then (a power cut, or truncate); newer records may "
         "have the same offsets",
-        f"going on at offset {end}",
+        f"continuing at offset {end}",
     )
     return end
 
 
 def _end(places: Places, share: Share, log: Log, position: EpochPosition) -> EpochPosition:
-    """Up to where to read: a planned end, or what is there of it."""
+    """Up to where to read: a planned end, or as far as records exist."""
     end = slices.proven_end(log, position.epoch, position.offset)
     if end < position.offset:
         places.losses.report(
             f"records {end} to {position.offset - 1} of partition {share[1]} of {share[0]!r} are gone: they were "
-            f"planned to be read, and the log has lost its records from offset {end} on since then (a power cut, or "
+            f"planned to be read, but the log has lost its records from offset {end} on since then (a power cut, or "
             "truncate)"
         )
     return EpochPosition(end, position.epoch)
@@ -219,5 +221,5 @@ def _report_recreated(places: Places, read: Positions, topic: str) -> None:
         what += str(read.store)
     else:
         what = f"the topic {topic!r} in {places.store.path} was deleted and recreated"
-    then = f"going on with the topic {topic!r} that is there now, at its first record"
+    then = f"continuing with the current topic {topic!r}, at its first record"
     places.losses.report(f"{what}; what was to be read of the old topic {topic!r} is gone", then)

@@ -1,10 +1,9 @@
-"""Reading: each task yields Arrow batches of a few megabytes, for all records that were planned for it.
+"""Reading: each task yields Arrow batches of a few megabytes, with all records that were planned for it.
 
-A task opens the store and makes sure that it is the one that the driver planned with, and each topic, too. Then it
-reads its slices: all of what they say, or `DataLoss` (see `sawlog.log.slices`). With failOnDataLoss=false records that
-are gone are left out, with a warning; everything else of the slice is read. Errors of the storage are raised in any
-case, because they say nothing about the records; so is another store at the same path, because the records are in the
-right one.
+A task opens the store and checks that it is the one that the driver planned with, and each topic, too. Then it reads
+its slices: completely, or `DataLoss` (see `sawlog.log.slices`). With failOnDataLoss=false records that are gone are
+left out, with a warning; everything else of the slice is read. Errors of the storage are always raised, because they
+say nothing about the records; so is another store at the same path, because the records are in the right one.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchReader", "DataLoss", "Task", "arrow_schema", "read"]
 
-#: Rows of one Arrow batch; two megabytes of log are one batch, or less.
+#: Maximum number of rows of one Arrow batch; two megabytes of log are one batch, or less.
 _BATCH_ROWS = 65_536
 
 _SOURCES = {"timestampType": "timestamp_type"}
@@ -39,7 +38,7 @@ _SOURCES = {"timestampType": "timestamp_type"}
 
 def read(task: Any, columns: Sequence[str], *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
     """The records of a task."""
-    if isinstance(task, Task):  # Spark makes a task without a value where there is nothing to read
+    if isinstance(task, Task):  # Spark makes a task without a value if there is nothing to read
         with _Reading(task, columns, Losses(fail=fail_on_data_loss)) as reading:
             for piece in task.pieces:
                 yield from reading.read(piece)
@@ -47,7 +46,7 @@ def read(task: Any, columns: Sequence[str], *, fail_on_data_loss: bool) -> Itera
 
 
 class _Reading:
-    """One task at work: a store, and the partition that it is at."""
+    """One task: a store, and its current partition."""
 
     def __init__(self, task: Task, columns: Sequence[str], losses: Losses) -> None:
         self._columns = columns
@@ -84,7 +83,7 @@ class _Reading:
             try:
                 yield from self._batches(directory, piece)
             except StorageError:
-                self._check_topic(piece)  # if it was deleted under us, say that
+                self._check_topic(piece)  # if it was deleted meanwhile, raise that
                 raise
         except TopicNotFound as error:
             first, last = piece.what.start_offset, piece.what.end_offset - 1
@@ -135,7 +134,7 @@ def _column(batch: pa.RecordBatch, name: str, piece: PartitionSlice, kind: pa.Da
     if name == "partition":
         return pa.repeat(pa.scalar(piece.partition, pa.int32()), batch.num_rows)
     found = batch.column(_SOURCES.get(name, name))
-    if name == "headers":  # null where there are none, as with Kafka's source
+    if name == "headers":  # null if there are none, as with Kafka's source
         import pyarrow.compute as pc
 
         found = pc.if_else(pc.greater(pc.list_value_length(found), 0), found, pa.scalar(None, found.type))
@@ -143,7 +142,7 @@ def _column(batch: pa.RecordBatch, name: str, piece: PartitionSlice, kind: pa.Da
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """Exactly what Spark derives from the columns: nothing else is taken."""
+    """Exactly the schema that Spark derives from the columns: it accepts nothing else."""
     import pyarrow as pa
 
     headers = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -161,7 +160,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def _check_order(options: ReadOptions, start: Positions, end: Positions) -> None:
-    """As Kafka's source: a start after the end is a mistake. One that nobody has given is not: retention has dropped
+    """As in Kafka's source: a given start after the end is an error. A default start is not: retention has dropped
     everything up to an end that was given."""
     if options.start is None or options.start.kind == "earliest":
         return
@@ -186,7 +185,7 @@ class BatchReader(DataSourceReader):
         self._columns = tuple(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks, for the store as it is now."""
+        """The tasks, for the current store."""
         now = places.Places(self._options)
         try:
             start = now.resolve(self._options.start or Point("earliest"))

@@ -1,16 +1,16 @@
 """Replays: micro-batches and named batches that were stored before, and are not stored again.
 
-A replay has the same name, a number that is not above the last one, and the same targets, which are the topics that it
-writes to. The targets count because a name alone may stand for several writes: a `foreachBatch` that writes two topics
-under one txnAppId, as Delta's documentation does; a checkpoint that was copied for a second job with another sink, and
-with it the query's id. So the name of the transaction in the store is made of both. Topics count by their ids: what was
-stored in a topic that is deleted by now is stored again in the new one.
+A replay has the same name, a number that is not above the last one, and the same targets: the topics that it writes to.
+The targets count because one name may be used for several writes: a `foreachBatch` that writes two topics under one
+txnAppId, as in Delta's documentation; a checkpoint that was copied for a second job with another sink, and with it the
+query's id. So the name of the transaction in the store contains both. Topics are identified by their ids: what was
+stored in a topic that is now deleted is stored again in the new one.
 
 Version 0.2 used the name alone. Its note is looked up as well, so that a query that is upgraded between a commit and
-Spark's own note of it does not store that micro-batch twice.
+Spark's own record of it does not store that micro-batch twice.
 
-Every replay is logged and counted: to skip what should have been stored is the worst mistake that a sink can make, and
-nobody would see it.
+Every replay is logged and counted: skipping what should have been stored would be the worst error of a sink, and nobody
+would notice it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..topics.transactions.staging import Intent, Staging, check_name
 
 _logger = logging.getLogger("sawlog.spark")
 
-#: A quoted name longer than this is replaced by its hash, so that there is room for the targets in a file's name.
+#: A longer quoted name is replaced by its hash, so that the targets fit into a file's name.
 _LONGEST_NAME = 120
 
 
@@ -35,7 +35,7 @@ class Skips:
         self.count = 0
 
     def report(self, name: str, sequence: int, done: Intent) -> None:
-        """Count one, and say so."""
+        """Count one, and log it."""
         self.count += 1
         topics = ", ".join(sorted({repr(part.topic) for part in done.parts})) or "any topic: it had no rows"
         _logger.warning(
@@ -49,7 +49,7 @@ class Skips:
         )
 
 
-#: Those of this process.
+#: The replays of this process.
 SKIPS = Skips()
 
 

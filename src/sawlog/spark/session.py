@@ -1,12 +1,12 @@
-"""A local Spark session with settings that suit a log: for notebooks, scripts, tests and the pipelines.
+"""A local Spark session with settings suitable for a log: for notebooks, scripts, tests and the pipelines.
 
-Any session does: nothing here is needed for `format("sawlog")`. What is set, and why:
+Any session works: nothing here is required for `format("sawlog")`. What is set, and why:
 
 - the workers run this Python (`PYSPARK_PYTHON`), so that they find the same packages;
-- as many shuffle partitions as cores: two hundred, Spark's default, are ruinous for small micro-batches;
-- four attempts for a task (`local[2,4]`), as on a cluster; plain `local[2]` never tries again;
+- as many shuffle partitions as cores: Spark's default of two hundred is very slow for small micro-batches;
+- four attempts per task (`local[2,4]`), as on a cluster; plain `local[2]` never retries;
 - no web page, no console progress bar, UTC;
-- unix sockets between the JVM and its workers, and the checkpoint manager that is quicker for local files.
+- unix sockets between the JVM and its workers, and the checkpoint manager that is faster for local files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def session(
 
 
 def machine_cores() -> int:
-    """How many cores this machine has: a guess at what Spark has, where nobody can ask it."""
+    """The number of cores of this machine: an estimate of what Spark has, where Spark cannot be asked."""
     return os.cpu_count() or 2
 
 
@@ -58,9 +58,10 @@ def _defaults(cores: int, memory: str | None) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        # Between the JVM and its Python workers: quicker than TCP, and nobody else on the machine can connect.
+        # Between the JVM and its Python workers: faster than TCP, and no other user of the machine can connect.
         "spark.python.unix.domain.socket.enabled": "true",
-        # Half the time of a small micro-batch went into the two files of its checkpoint. This one renames them, too.
+        # Half the time of a small micro-batch was spent on the two files of its checkpoint. This one also renames
+        # them.
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),

@@ -1,4 +1,4 @@
-"""What `pyspark_sawlog.DefaultSource` hands out: options read, schema checked, readers and writers made."""
+"""What `pyspark_sawlog.DefaultSource` returns: parsed options, a checked schema, readers and writers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TYPES = {
     "headers": "array<struct<key: string, value: binary>>",
 }
 
-#: What can be written, and as which types.
+#: What can be written, and with which types.
 _TAKEN = {
     "value": ("binary", "string"),
     "key": ("binary", "string"),
@@ -40,27 +40,27 @@ _TAKEN = {
 
 
 def schema(options: Mapping[str, str]) -> str:
-    """The columns that the options ask for."""
-    # What is for streams only is no mistake here: Spark asks for the schema before it knows which it is.
+    """The columns that the options select."""
+    # Options for streams only are not an error here: Spark asks for the schema before it knows which it is.
     return ", ".join(f"{name} {_TYPES[name]}" for name in read_options(options, streaming=False).columns)
 
 
 def _columns(options: ReadOptions, shape: StructType) -> tuple[str, ...]:
-    """The columns of a schema, which the user may have given: a choice of ours, with our types."""
+    """The columns of a schema, which the user may have given: a selection of ours, with our types."""
     names = tuple(shape.fieldNames())
     for field in shape.fields:
         known = _TYPES.get(field.name)
         if known is None:
-            raise InvalidConfig(f"a sawlog has no column {field.name}; it has {', '.join((*COLUMNS, 'headers'))}")
+            raise InvalidConfig(f"unknown column {field.name}; the columns are {', '.join((*COLUMNS, 'headers'))}")
         if field.dataType.simpleString() != known.replace(": ", ":").replace(", ", ","):
             raise InvalidConfig(
-                f"the column {field.name} is {known}, not {field.dataType.simpleString()}; cast it later"
+                f"the column {field.name} must be {known}, not {field.dataType.simpleString()}; cast it after reading"
             )
     return names
 
 
 def reader(options: Mapping[str, str], shape: StructType) -> DataSourceReader:
-    """A batch."""
+    """A batch reader."""
     from .reading import BatchReader
 
     found = read_options(options, streaming=False)
@@ -68,7 +68,7 @@ def reader(options: Mapping[str, str], shape: StructType) -> DataSourceReader:
 
 
 def stream_reader(options: Mapping[str, str], shape: StructType) -> DataSourceStreamReader:
-    """A stream."""
+    """A stream reader."""
     from .streaming import StreamReader
 
     found = read_options(options, streaming=True)
@@ -76,13 +76,13 @@ def stream_reader(options: Mapping[str, str], shape: StructType) -> DataSourceSt
 
 
 def _written_columns(shape: StructType) -> tuple[str, ...]:
-    """The columns of what is written: ours, with types that can be stored."""
+    """The columns to write: ours, with types that can be stored."""
     names = tuple(shape.fieldNames())
     for part in shape.fields:
         kinds = _TAKEN.get(part.name)
         if kinds is None:
             raise InvalidConfig(
-                f"a sawlog cannot store a column {part.name}; it takes {', '.join(_TAKEN)}. Put the rest into value, "
+                f"sawlog cannot store a column {part.name}; it accepts {', '.join(_TAKEN)}. Put the rest into value, "
                 "for example with to_json(struct(...)) AS value"
             )
         if part.dataType.simpleString() not in kinds:
@@ -90,25 +90,25 @@ def _written_columns(shape: StructType) -> tuple[str, ...]:
                 f"the column {part.name} must be {' or '.join(kinds)}, not {part.dataType.simpleString()}; cast it"
             )
     if "value" not in names:
-        raise InvalidConfig(f"there has to be a column value; there are {', '.join(names)}")
+        raise InvalidConfig(f"a column value is required; the columns are {', '.join(names)}")
     return names
 
 
 def writer(options: Mapping[str, str], shape: StructType, *, overwrite: bool) -> DataSourceWriter:
-    """A batch that is written."""
+    """A batch writer."""
     from .writing import BatchWriter
 
     if overwrite:
-        raise InvalidConfig('a log is only ever appended to: use .mode("append"), not overwrite')
+        raise InvalidConfig('a log can only be appended to: use .mode("append"), not overwrite')
     found = write_options(options)
     return BatchWriter(found, _written_columns(shape))
 
 
 def stream_writer(options: Mapping[str, str], shape: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
-    """A stream that is written."""
+    """A stream writer."""
     from .writing import StreamWriter
 
     if overwrite:
-        raise InvalidConfig('a log is only ever appended to: use .outputMode("append"), not complete')
+        raise InvalidConfig('a log can only be appended to: use .outputMode("append"), not complete')
     found = write_options(options)
     return StreamWriter(found, _written_columns(shape))

@@ -1,4 +1,4 @@
-"""What a task tells the driver: which batches it has for which partition, and where they are staged."""
+"""What a task sends to the driver: which batches it has for which partition, and where they are staged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..topics.transactions.staging import Piece
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What a task has for one partition: staged, or, if it is little, here."""
+    """What a task has for one partition: staged, or, if it is small, here."""
 
     topic: str
     topic_id: str

@@ -3,15 +3,15 @@
 Spark asks where a query starts (`initialOffset`) more than once: twice in the first run, and again after every restart
 until the first micro-batch is committed. If "latest" were looked up each time, records that came between would never be
 delivered. So the answer is kept: in this object for a run, and, for a query with a `groupId`, in the store until its
-first micro-batch is done. Without a `groupId` a restart in that moment is noticed and refused, not passed over.
+first micro-batch is done. Without a `groupId` a restart at that moment is detected and refused, not ignored.
 
-Progress is shown as the group's offsets, so that lag can be seen, and is no acknowledgement: nothing is ever deleted
+Progress is shown as the group's offsets, so that lag can be seen. It is not an acknowledgement: nothing is ever deleted
 because of it. Spark's `commit` comes one micro-batch late, so it is shown when Spark asks for more from there.
 
-What Spark keeps has a form of its own (positions.py), and is checked before it is used (ranges.py): records that are
-gone, or that others have replaced, are noticed.
+What Spark keeps has its own format (positions.py), and is checked before it is used (ranges.py): records that are gone
+or replaced by others are detected.
 
-This object lives in a process beside the driver for as long as the query runs; copies of it read in the tasks.
+This object lives in a process next to the driver as long as the query runs; copies of it read in the tasks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sawlog.spark")
 
-#: The files in a group's directory that say where its sources start; version 0.2 had one for the whole group.
+#: The documents of a group with the starts of its sources; version 0.2 had one for the whole group.
 _START, _OLD_START = "start", "start"
 
 
@@ -71,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def places(self) -> Places:
-        """The partitions, looked at when first needed."""
+        """The partitions, opened when first needed."""
         if self._places is None:
             self._places = Places(self._options)
         return self._places
@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _kept_start(self, group: str, start: Point) -> Json:
         """Looked up once, and kept in the store until the first micro-batch is done. Each source of a group has its
         own: a join of two topics, or two queries, may have the same groupId."""
-        places = self.places  # first: a path without a store is an error, and not made one
+        places = self.places  # first: a path without a store is an error, and no store is created
         with self._writable().groups.documents(group) as documents:
             name = self._start_name()
             kept = documents.find(name)
@@ -106,18 +106,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return found
 
     def _start_name(self) -> str:
-        """The file for the start of a source: what it subscribes to, and where it starts."""
+        """The document for the start of a source: what it subscribes to, and where it starts."""
         said = repr((self._options.subscription, self._options.start, self._options.later_than_all))
         return f"{_START}-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
     def _is_ours(self, kept: Json) -> bool:
-        """Whether a start that version 0.2 has kept, one for each group, is of the topics of this source."""
+        """Whether a start that version 0.2 has kept, one per group, is of the topics of this source."""
         there = {topic.name for topic in self.places.topics(lost_ok=True)}
         read = {topic for topic, _ in Positions.from_json(kept).at}
         return bool(read) and read <= there
 
     def _forget_start(self, group: str) -> None:
-        """The first micro-batch is done: from here on Spark's checkpoint knows where to go on."""
+        """The first micro-batch is done: from here on Spark's checkpoint has the position."""
         if self._began:
             return
         with self._writable().groups.documents(group) as documents:
@@ -136,19 +136,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- how much at a time
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What maxOffsetsPerTrigger and minOffsetsPerTrigger say. Spark asks for everything instead, whatever they
-        say, if the trigger is `once`."""
+        """The limits of maxOffsetsPerTrigger and minOffsetsPerTrigger. Spark ignores them and asks for everything if
+        the trigger is `once`."""
         least, most = self._options.min_offsets, self._options.max_offsets
         if most is not None:
             return ReadMaxRows(most)
         return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is all that this run reads."""
+        """This run reads only what is there now."""
         self._target = self.places.positions(self._shares())
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """Up to where the next micro-batch goes; `start` itself if there is nothing to read."""
+        """The end of the next micro-batch; `start` itself if there is nothing to read."""
         if start != self._initial:  # Spark asks for more from there when everything before it is done
             self._show(start)
         shares = self._shares()
@@ -167,8 +167,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return before.after(moved, ends, begun).to_json() if moved else start
 
     def _waits(self, available: int) -> bool:
-        """Whether there is too little for now, by minOffsetsPerTrigger and maxTriggerDelay. The first micro-batch of
-        a run never waits, as with Kafka's source."""
+        """Whether there is too little for now, by minOffsetsPerTrigger and maxTriggerDelay. The first micro-batch of a
+        run never waits, as with Kafka's source."""
         least, now = self._options.min_offsets, time.monotonic()
         if least is None or self._target is not None or not available:
             return False
@@ -179,14 +179,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _shares(self) -> list[tuple[Topic, int]]:
-        """All partitions that there are now; a topic that is gone is an error, or left out."""
+        """All current partitions; a topic that no longer exists is an error, or left out."""
         try:
             return self.places.shares(lost_ok=not self._options.fail_on_data_loss)
         except TopicNotFound as error:
-            raise DataLoss(f"{error}. failOnDataLoss=false would warn instead: going on without it") from error
+            raise DataLoss(f"{error}. failOnDataLoss=false would warn instead: continuing without it") from error
 
     def reportLatestOffset(self) -> Json:
-        """For the query's progress, where lag is seen: offsets only."""
+        """For the query's progress, which shows the lag: offsets only."""
         return self.places.positions(self._shares()).offsets()
 
     @property
@@ -197,7 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- a micro-batch
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """The tasks of one micro-batch: for all of it, because Spark takes its end as read whatever they do."""
+        """The tasks of one micro-batch: for all of it, because Spark considers its end as read whatever they do."""
         before, planned = Positions.from_json(start), Positions.from_json(end)
         return plan(self.places, self._options, before, planned, moved=start == self._initial)
 
@@ -230,7 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _logger.warning("the progress of the group %r could not be shown: %s", group, error)
 
     def stop(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         places, self._places = self._places, None
         store, self._store = self._store, None
         if places is not None:
@@ -240,7 +240,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _of_topics_in(store: Store, positions: Positions) -> Mapping[Share, EpochPosition]:
-    """Those of partitions that are there now."""
+    """Those of partitions that currently exist."""
     there = {name: store.topic(name) for name in {topic for topic, _ in positions.at} if name in store}
     return {
         (name, number): position
@@ -252,7 +252,7 @@ def _of_topics_in(store: Store, positions: Positions) -> Mapping[Share, EpochPos
 
 
 def _shared_out(ahead: dict[Share, int], most: int) -> dict[Share, int]:
-    """So many offsets in all, each partition in proportion to what it has, and at least one each, as with Kafka's
+    """That many offsets in total, each partition in proportion to what it has, and at least one each, as with Kafka's
     source; the largest remainders are rounded up. More than `most` only if there are more partitions."""
     total = sum(ahead.values())
     shares = {each: max(lag * most // total, 1) for each, lag in ahead.items()}

@@ -1,7 +1,7 @@
-"""Retention after a commit: a store that only Spark writes to has nobody else who would do it.
+"""Retention after a commit: nobody else would do it in a store that only Spark writes to.
 
-Whoever keeps a store open does its upkeep in the background; a commit opens it for a moment. So a commit looks at the
-partitions that it has written to, and drops the segments that are too old or too many. That is quick: files are
+A process that keeps a store open does its upkeep in the background; a commit opens it briefly. So a commit checks the
+partitions that it has written to, and drops the segments that exceed their age or size limit. That is fast: files are
 unlinked, nothing is read. Compaction, merging and recompression take longer than a micro-batch should wait: they are
 left to `sawlog upkeep`, or to a process that has the store open.
 """
@@ -20,12 +20,12 @@ _logger = logging.getLogger("sawlog.spark")
 
 
 def tend(store: Store, written: Iterable[tuple[str, int]]) -> None:
-    """Drop what the settings of these partitions say. What was written is stored whatever becomes of this."""
+    """Drop what exceeds the limits of these partitions. What was written is stored, whatever happens here."""
     for name, number in written:
         try:
             _tend(store, name, number)
         except SawlogError as error:
-            _logger.warning("retention in partition %d of %r is left to the next commit: %s", number, name, error)
+            _logger.warning("retention in partition %d of %r is postponed to the next commit: %s", number, name, error)
 
 
 def _tend(store: Store, name: str, number: int) -> None:

@@ -1,8 +1,8 @@
-"""What a Python worker of Spark needs beside reading and writing: little to do for the garbage collector.
+"""What a Python worker of Spark needs in addition to reading and writing: less work for the garbage collector.
 
-PySpark collects garbage after every task, in all objects that the process has: those of pyarrow, numpy and pandas,
-hundreds of thousands, which stay for ever. For short tasks that took a third of a worker's time. So what is there when
-the first task is done is set aside (`gc.freeze`): reference counts still free it, only cycles in it are not looked for.
+PySpark collects garbage after every task, in all objects of the process: those of pyarrow, numpy and pandas, hundreds
+of thousands, which are permanent. For short tasks that took a third of a worker's time. So everything that exists when
+the first task is done is set aside (`gc.freeze`): reference counts still free it, only cycles in it are not searched.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _settled = False
 
 
 def settle() -> None:
-    """Call when a task's work is done; does something the first time only."""
+    """Call when a task's work is done; only the first call has an effect."""
     global _settled  # noqa: PLW0603 - one process, one heap
     if not _settled:
         _settled = True

@@ -1,10 +1,10 @@
-"""Writing, in the tasks: rows become finished batches in a staged file; only their places are missing.
+"""Writing, in the tasks: rows become finished batches in a staged file; only their offsets are missing.
 
-Each attempt of each task writes a file of its own, so attempts that fail, are repeated or run twice (speculation) do
-not disturb each other: only what the driver is told of counts, and the rest is swept. A few kilobytes need no file,
-they go to the driver with that message. Rows go to the topic that the option `topic` says, else to that of the column;
-to the partition that a column `partition` says, else to their key's (Kafka's murmur2), else to one that is drawn for
-each Arrow batch.
+Each attempt of each task writes its own file, so attempts that fail, are repeated or run twice (speculation) do not
+affect each other: only what the driver is told about counts, and the rest is removed. A few kilobytes need no file,
+they go to the driver with that message. Rows go to the topic in the option `topic`, else to that of the column; to the
+partition in the column `partition`, else to their key's (Kafka's murmur2), else to one that is chosen for each Arrow
+batch.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 __all__ = ["INLINE_BYTES", "Attempt", "BatchWriter", "Staged", "StagedPart", "StreamWriter", "stage"]
 
-#: Batches are written to the staged file when so many bytes have come together.
+#: Batches are written to the staged file when this many bytes have accumulated.
 _FLUSH_BYTES = 2 << 20
 
 
 class _Outgoing:
-    """What has come together for one partition."""
+    """What has accumulated for one partition."""
 
     def __init__(self, topic: Topic, number: int, encoder: Encoder) -> None:
         self.topic, self.number, self.encoder = topic, number, encoder
@@ -56,11 +56,11 @@ class _Outgoing:
 
     @property
     def size_bytes(self) -> int:
-        """How much is not written yet."""
+        """How many bytes are not written yet."""
         return self._size_bytes
 
     def add(self, batch: Encoded) -> None:
-        """Take a finished batch. It is copied: the encoder goes on in the same buffer."""
+        """Add a finished batch. It is copied: the encoder reuses its buffer."""
         self._batches.append(bytes(batch.data))
         self._size_bytes += len(batch.data)
         self._count += batch.count
@@ -100,7 +100,7 @@ class Attempt:
 
         names = batch.schema.names
         rest = batch.select([name for name in names if name != "topic"])
-        if self._options.topic is not None:  # it comes before the column, as in Kafka's sink
+        if self._options.topic is not None:  # takes precedence over the column, as in Kafka's sink
             yield self._options.topic, rest
             return
         topics = batch.column(names.index("topic"))
@@ -166,7 +166,7 @@ class Attempt:
                 outgoing.flush(self._staged)
 
     def finish(self) -> tuple[StagedPart, ...]:
-        """Everything durable, or little enough to go with the message to the driver; what there is."""
+        """Make everything durable, or send it with the message if it is small; returns that message."""
         all_of_it = list(self._outgoing.values())
         if not self._staged.is_empty or sum(each.size_bytes for each in all_of_it) > INLINE_BYTES:
             for each in all_of_it:
@@ -175,11 +175,11 @@ class Attempt:
         return tuple(each.part() for each in all_of_it)
 
     def abandon(self) -> None:
-        """This attempt failed: what it staged is of no use to anybody."""
+        """This attempt failed: remove what it staged."""
         self._staged.abandon()
 
     def close(self) -> None:
-        """Let go of the files; what is staged stays."""
+        """Close the files; what is staged is kept."""
         self._staged.close()
         self._store.close()
 
@@ -192,7 +192,7 @@ def stage(iterator: Iterator[pa.RecordBatch], options: WriteOptions, name: str, 
             attempt.take(batch)
         return Staged(name, attempt.finish(), query)
     except BaseException:
-        # Nobody will tell the driver of it, and what a full disk interrupted would keep it full.
+        # The driver will not learn of it, and after a full disk it would keep the disk full.
         with suppress(SawlogError):
             attempt.abandon()
         raise
@@ -219,12 +219,12 @@ class BatchWriter(DataSourceArrowWriter):
         commit.publish(self._options, self._stage, _staged(messages), name=name, sequence=sequence)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """It failed: remove what was staged, unless it was published after all."""
+        """The job failed: remove what was staged, unless it was published after all."""
         commit.discard(self._options, self._stage)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("sawlog")`. Made anew for every micro-batch that is committed."""
+    """`df.writeStream.format("sawlog")`. Recreated for every micro-batch that is committed."""
 
     def __init__(self, options: WriteOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -245,7 +245,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         commit.publish(self._options, commit.stage_name(query, batchId), staged, name=query, sequence=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """A micro-batch failed. It may have been published before it did: then nothing is removed."""
+        """A micro-batch failed. It may have been published before: then nothing is removed."""
         for query in {each.query for each in _staged(messages) if each.query is not None}:
             commit.discard(self._options, commit.stage_name(query, batchId))
 
@@ -262,5 +262,5 @@ def _query() -> tuple[str, int]:
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
     batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
     if query is None or batch is None:
-        raise InvalidConfig("this is no task of a streaming query: use df.write for a batch")
+        raise InvalidConfig("not a task of a streaming query: use df.write for a batch")
     return query, int(batch)

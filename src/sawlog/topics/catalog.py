@@ -1,31 +1,31 @@
-"""Which topics there are: made, changed and deleted so that a crash at any moment leaves the old state or the new one.
+"""The catalog of topics: created, changed and deleted so that a crash leaves either the old state or the new one.
 
-The catalogue is the directory itself. A topic is there when `topics/<name>/topic.json` is; everything it needs is made
+The catalog is the directory itself. A topic exists if `topics/<name>/topic.json` does; everything it needs is created
 before, under a name that no topic can have, and then renamed:
 
 ```
 create   topics/<id>.tmp/ with all partitions and topic.json  ->  rename to topics/<name>
-alter    partition-<n>.tmp/ -> rename to partition-<n>, each; then topic.json is replaced, which makes them count
-delete   the lock of every partition is taken; rename to topics/<id>.deleted; then the files go
-replace  a topic takes another one's place: rename to topics/<id>.swap; its topic.json gets the other's name, which is
-         the moment that counts; the other is renamed to topics/<other id>.deleted, the new one to topics/<name>
+alter    partition-<n>.tmp/ -> rename to partition-<n>, each; then topic.json is replaced, which puts them into effect
+delete   the lock of every partition is taken; rename to topics/<id>.deleted; then the files are deleted
+replace  a topic replaces another: rename to topics/<id>.swap; its topic.json gets the other's name, which is the
+         commit point; the other is renamed to topics/<other id>.deleted, the new one to topics/<name>
 ```
 
-Whatever is left of a half-done change (`*.tmp`, `*.deleted`, partitions beyond the number in topic.json) is removed by
-the next process that opens the store for writing; a half-done replacement (`*.swap`) is brought to its end by whoever
-changes the catalogue next, or wants to write to a topic that is being replaced. All of it happens under the store's
-LOCK, which is held for a moment: whoever finds it taken tries again for a few seconds. Reading takes no lock. A reader
-that looks for a topic between the two last renames finds it under `<id>.swap`.
+What is left of an unfinished change (`*.tmp`, `*.deleted`, partitions above the number in topic.json) is removed by the
+next process that opens the store for writing; an unfinished replacement (`*.swap`) is finished by the next process that
+changes the catalog, or wants to write to a topic that is being replaced. All of it happens under the store's LOCK,
+which is held briefly: a process that finds it locked retries for a few seconds. Reading takes no lock. A reader that
+looks for a topic between the two last renames finds it under `<id>.swap`.
 
-A name that can be seen need not be durable: whoever gave it may be about to sync the directory, or may have died before
-that. So whoever changes the catalogue leaves a note in the LOCK when all that was changed is synced (`_IN_ORDER`), and
-takes it away when it begins. Who opens the store for writing, or gets the lock of a partition, looks for the note, and
-if it is not there syncs the directories itself (`settle`): what is acknowledged must not hang on a name that is not
-durable. A power cut takes the note with it, or not; all names that are found then are durable.
+A visible name need not be durable: its creator may be about to sync the directory, or may have died before that. So a
+process that changes the catalog leaves a note in the LOCK when everything is synced (`_IN_ORDER`), and removes it when
+it begins. A process that opens the store for writing, or gets the lock of a partition, checks for the note, and syncs
+the directories itself if it is missing (`settle`): what is acknowledged must not depend on a name that is not durable.
+A power cut may remove the note or not; all names that are found then are durable.
 
-Deleting needs the partitions' locks, so a topic is not deleted under a process that writes to it. A process that gets a
-partition's lock afterwards has to look whether the topic is still the same one (`Catalog.check`): what it has
-open may be the deleted one.
+Deleting needs the partitions' locks, so a topic is not deleted while a process writes to it. A process that gets a
+partition's lock afterwards has to check whether the topic is still the same one (`Catalog.check`): what it has open may
+be the deleted one.
 """
 
 from __future__ import annotations
@@ -66,19 +66,19 @@ from .names import (
     partition_name,
 )
 
-#: 1: version 0.2. 2: batches and positions carry leader epochs, and the visible end is published.
+#: 1: version 0.2. 2: batches and positions have leader epochs, and the visible end is published.
 FORMAT = 2
 _FORMATS = (1, FORMAT)
-#: How long somebody waits for the catalogue's lock, and how often it is tried.
+#: How long to wait for the catalog's lock, and how often to try.
 _PATIENCE_S, _POLL_S = 5.0, 0.005
-#: What is left in the LOCK by who has changed something, when all of it is durable.
+#: The note in the LOCK after a change, when all of it is durable.
 _IN_ORDER = b"in order"
 
 _logger = logging.getLogger("sawlog")
 
 
 class Catalog:
-    """The topics of one store. Safe between threads and processes."""
+    """The topics of one store. Safe for threads and processes."""
 
     def __init__(self, root: Directory, mode: str) -> None:
         self.root = root
@@ -98,21 +98,21 @@ class Catalog:
                 raise
 
     def close(self) -> None:
-        """Give up the handle of `topics/`; the root is the caller's."""
+        """Close the handle of `topics/`; the root is the caller's."""
         if self._topics is not None:
             self._topics.close()
 
     # --- the store itself
 
     def _make(self) -> None:
-        """Lay out a store where there is none; anything else that lies there is not touched."""
+        """Create a store where there is none; anything else in the directory is not touched."""
         if self.root.exists(STORE):
             return
-        refuse_strangers(self.root)  # before a LOCK is left in somebody's directory
+        refuse_strangers(self.root)  # before a LOCK is left in a directory of others
         with self.changing():
             if not self.root.exists(STORE):
                 refuse_strangers(self.root)
-                for name in (TOPICS, STAGING):  # before what makes it a store: who finds that one, finds these durable
+                for name in (TOPICS, STAGING):  # before the file that makes it a store: then these are durable
                     self.root.child(name, create=True).close()
                 documents.store(self.root, STORE, {"format": FORMAT, "id": str(uuid.uuid4())})
 
@@ -120,18 +120,18 @@ class Catalog:
         path = f"{self.root.path}/{STORE}"
         if not self.root.exists(STORE):
             hint = ": it holds one log, use Log.open" if is_log(self.root.names()) else ""
-            raise StoreNotFound(errno.ENOENT, f"there is no store in {self.root.path}{hint}")
+            raise StoreNotFound(errno.ENOENT, f"no store in {self.root.path}{hint}")
         fields = documents.load(self.root, STORE)
         self.format = documents.field(fields, "format", int, path)
         if self.format not in _FORMATS:
             raise InvalidConfig(
-                f"{path} is of format {self.format}; this version of sawlog knows formats {_FORMATS[0]} to {FORMAT}"
+                f"{path} has format {self.format}; this version of sawlog supports formats {_FORMATS[0]} to {FORMAT}"
             )
         return documents.field(fields, "id", str, path)
 
     def upgrade(self) -> None:
-        """Before the first write: from here on a version that does not know leader epochs refuses this store. Nothing
-        else changes on disk."""
+        """Before the first write: from here on a version that does not support leader epochs refuses this store.
+        Nothing else changes on disk."""
         if self.format != FORMAT:
             with self.changing():
                 pass
@@ -143,7 +143,7 @@ class Catalog:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the catalogue's lock; waits for others, who hold it for a moment, too."""
+        """Hold the catalog's lock; waits for other holders, which also hold it briefly."""
         if self.mode != "w":
             raise ReadOnlyLog(f'the store {self.root.path} was opened with mode="r"')
         held = self._lock()
@@ -161,12 +161,12 @@ class Catalog:
             held.release()
 
     def settle(self) -> None:
-        """Make sure that every name that can be seen now is durable; see the module's head. Takes no lock."""
+        """Make sure that every visible name is durable; see the module's docstring. Takes no lock."""
         if not self.root.exists(LOCK) or self.root.read(LOCK).partition(b"\n")[2] != _IN_ORDER:
             self._sync_names()
 
     def _sync_names(self) -> None:
-        """Of the store's own file, of the topics, of their topic.json and their partitions."""
+        """Sync the names of the store's own file, of the topics, of their topic.json and their partitions."""
         self.root.sync()
         if TOPICS not in self.root.children():
             return
@@ -177,7 +177,7 @@ class Catalog:
             except StorageError as error:
                 if error.errno not in MISSING:
                     raise
-                continue  # deleted a moment ago
+                continue  # just deleted
             try:
                 directory.sync()
             finally:
@@ -193,7 +193,7 @@ class Catalog:
                     raise
             time.sleep(_POLL_S)
 
-    # --- looking
+    # --- reading
 
     @property
     def topics(self) -> Directory:
@@ -211,13 +211,13 @@ class Catalog:
         if any(name.endswith(SWAP) for name in found):
             try:
                 names.update(entry.name for _, entry in self._replacing())
-            except CorruptFile as error:  # told by whoever wants to change something; the others can be read
-                _logger.error("a topic that was taking another one's place: %s", error)
+            except CorruptFile as error:  # reported to callers that change something; the others can be read
+                _logger.error("a topic that was replacing another one: %s", error)
         return sorted(names)
 
     def load(self, name: str) -> TopicEntry:
-        """What there is to know about a topic; `TopicNotFound` if there is none."""
-        missing = TopicNotFound(f"there is no topic {name!r} in {self.root.path}")
+        """The entry of a topic; `TopicNotFound` if it does not exist."""
+        missing = TopicNotFound(f"no topic {name!r} in {self.root.path}")
         if not isinstance(name, str) or not is_topic_name(name):
             raise missing
         found = self._find(name)
@@ -229,13 +229,13 @@ class Catalog:
         finally:
             directory.close()
         if entry.name != name:
-            if entry.name.lower() == name.lower():  # a file system that does not tell them apart
+            if entry.name.lower() == name.lower():  # a file system that ignores case
                 raise missing
-            raise CorruptFile(f"{directory.path} holds the topic {entry.name!r}; give the directory that name again")
+            raise CorruptFile(f"{directory.path} holds the topic {entry.name!r}; rename the directory to that name")
         return entry
 
     def _find(self, name: str) -> Directory | None:
-        """The directory of a topic; None if there is none. Asked twice, because it may be given its name meanwhile."""
+        """The directory of a topic; None if there is none. Checked twice, because it may be renamed meanwhile."""
         for _ in range(2):
             try:
                 return self.topics.child(name)
@@ -249,11 +249,11 @@ class Catalog:
                     except StorageError as error:
                         if error.errno not in MISSING:
                             raise
-                        break  # has its name by now
+                        break  # already renamed
         return None
 
     def _replacing(self) -> list[tuple[str, TopicEntry]]:
-        """Topics that are about to take another one's place, or that were when a process died."""
+        """Topics that are about to replace another one, or that were when a process died."""
         found: list[tuple[str, TopicEntry]] = []
         for name in self.topics.children():
             if not name.endswith(SWAP):
@@ -263,7 +263,7 @@ class Catalog:
             except StorageError as error:
                 if error.errno not in MISSING:
                     raise
-                continue  # has its name by now
+                continue  # already renamed
             try:
                 found.append((name, TopicEntry.load(directory, name)))
             except TopicNotFound:
@@ -275,30 +275,30 @@ class Catalog:
     def _known(self) -> str:
         known = self.names()
         shown = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
-        return f"there are {shown}" if known else "there are none yet: make one with create_topic"
+        return f"its topics are {shown}" if known else "it has no topics yet: create one with create_topic"
 
     def check(self, entry: TopicEntry) -> TopicEntry:
-        """What topic.json says now; `TopicNotFound` if the topic was deleted or made anew since `entry` was read.
+        """The current topic.json; `TopicNotFound` if the topic was deleted or recreated since `entry` was read.
 
-        For whoever has just got the lock of a partition: a replacement that a process left half-done ends here, because
-        what is written to the old topic now would go with it.
+        Called after getting the lock of a partition: an unfinished replacement is finished here, because what is
+        written to the old topic now would be lost with it.
         """
         if self.mode == "w" and any(other.name == entry.name for _, other in self._replacing()):
             with self.changing():
                 pass
         now = self.load(entry.name)
         if now.id != entry.id:
-            raise TopicNotFound(f"the topic {entry.name!r} was deleted and made anew; ask the store for it again")
+            raise TopicNotFound(f"the topic {entry.name!r} was deleted and recreated; ask the store for it again")
         return now
 
     def partition(self, entry: TopicEntry, number: int) -> Directory:
-        """The directory of one partition; `TopicNotFound` if the topic was deleted or made anew."""
+        """The directory of one partition; `TopicNotFound` if the topic was deleted or recreated."""
         topic = self._find(entry.name)
         if topic is None:
-            raise TopicNotFound(f"there is no topic {entry.name!r} in {self.root.path} any more")
+            raise TopicNotFound(f"the topic {entry.name!r} no longer exists in {self.root.path}")
         try:
             if TopicEntry.load(topic, entry.name).id != entry.id:
-                raise TopicNotFound(f"the topic {entry.name!r} was deleted and made anew; ask the store for it again")
+                raise TopicNotFound(f"the topic {entry.name!r} was deleted and recreated; ask the store for it again")
             return topic.child(partition_name(number))
         finally:
             topic.close()
@@ -306,7 +306,7 @@ class Catalog:
     # --- changing
 
     def create(self, name: str, partitions: int, given: Mapping[str, object]) -> TopicEntry:
-        """Make a topic; `TopicExists` if there is one of that name, in whatever case."""
+        """Create a topic; `TopicExists` if there is one of that name, ignoring case."""
         entry = TopicEntry.new(name, partitions, given)
         with self.changing():
             self._check_free(name)
@@ -323,16 +323,16 @@ class Catalog:
     def _check_free(self, name: str) -> None:
         for other in self.names():
             if other == name:
-                raise TopicExists(errno.EEXIST, f"there is a topic {name!r} already in {self.root.path}")
+                raise TopicExists(errno.EEXIST, f"the topic {name!r} already exists in {self.root.path}")
             if other.lower() == name.lower():
                 raise TopicExists(
                     errno.EEXIST,
-                    f"there is a topic {other!r} already: {name!r} differs by upper and lower case only, "
-                    "which not every file system tells apart",
+                    f"the topic {other!r} already exists: {name!r} differs from it only in case, "
+                    "which not every file system distinguishes",
                 )
 
     def _build(self, temporary: str, entry: TopicEntry) -> None:
-        """All of a topic under a name that does not count."""
+        """Everything of a topic under a name that is not a topic's."""
         directory = self.topics.child(temporary, create=True)
         try:
             for number in range(entry.partitions):
@@ -350,14 +350,14 @@ class Catalog:
             made.close()
 
     def discard(self, temporary: str) -> None:
-        """Remove what does not count; what cannot be removed now is removed at the next open."""
+        """Remove a directory that is not a topic; what cannot be removed now is removed at the next open."""
         try:
             self.topics.remove_child(temporary)
         except StorageError as error:
-            _logger.warning("left to be removed when the store is next opened: %s", error)
+            _logger.warning("will be removed when the store is next opened: %s", error)
 
     def alter(self, name: str, partitions: int | None, changes: Mapping[str, object]) -> TopicEntry:
-        """More partitions, other settings; all of it or nothing."""
+        """Add partitions or change settings; all of it or nothing."""
         if partitions is not None:
             check_partitions(partitions)
         with self.changing():
@@ -365,8 +365,8 @@ class Catalog:
             wanted = entry.partitions if partitions is None else partitions
             if wanted < entry.partitions:
                 raise InvalidConfig(
-                    f"the topic {name!r} has {entry.partitions} partitions; their number can only grow, "
-                    "because records would be lost and keys would move: make a new topic and copy"
+                    f"the topic {name!r} has {entry.partitions} partitions; their number can only increase, "
+                    "because records would be lost and keys would move: create a new topic and copy"
                 )
             changed = replace(entry, partitions=wanted, settings=settings.changed(entry.settings, changes))
             if changed != entry:
@@ -387,7 +387,7 @@ class Catalog:
             directory.close()
 
     def delete(self, name: str) -> TopicEntry:
-        """Delete a topic with all its records; `DirectoryLocked` if somebody is writing to it."""
+        """Delete a topic with all its records; `DirectoryLocked` if another process is writing to it."""
         with self.changing(), ExitStack() as held:
             entry = self.load(name)
             for number in range(entry.partitions):
@@ -397,13 +397,13 @@ class Catalog:
             gone = f"{entry.id}{DELETED}"
             self.topics.rename(name, gone)
             self.topics.sync()
-        self.discard(gone)  # takes its time, so nobody waits for it
+        self.discard(gone)  # takes some time, so outside the lock
         return entry
 
     def replace(self, entry: TopicEntry, by: TopicEntry) -> str:
-        """Let the topic `by` take the place, and the name, of another; what to `discard` in the end.
+        """Let the topic `by` replace another and take its name; returns what to `discard` in the end.
 
-        The caller holds the locks of all partitions of both. If it raises, it is done or not done, never half.
+        The caller holds the locks of all partitions of both. If it raises, it is either done or not done.
         """
         state, renamed = f"{by.id}{SWAP}", replace(by, name=entry.name)
         with self.changing():
@@ -421,11 +421,12 @@ class Catalog:
                 try:
                     self._finish_replacing()
                 except StorageError:
-                    self._finish_replacing()  # most errors pass; else it is left to whoever comes next
+                    self._finish_replacing()  # most errors are temporary; else the next process finishes it
         return f"{entry.id}{DELETED}"
 
     def _finish_replacing(self) -> None:
-        """Give every topic that is in between the name that its topic.json says, and remove who has it from there."""
+        """Rename every topic that is replacing another to the name in its topic.json, and remove the old one from
+        there."""
         for state, entry in self._replacing():
             if entry.name in self.topics.children():
                 directory = self.topics.child(entry.name)
@@ -441,7 +442,7 @@ class Catalog:
     # --- after a crash
 
     def sweep(self) -> None:
-        """Remove what half-done changes have left."""
+        """Remove what unfinished changes have left."""
         if not self._leftovers():
             return
         with self.changing():
@@ -457,7 +458,7 @@ class Catalog:
             self.topics.sync()
 
     def _leftovers(self) -> list[str]:
-        """Directories that are no topics, and topics that have directories too many."""
+        """Directories that are not topics, and topics with extra directories."""
         return [
             name
             for name in self.topics.children()
@@ -468,11 +469,11 @@ class Catalog:
         try:
             directory = self.topics.child(name)
         except StorageError:
-            return False  # deleted a moment ago
+            return False  # just deleted
         try:
             return bool(TopicEntry.load(directory, name).extra_in(directory))
         except (CorruptFile, TopicNotFound):
-            return False  # not the moment to judge: whoever asks for the topic is told
+            return False  # unknown now: whoever opens the topic gets the error
         finally:
             directory.close()
 

@@ -8,8 +8,8 @@
 }
 ```
 
-The checksum is that of every byte before its own line. A document is replaced as a whole (`Directory.replace`), so it
-is the old one or the new one; if a byte of it is different from what was written, reading raises `CorruptFile`.
+The checksum covers every byte before its own line. A document is replaced as a whole (`Directory.replace`), so it is
+either the old one or the new one; if any byte has changed, reading raises `CorruptFile`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MARK = b'  "crc32c": "'
 
 
 def encode(fields: dict[str, Any]) -> bytes:
-    """The bytes of a document, one field a line."""
+    """The bytes of a document, one field per line."""
     lines = (f"  {json.dumps(name)}: {json.dumps(value)},\n" for name, value in fields.items())
     body = ("{\n" + "".join(lines)).encode()
     return body + _MARK + f'{crc32c(body):08x}"\n}}\n'.encode()
 
 
 def decode(data: bytes, path: str) -> dict[str, Any]:
-    """The fields; `CorruptFile` unless every byte is as it was written."""
+    """The fields; `CorruptFile` if any byte has changed."""
     body, _, mark = data.rpartition(_MARK)
     if mark != f'{crc32c(body):08x}"\n}}\n'.encode():
         raise CorruptFile(f"{path}: its checksum does not match; restore it from a copy")
@@ -53,7 +53,7 @@ def load(directory: Directory, name: str) -> dict[str, Any]:
 
 
 def store(directory: Directory, name: str, fields: dict[str, Any], *, durable: bool = True) -> None:
-    """Replace a document, atomically, and durably unless it means nothing after a power cut."""
+    """Replace a document atomically; durably unless it has no meaning after a power cut."""
     directory.replace(name, encode(fields), durable=durable)
 
 
@@ -61,5 +61,5 @@ def field(fields: dict[str, Any], name: str, kind: type[T], path: str) -> T:
     """One field of the right type, or `CorruptFile`."""
     value = fields.get(name)
     if type(value) is not kind:
-        raise CorruptFile(f"{path}: {name} is {value!r}, which is no {kind.__name__}")
+        raise CorruptFile(f"{path}: {name} is {value!r}, expected {kind.__name__}")
     return value

@@ -1,7 +1,7 @@
-"""`TopicEntry`: what `topic.json` says of a topic, read and written.
+"""`TopicEntry`: the content of a topic's `topic.json`, read and written.
 
 ```
-topics/<name>/topic.json     id, name, partitions, settings, created_ms: see documents.py for the form
+topics/<name>/topic.json     id, name, partitions, settings, created_ms: see documents.py for the format
 ```
 """
 
@@ -18,15 +18,15 @@ from ..storage import Directory
 from . import documents, settings
 from .names import TMP, TOPIC, check_topic_name, partition_name, partition_number
 
-#: More partitions than this in one topic are a slip of the keyboard: each costs files and locks.
+#: More partitions than this in one topic are a typing error: each costs files and locks.
 MAX_PARTITIONS = 100_000
-#: What the system says of a topic's directory that is not there, or is none.
+#: Errors of the system for a topic's directory that does not exist, or is not a directory.
 MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """What topic.json says."""
+    """The content of topic.json."""
 
     id: str
     name: str
@@ -36,22 +36,22 @@ class TopicEntry:
 
     @classmethod
     def new(cls, name: str, partitions: int, given: Mapping[str, object]) -> TopicEntry:
-        """That of a topic that nobody has made before."""
+        """The entry of a new topic."""
         check_topic_name(name)
         check_partitions(partitions)
         return cls(str(uuid.uuid4()), name, partitions, settings.changed({}, given), time.time_ns() // 1_000_000)
 
     @classmethod
     def load(cls, directory: Directory, name: str) -> TopicEntry:
-        """Read it; `TopicNotFound` if the directory is about to go, `CorruptFile` if it should have one."""
+        """Read it; `TopicNotFound` if the directory is being deleted, `CorruptFile` if the file is missing."""
         path = f"{directory.path}/{TOPIC}"
         try:
             fields = documents.load(directory, TOPIC)
         except StorageError as error:
             if error.errno not in MISSING:
                 raise
-            if partition_name(0) not in directory.children():  # moved away by whoever deletes it
-                raise TopicNotFound(f"there is no topic {name!r}: {directory.path} holds none") from error
+            if partition_name(0) not in directory.children():  # moved away by a process that deletes it
+                raise TopicNotFound(f"no topic {name!r}: {directory.path} holds none") from error
             raise CorruptFile(f"{path} is missing; restore it from a copy") from error
         entry = cls(
             documents.field(fields, "id", str, path),
@@ -85,6 +85,6 @@ class TopicEntry:
 
 
 def check_partitions(number: object) -> None:
-    """Raise `InvalidConfig` unless a topic can have so many."""
+    """Raise `InvalidConfig` unless a topic can have that many."""
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_PARTITIONS:
-        raise InvalidConfig(f"partitions must be a whole number from 1 to {MAX_PARTITIONS}, not {number!r}")
+        raise InvalidConfig(f"partitions must be an integer from 1 to {MAX_PARTITIONS}, not {number!r}")

@@ -1,4 +1,4 @@
-"""Whether a directory may become a store: what lies there already is never touched."""
+"""Whether a directory may become a store: what is already there is never touched."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..log.files import names as log_names
 from ..storage import Directory
 from .names import LOCK, STAGING, STORE, TMP, TOPICS
 
-#: What may lie in a directory that is to become a store: left by a crash while it was made, or by the file system.
+#: What may be in a directory that becomes a store: left by a crash during its creation, or by the file system.
 _NOTHING = frozenset({LOCK, f"{STORE}{TMP}", "lost+found"})
 
 
 def refuse_strangers(root: Directory) -> None:
-    """Raise `InvalidConfig` if anything else than a half-made store lies in a directory."""
+    """Raise `InvalidConfig` if a directory contains anything but an unfinished store."""
     names = root.names()
     children = [name for name in root.children() if name not in (TOPICS, STAGING) or not _is_empty(root, name)]
     if not {*names, *children} - _NOTHING:

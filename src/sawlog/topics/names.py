@@ -3,20 +3,20 @@
 ```
 data/
   sawlog.json                     format and id of the store
-  LOCK                            held for a moment by whoever changes the catalogue; never deleted
+  LOCK                            held briefly by a process that changes the catalog; never deleted
   topics/orders/topic.json        id, partitions, settings
   topics/orders/partition-0/      one log
-  topics/<id>.tmp/                a topic that is being made; worthless after a crash
+  topics/<id>.tmp/                a topic that is being created; removed after a crash
   topics/<id>.deleted/            a topic that is being deleted
-  topics/<id>.swap/               a topic that is taking another one's place
+  topics/<id>.swap/               a topic that is replacing another one
   topics/orders/partition-4.tmp/  a partition that is being added
   groups/  members/               consumer groups
   staging/                        batches that wait to be placed, and intents: see intents.py
 ```
 
-A topic's name is a directory's name, so it must not lead anywhere else, must not look like one of our own half-done
-states, and must not meet another one on a file system that does not tell upper from lower case. Kafka's rule covers the
-first; the others are ours.
+A topic's name is a directory's name, so it must not lead outside, must not look like one of our own temporary states,
+and must not collide with another one on a file system that ignores case. Kafka's rule covers the first; the others are
+ours.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ MEMBERS = "members"
 STAGING = "staging"
 TMP, DELETED, SWAP = ".tmp", ".deleted", ".swap"
 
-#: The ends of names that mean a state of ours.
+#: Suffixes that mark a temporary state of ours.
 _STATES = (TMP, SWAP, DELETED, ".torn", ".quarantined")
-_LONGEST = 249  # Kafka's limit: leaves room for "-<partition>" in a file name of 255 bytes
+_LONGEST = 249  # Kafka's limit: leaves space for "-<partition>" in a file name of 255 bytes
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION = re.compile(r"partition-(0|[1-9][0-9]*)(\.tmp)?")
 
 
 def check_topic_name(name: object) -> str:
-    """The name, if a topic can have it."""
+    """The name, if it is valid for a topic."""
     if not isinstance(name, str):
-        raise InvalidTopicName(f"a topic's name is a str, not {type(name).__name__}")
+        raise InvalidTopicName(f"a topic's name must be a str, not {type(name).__name__}")
     if why := _fault(name):
         raise InvalidTopicName(
-            f"{_short(name)} cannot be a topic's name: {why}. A name has 1 to {_LONGEST} of the characters a-z A-Z 0-9 "
-            f'. _ - and is not "." or ".."'
+            f"{_short(name)} is not a valid topic name: {why}. Use 1 to {_LONGEST} of the characters a-z A-Z 0-9 "
+            f'. _ - but not "." or ".."'
         )
     return name
 
@@ -64,13 +64,13 @@ def _fault(name: str) -> str:
     if not name:
         return "it is empty"
     if name in (".", ".."):
-        return "it means another directory"
+        return "it refers to another directory"
     if len(name) > _LONGEST:
         return f"it has {len(name)} characters"
     if not _TOPIC.fullmatch(name):
         return f"it contains {next(c for c in name if not _TOPIC.fullmatch(c))!r}"
-    if name.lower().endswith(_STATES):  # lower: some file systems do not tell .TMP from .tmp
-        return f"the end {name[name.rindex('.') :]} marks a directory of ours in a state between two others"
+    if name.lower().endswith(_STATES):  # lower: some file systems ignore case
+        return f"the suffix {name[name.rindex('.') :]} is reserved for temporary directories of sawlog"
     return ""
 
 
@@ -84,7 +84,7 @@ def partition_name(number: int) -> str:
 
 
 def partition_number(name: str) -> int | None:
-    """Which partition a directory is for, also while it is being made; None if it is none."""
+    """Which partition a directory is for, also while it is being created; None if it is not one."""
     found = _PARTITION.fullmatch(name)
     return int(found[1]) if found else None
 
@@ -93,13 +93,13 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
 def quoted(text: str) -> str:
-    """Any text as a file name that gives it back (`unquoted`), is no hidden file, has no suffix of ours, and differs
-    from that of another text by more than upper and lower case."""
+    """Any text as a reversible file name (`unquoted`) that is not a hidden file, has no suffix of ours, and differs
+    from that of another text by more than case."""
     return "".join(each if each in _PLAIN else "".join(f"%{byte:02x}" for byte in each.encode()) for each in text)
 
 
 def is_text(name: str) -> bool:
-    """Whether UTF-8 can encode it: a lone surrogate is no text."""
+    """Whether UTF-8 can encode it: a lone surrogate is not text."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
 """Which partition a record goes to: exactly as Kafka's Java client decides.
 
-With a key: murmur2 of the key's bytes (in the kernel), so that a key meets its earlier records whoever wrote them. An
-empty key is a key. Without one: *sticky*. Records stay together on one partition until a batch's worth of bytes has
-gone there, then another one is drawn. Spreading them one by one would make batches of one record in every partition.
+With a key: murmur2 of the key's bytes (in the kernel), so that all records of a key are in one partition whoever wrote
+them. An empty key is a key. Without one: *sticky*. Records stay together on one partition until it has received a
+batch's worth of bytes, then another one is chosen. Distributing them one by one would make batches of one record.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..storage.forking import forkable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: As much goes to one partition before another is drawn: Kafka's batch.size.
+#: This many bytes go to one partition before another is chosen: Kafka's batch.size.
 STICKY_BYTES = 16 << 10
-#: What a record costs beside its value.
+#: What a record costs in addition to its value.
 _RECORD_BYTES = 10
 
 
@@ -44,7 +44,7 @@ def partitions_for(keys: pa.Array | pa.ChunkedArray, partitions: int, without_ke
     try:
         column = keys.cast(pa.large_binary())
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-        raise InvalidRecordType(f"keys are binary or string columns, not {keys.type}") from error
+        raise InvalidRecordType(f"keys must be binary or string columns, not {keys.type}") from error
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     found = np.empty(len(column), np.int32)
@@ -60,7 +60,7 @@ def _bytes_of(buffer: pa.Buffer | None) -> memoryview:
 
 
 class Sticky:
-    """Draws partitions for records without a key. Safe between threads."""
+    """Chooses partitions for records without a key. Thread-safe."""
 
     def __init__(self, partitions: int, sticky_bytes: int = STICKY_BYTES) -> None:
         self._partitions = partitions
@@ -70,7 +70,7 @@ class Sticky:
         self._used_bytes = 0
 
     def take(self, size_bytes: int) -> int:
-        """The partition for so many bytes."""
+        """The partition for that many bytes."""
         if self._partitions == 1:
             return 0
         with self._lock:
@@ -80,7 +80,7 @@ class Sticky:
             return self._current
 
     def _draw(self) -> None:
-        """Another partition than the one before, each with the same chance."""
+        """A different partition from the previous one, each with the same probability."""
         drawn = random.randrange(self._partitions - 1)
         self._current = drawn + (drawn >= self._current)
         self._used_bytes = 0

@@ -1,12 +1,12 @@
 """A topic's settings: Kafka's names where the meaning is Kafka's, ours where Kafka has none.
 
 On disk and on the command line the names have dots (`retention.ms`), in Python underscores (`retention_ms=`); both are
-taken everywhere. Values may be text, as on a command line. What is kept is what was given, checked and in its own type;
-what was not given has the default of `LogConfig`, and the default of a later version when there is one.
+accepted everywhere. Values may be text, as on a command line. Only the given settings are stored, checked and
+converted; the others have the default of `LogConfig`, also after an update that changes the default.
 
--1 means "none" where Kafka says so: no limit, never.
+-1 means "none" where it does in Kafka: no limit, never.
 
-Some settings say how a log is opened (`LogConfig`), the others what upkeep does to it (`UpkeepConfig`).
+Some settings are for opening a log (`LogConfig`), the others for its upkeep (`UpkeepConfig`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Value = int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its name, which field of which config it fills, how a value is read, and what it is for."""
+    """One setting: its name, which field of which config it sets, how a value is parsed, and its description."""
 
     name: str
     field: str
     read: Callable[[str, object], Value]
     about: str
-    #: From the value that is kept to the one in the config.
+    #: Converts the stored value to the one in the config.
     convert: Callable[[Any], Any] = lambda value: value
     upkeep: bool = False
 
@@ -50,8 +50,8 @@ def _whole(name: str, value: object, *, lowest: int, highest: int = 2**63 - 1) -
         except ValueError:
             number = value
     if isinstance(number, bool) or not isinstance(number, int) or not lowest <= number <= highest:
-        most = "" if highest == 2**63 - 1 else f" to {highest}"
-        raise InvalidConfig(f"{name} must be a whole number from {lowest}{most or ' on'}, not {value!r}")
+        bounds = f"at least {lowest}" if highest == 2**63 - 1 else f"from {lowest} to {highest}"
+        raise InvalidConfig(f"{name} must be an integer, {bounds}, not {value!r}")
     return number
 
 
@@ -87,7 +87,7 @@ def _durability(name: str, value: object) -> str:
         _interval(str(value))
     except ValueError as error:
         raise InvalidConfig(
-            f"{name} must be always, os, or interval:MS:BYTES as in interval:50:8388608, not {value!r}"
+            f"{name} must be always, os, or interval:MS:BYTES such as interval:50:8388608, not {value!r}"
         ) from error
     return str(value)
 
@@ -114,118 +114,118 @@ SETTINGS: dict[str, Setting] = {
             "cleanup.policy",
             "",
             _policy,
-            "delete: drop what is old or too much; compact: keep the last record of a key; or both",
+            "delete: drop old records by age and size; compact: keep the last record of each key; or both",
             upkeep=True,
         ),
         Setting(
             "retention.ms",
             "retention_ms",
             _OR_NONE,
-            "drop segments whose newest record is older; -1 keeps all",
+            "drop segments whose newest record is older than this; -1: keep all",
             _none_if_negative,
         ),
         Setting(
             "retention.bytes",
             "retention_bytes",
             _OR_NONE,
-            "drop the oldest segments of a partition above this size; -1 keeps all",
+            "drop the oldest segments of a partition above this size; -1: keep all",
             _none_if_negative,
         ),
         Setting(
             "segment.bytes",
             "segment_bytes",
             partial(_whole, lowest=1, highest=MAX_SEGMENT_BYTES),
-            "a segment is closed before it passes this",
+            "a segment is closed before it exceeds this size",
         ),
         Setting("segment.ms", "segment_age_ms", _FROM_1, "a segment is closed when its first record is this old"),
         Setting(
             "segment.index.bytes",
             "max_index_bytes",
             partial(_whole, lowest=16),
-            "a segment is closed when an index of it would pass this",
+            "a segment is closed when one of its indexes would exceed this size",
         ),
-        Setting("index.interval.bytes", "index_interval_bytes", _FROM_0, "one index entry for so many bytes of log"),
+        Setting("index.interval.bytes", "index_interval_bytes", _FROM_0, "one index entry per this many bytes of log"),
         Setting(
             "delete.retention.ms",
             "delete_retention_ms",
             _FROM_0,
-            "how long compaction keeps the mark of a deleted key",
+            "how long compaction keeps tombstones",
             upkeep=True,
         ),
         Setting(
             "min.cleanable.dirty.ratio",
             "min_dirty_ratio",
             _fraction,
-            "compact when this part of the log is new",
+            "compact when this share of the log is new",
             upkeep=True,
         ),
         Setting(
             "min.compaction.lag.ms",
             "min_compaction_lag_ms",
             _FROM_0,
-            "leave records alone that are younger",
+            "do not compact records younger than this",
             upkeep=True,
         ),
         Setting(
             "compression.type",
             "compression",
             partial(_choice, choices=_COMPRESSIONS),
-            "for batches that are built here; producer and none: as they come",
+            "the codec for batches that are built here; producer and none: unchanged",
             lambda value: "none" if value == "producer" else value,
         ),
         Setting(
             "compression.level",
             "compression_level",
             partial(_whole, lowest=-(2**31), highest=2**31 - 1),
-            "the codec's own level",
+            "the compression level of the codec",
         ),
         Setting(
             "message.timestamp.type",
             "timestamp_type",
             partial(_choice, choices=tuple(_TIMESTAMPS)),
-            "whose clock a record's time is from",
+            "whether a record's timestamp is set by the producer or by the log",
             _TIMESTAMPS.__getitem__,
         ),
         Setting(
             "durability",
             "durability",
             _durability,
-            "always: an append returns when it survives a power cut; interval:MS:BYTES: at most so much is lost; os",
+            "always: an append returns when it survives a power cut; interval:MS:BYTES: at most that much is lost; os",
             lambda value: value if value in ("always", "os") else _interval(value),
         ),
         Setting(
             "max.record.bytes",
             "max_record_bytes",
             partial(_whole, lowest=-1),
-            "the largest record that is taken; -1: what a segment holds",
+            "the maximum size of a record; -1: what fits into a segment",
             _none_if_negative,
         ),
         Setting(
             "segment.overflow.bytes",
             "segment_overflow_bytes",
             _OR_NONE,
-            "how far a streamed record may pass segment.bytes; -1: half a segment",
+            "by how much a streamed record may exceed segment.bytes; -1: half a segment",
             _none_if_negative,
         ),
         Setting(
             "max.mapped.segments",
             "max_mapped_segments",
             _OR_NONE,
-            "how many sealed segments stay mapped; -1: all",
+            "the maximum number of sealed segments that stay mapped; -1: all",
             _none_if_negative,
         ),
         Setting(
             "merge.bytes",
             "merge_bytes",
             _FROM_0,
-            "neighbouring sealed segments smaller than this are merged; 0 never",
+            "neighbouring sealed segments smaller than this are merged; 0: never",
             upkeep=True,
         ),
         Setting(
             "recompress.after.ms",
             "recompress_after_ms",
             _OR_NONE,
-            "sealed segments older than this are packed with zstd; -1 never",
+            "sealed segments older than this are recompressed with zstd; -1: never",
             _none_if_negative,
             upkeep=True,
         ),
@@ -233,7 +233,7 @@ SETTINGS: dict[str, Setting] = {
             "scrub.interval.ms",
             "scrub_interval_ms",
             _OR_NONE,
-            "sealed segments are read and checked this often; -1 never",
+            "sealed segments are read and checked this often; -1: never",
             _none_if_negative,
             upkeep=True,
         ),
@@ -243,7 +243,7 @@ _BY_KEYWORD = {each.keyword: each for each in SETTINGS.values()}
 
 
 def check(given: Mapping[str, object]) -> dict[str, Value]:
-    """Settings under either kind of name, checked one by one and together; under Kafka's names."""
+    """Settings under either kind of name, checked alone and together; returned under Kafka's names."""
     checked = {}
     for name, value in given.items():
         setting = _find(name)
@@ -254,7 +254,7 @@ def check(given: Mapping[str, object]) -> dict[str, Value]:
 
 
 def changed(settings: Mapping[str, Value], changes: Mapping[str, object]) -> dict[str, Value]:
-    """The settings with some changed; None takes one back to its default."""
+    """The settings with some changed; None resets one to its default."""
     dropped = {_find(name).name for name, value in changes.items() if value is None}
     kept = {name: value for name, value in settings.items() if name not in dropped}
     return check({**kept, **{_find(name).name: value for name, value in changes.items() if value is not None}})
@@ -281,12 +281,12 @@ def _fields(settings: Mapping[str, Value], *, upkeep: bool) -> dict[str, Any]:
 
 
 def is_compacted(settings: Mapping[str, Value]) -> bool:
-    """Whether only the last record of a key is kept, so that every record needs one."""
+    """Whether only the last record of each key is kept, so that every record needs one."""
     return "compact" in str(settings.get("cleanup.policy", ""))
 
 
 def _find(name: str) -> Setting:
     found = SETTINGS.get(name) or _BY_KEYWORD.get(name)
     if found is None:
-        raise InvalidConfig(f"there is no setting {name!r}; there are {', '.join(SETTINGS)}")
+        raise InvalidConfig(f"unknown setting {name!r}; use one of {', '.join(SETTINGS)}")
     return found

@@ -1,4 +1,4 @@
-"""`Store`: a directory of topics. `sawlog.open("data")` gives one.
+"""`Store`: a directory of topics. `sawlog.open("data")` returns one.
 
 ```python
 with sawlog.open("data") as store:
@@ -9,12 +9,12 @@ with sawlog.open("data") as store:
 ```
 
 Opening a store keeps no lock. A partition has one writing process at a time: the first write takes its lock, closing
-the store lets go of it. So two processes write different topics of one store at the same time, a third only reads, and
+the store releases it. So two processes write different topics of one store at the same time, a third only reads, and
 consumers anywhere commit. With mode "r" nothing is ever written, created or locked, except what a task stages for
 others to publish (`staging`).
 
-Topics made, changed or deleted by other processes are seen when one asks: `topics()`, `topic(name)`. Every method may
-be called from any thread. A forked child opens its own.
+Topics created, changed or deleted by other processes are visible at the next call of `topics()` or `topic(name)`. Every
+method may be called from any thread. A forked child must open its own store.
 
 Locks between threads, in the order they are taken: `_committing` (a transaction commits, a topic is deleted, the store
 is closed) -> `_lock` (the topics that are known) -> a topic's -> a log's.
@@ -63,7 +63,7 @@ _logger = logging.getLogger("sawlog")
 
 
 class Store:
-    """A directory of topics. Made by `Store.open`, which is also `sawlog.open`."""
+    """A directory of topics. Created by `Store.open`, which is also `sawlog.open`."""
 
     def __init__(self, directory: Directory, catalog: Catalog, *, owns_directory: bool) -> None:
         self._directory = directory
@@ -89,7 +89,7 @@ class Store:
         *,
         upkeep_interval_s: float | None = 60.0,
     ) -> Store:
-        """Open the store in a directory; with mode "w" (the default) make it if the directory is missing or empty."""
+        """Open the store in a directory; with mode "w" (the default) create it if the directory is missing or empty."""
         if mode not in ("w", "r"):
             raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
         with ExitStack() as undo:
@@ -112,31 +112,32 @@ class Store:
         try:
             return FileDirectory(path, create=mode == "w")
         except FileNotFoundError as error:
-            raise StoreNotFound(errno.ENOENT, f"there is no store in {path}: there is no such directory") from error
+            raise StoreNotFound(errno.ENOENT, f"no store in {path}: no such directory") from error
         except OSError as error:
             if mode == "r" and error.errno in (errno.ENOENT, errno.ENOTDIR):
-                raise StoreNotFound(errno.ENOENT, f"there is no store in {path}: {error}") from error
+                raise StoreNotFound(errno.ENOENT, f"no store in {path}: {error}") from error
             raise
 
     def _tend(self, interval_s: float | None) -> None:
         if interval_s is None:
             return
         if isinstance(interval_s, bool) or not isinstance(interval_s, (int, float)) or not interval_s > 0:
-            raise InvalidConfig(f"upkeep_interval_s is a number of seconds above 0, or None, not {interval_s!r}")
-        reference = weakref.ref(self)  # the store must not be kept alive by its own housekeeping
+            raise InvalidConfig(f"upkeep_interval_s must be a number of seconds above 0, or None, not {interval_s!r}")
+        reference = weakref.ref(self)  # the store must not be kept alive by its own maintenance
         self._upkeep = Upkeep(lambda: [] if (store := reference()) is None else store.upkeep(), interval_s)
 
     def _recover(self) -> None:
-        """Complete what a process that died had committed, as far as nobody else is at it; sweep what it had not.
+        """Complete what a dead process had committed, unless another process is doing so; remove what it had not
+        committed.
 
-        What cannot be completed now does not keep anybody from opening the store: whoever writes to a partition that is
-        concerned tries again, and is told.
+        What cannot be completed now does not prevent opening the store: the next write to an affected partition tries
+        again and raises the error.
         """
         for step in (self._complete_all, self._intents.sweep):
             try:
                 step()
             except SawlogError as error:
-                _logger.warning("%s: left to whoever opens or writes next: %s", self.path, error)
+                _logger.warning("%s: postponed to the next open or write: %s", self.path, error)
 
     def _complete_all(self) -> None:
         for intent in self._intents.pending():
@@ -145,7 +146,7 @@ class Store:
                     self._complete(intent, number, part)
                 self._intents.complete_if_done(intent)
             except SawlogError as error:
-                _logger.warning("%s: a transaction is left to be completed: %s", self.path, error)
+                _logger.warning("%s: a transaction is not completed yet: %s", self.path, error)
 
     def _complete(self, intent: Intent, number: int, part: Part) -> None:
         try:
@@ -153,12 +154,12 @@ class Store:
         except TopicNotFound:
             topic = None
         if topic is None or topic.id != part.topic_id:
-            self._intents.mark(intent, number)  # the topic is gone, and what was meant for it with it
+            self._intents.mark(intent, number)  # the topic is deleted, and its part with it
             return
         try:
             topic.roll_forward(part.partition)
         except DirectoryLocked:
-            pass  # whoever has the lock has looked after this already: see intents.py
+            pass  # the holder of the lock has done this already: see intents.py
 
     def close(self) -> None:
         """Close everything that came from it: consumers, transactions, writers, logs. Safe to call twice."""
@@ -169,7 +170,7 @@ class Store:
             for topic in list(self._topics.values()):
                 topic.end_upkeep()
             self._upkeep.wait()
-        with ExitStack() as last:  # each step happens, whatever the others raise; the last one first
+        with ExitStack() as last:  # each step is executed, whatever the others raise; the last one first
             if self._owns_directory:
                 last.callback(self._directory.close)
             last.callback(self._catalog.close)
@@ -208,7 +209,7 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store {self.path}{' closed' if self._closed else ''}>"
 
-    # --- what it is
+    # --- properties
 
     @property
     def path(self) -> str:
@@ -217,12 +218,12 @@ class Store:
 
     @property
     def directory(self) -> Directory:
-        """The directory, for what lies in it beside topics."""
+        """The directory, for what is in it next to topics."""
         return self._directory
 
     @property
     def id(self) -> str:
-        """What tells this store from all others."""
+        """The unique id of this store."""
         return self._catalog.id
 
     @property
@@ -232,12 +233,12 @@ class Store:
 
     @property
     def format(self) -> int:
-        """The version of what is on disk; see docs/visibility.md."""
+        """The version of the format on disk; see docs/visibility.md."""
         return self._catalog.format
 
     def upgrade(self) -> None:
-        """Bring a store of version 0.2 to the format of this one. The first write does it; other processes that have
-        the store open go on."""
+        """Upgrade a store of version 0.2 to the current format. The first write does it; other processes that have the
+        store open continue."""
         self._check_writable()
         self._catalog.upgrade()
 
@@ -250,13 +251,13 @@ class Store:
         return name in self.topics()
 
     def __iter__(self) -> Iterator[Topic]:
-        """All topics. One whose topic.json is damaged does not keep the others back: `CorruptFile` comes last."""
+        """All topics. A damaged topic.json does not hide the others: `CorruptFile` is raised last."""
         damaged: CorruptFile | None = None
         for name in self.topics():
             try:
                 topic = self.topic(name)
             except TopicNotFound:
-                continue  # deleted since we looked
+                continue  # deleted meanwhile
             except CorruptFile as error:
                 damaged = damaged or error
                 continue
@@ -265,7 +266,7 @@ class Store:
             raise damaged
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name, as it is now; `TopicNotFound` if there is none."""
+        """The current topic of that name; `TopicNotFound` if it does not exist."""
         with self._lock:
             self._check_open()
             try:
@@ -277,12 +278,12 @@ class Store:
     __getitem__ = topic
 
     def _known(self, entry: TopicEntry) -> Topic:
-        """The `Topic` for an entry: the one we have, unless that is an earlier topic of the same name."""
+        """The `Topic` for an entry: the open one, unless that is an earlier topic of the same name."""
         found = self._topics.get(entry.name)
         if found is not None and found.id == entry.id:
             found.update(entry)
             return found
-        self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and made anew"))
+        self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and recreated"))
         made = self._topics[entry.name] = Topic(self._catalog, entry, self._locked)
         return made
 
@@ -292,7 +293,8 @@ class Store:
             gone.end(why)
 
     def _locked(self, entry: TopicEntry, number: int, log: Log) -> None:
-        """A partition was locked for writing: make sure that it is still the topic's, and place what was promised."""
+        """A partition was locked for writing: make sure that it is still the topic's, and place committed
+        transactions."""
         self._catalog.upgrade()
         self._catalog.check(entry)
         self._catalog.settle()
@@ -301,7 +303,7 @@ class Store:
     # --- changing
 
     def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: object) -> Topic:
-        """Make a topic. With `exist_ok` one that is there is given as it is, whatever its partitions and settings.
+        """Create a topic. With `exist_ok` an existing one is returned, whatever its partitions and settings.
 
         Settings have Kafka's names with underscores for dots: `retention_ms=86_400_000`; see `sawlog.topics.settings`.
         """
@@ -315,9 +317,9 @@ class Store:
                 return self.topic(name)
 
     def alter_topic(self, name: str, partitions: int | None = None, **settings: object) -> Topic:
-        """More partitions, or other settings; None takes a setting back to its default.
+        """Add partitions or change settings; None resets a setting to its default.
 
-        A partition that is open, here or in another process, goes on with the settings it was opened with.
+        A partition that is open, here or in another process, keeps the settings it was opened with.
         """
         with self._lock:
             self._check_writable()
@@ -328,21 +330,22 @@ class Store:
         with self._committing, self._lock:
             self._check_writable()
             self._catalog.load(name)
-            # Our own locks have to go first. If somebody else has one, the topic is opened anew when it is used.
-            self._drop(name, TopicNotFound(f"the topic {name!r} was closed in order to be deleted"))
+            # Our own locks must be released first. If another process holds one, the topic is reopened when it is
+            # used.
+            self._drop(name, TopicNotFound(f"the topic {name!r} was closed to be deleted"))
             self._catalog.delete(name)
 
     def replace_topic(self, name: str, by: str, *, ends: Mapping[int, int] | None = None) -> Topic:
-        """Let the topic `by` take the name of another, which is deleted; at one moment, also if the process dies.
+        """Let the topic `by` take the name of another, which is deleted; atomically, also if the process dies.
 
         Nobody may be writing to either: `DirectoryLocked`. With `ends` (partition to next offset), nothing may have
         been written to the old one beyond these: `OffsetMismatch`. The topic keeps the id of `by`, so that committed
-        offsets of the old one do not count for it.
+        offsets of the old one do not apply to it.
         """
         with self._committing, self._lock:
             self._check_writable()
             if name == by:
-                raise InvalidConfig(f"the topic {name!r} cannot take its own place")
+                raise InvalidConfig(f"the topic {name!r} cannot replace itself")
             entries = self._catalog.load(name), self._catalog.load(by)
             with ExitStack() as held:
                 for entry in entries:
@@ -354,16 +357,16 @@ class Store:
                             raise OffsetMismatch(ends.get(number, 0), log.next_offset)
                 try:
                     gone = self._catalog.replace(*entries)
-                finally:  # whatever they were, their names may be other ones now
+                finally:  # in any case, their names may have changed
                     held.close()
-                    self._drop(by, TopicNotFound(f"the topic {by!r} has taken the place of {name!r}"))
+                    self._drop(by, TopicNotFound(f"the topic {by!r} has replaced {name!r}"))
                     self._drop(name, TopicNotFound(f"the topic {name!r} was replaced; ask the store for it again"))
-            self._catalog.discard(gone)  # takes its time, so the locks of what stays are free
+            self._catalog.discard(gone)  # takes some time, so after the locks are released
             return self.topic(name)
 
     def upkeep(self) -> list[UpkeepReport]:
-        """Do now what the settings of all topics ask for; what was done, partition by partition. A topic that is
-        damaged (`CorruptFile`) is left out, and that is said in the log `sawlog`."""
+        """Do now what the settings of all topics ask for and return what was done per partition. A topic that is
+        damaged (`CorruptFile`) is skipped, which is logged in `sawlog`."""
         self._check_writable()
         reports: list[UpkeepReport] = []
         try:
@@ -375,14 +378,14 @@ class Store:
         return reports
 
     def forget_names(self) -> None:
-        """Remove the notes of named transactions that no replay can come from any more: their topics are deleted, or
-        nothing was committed under that name for a month. Upkeep does it."""
+        """Remove the notes of named transactions that can no longer be replayed: their topics are deleted, or nothing
+        was committed under that name for a month. Upkeep does it."""
         self._check_writable()
         there: set[str] = set()
         gone: set[str] = set()
 
         def is_there(topic_id: str) -> bool:
-            if topic_id not in there and topic_id not in gone:  # it was there once: what is gone does not come again
+            if topic_id not in there and topic_id not in gone:  # it existed once: a deleted topic does not come back
                 there.update(self._catalog.load(name).id for name in self._catalog.names())
                 gone.update({topic_id} - there)
             return topic_id in there
@@ -391,7 +394,7 @@ class Store:
 
     @property
     def upkeep_reports(self) -> list[UpkeepReport]:
-        """What upkeep in the background has done so far; the last hundred."""
+        """What upkeep in the background has done so far; the last hundred reports."""
         return [] if self._upkeep is None else list(self._upkeep.reports)
 
     def transaction(
@@ -399,7 +402,7 @@ class Store:
     ) -> Transaction:
         """Records for several topics and partitions, stored all or not at all; see `Transaction`.
 
-        Partitions that another process is writing to are waited for, for `lock_timeout_s` seconds.
+        Waits up to `lock_timeout_s` seconds for partitions that another process is writing to.
         """
         self._check_writable()
         made = Transaction(
@@ -416,8 +419,8 @@ class Store:
 
     @property
     def staging(self) -> Staging:
-        """For jobs of many processes: they stage batches, one of them stores all of them or none. Also a store with
-        mode "r" has it, for those who only stage."""
+        """For jobs of many processes: they stage batches, one of them stores all of them or none. A store with mode "r"
+        has it too, for processes that only stage."""
         self._check_open()
         return Staging(self._intents, self.topic, self._committing, self._check_writable)
 
@@ -448,7 +451,7 @@ class Store:
 
     @property
     def groups(self) -> Groups:
-        """Consumer groups: how far they are, and moving them."""
+        """Consumer groups: their progress, and moving them."""
         with self._lock:
             self._check_open()
             if self._groups is None:

@@ -1,4 +1,4 @@
-"""`Topic`: partitions under one name. Each is a `Log`; a topic says which one a record goes to.
+"""`Topic`: partitions under one name. Each is a `Log`; the topic decides which one a record goes to.
 
 ```python
 orders = store.create_topic("orders", partitions=4)
@@ -7,13 +7,12 @@ orders.append_many([(b"one", b"a"), (b"two", b"b")])   # {0: range(0, 1), 2: ran
 for record in orders.scan(): record.partition, record.offset
 ```
 
-Records of one partition are in order; between partitions there is none. A call that writes to several partitions
-checks and encodes everything and takes all the locks it needs first, so what is refused is refused as a whole; but a
-crash or a full disk in the middle may leave the records of some partitions only. `Store.transaction` is for all or
-nothing.
+Records of one partition are ordered; those of different partitions are not. A call that writes to several partitions
+checks and encodes everything and takes all locks first, so it is refused as a whole; but a crash or a full disk in the
+middle may leave the records of some partitions only. Use `Store.transaction` for all or nothing.
 
 A partition is read without a lock; the first write takes its lock and keeps it until the store is closed. Settings
-count from when a partition is opened: a running log never changes its mind. Every method may be called from any thread.
+apply when a partition is opened: those of an open log do not change. Every method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Position(NamedTuple):
 
 
 class Offsets(NamedTuple):
-    """What a partition holds: lowest <= offset < next."""
+    """What a partition contains: lowest <= offset < next."""
 
     lowest: int
     next: int
@@ -67,7 +66,7 @@ class Offsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """What there is to know about one partition."""
+    """Information about one partition."""
 
     partition: int
     lowest_offset: int
@@ -80,7 +79,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """What there is to know about a topic; `records` counts offsets, also those that compaction has emptied."""
+    """Information about a topic; `records` counts offsets, including those that compaction has emptied."""
 
     name: str
     id: str
@@ -93,7 +92,7 @@ class TopicDescription:
 
 
 class Topic:
-    """Partitions under one name. Made by `Store.topic` and `Store.create_topic`."""
+    """Partitions under one name. Created by `Store.topic` and `Store.create_topic`."""
 
     def __init__(self, catalog: Catalog, entry: TopicEntry, on_lock: Callable[[TopicEntry, int, Log], None]) -> None:
         self._catalog = catalog
@@ -102,13 +101,13 @@ class Topic:
         self._lock = forkable(threading.RLock())
         self._logs: dict[int, Log] = {}
         self._writers: set[TopicWriter] = set()
-        #: Logs that were opened for upkeep alone.
+        #: Logs that were opened for upkeep only.
         self._tended: set[Log] = set()
         self._sticky = Sticky(entry.partitions)
-        #: Why it cannot be used any more.
+        #: Why it can no longer be used.
         self._ended: LogClosed | TopicNotFound | None = None
 
-    # --- what it is
+    # --- properties
 
     @property
     def name(self) -> str:
@@ -117,12 +116,12 @@ class Topic:
 
     @property
     def id(self) -> str:
-        """What tells it from an earlier topic of the same name."""
+        """The unique id: differs from that of an earlier topic of the same name."""
         return self._entry.id
 
     @property
     def partitions(self) -> int:
-        """How many partitions it has."""
+        """The number of partitions."""
         return self._entry.partitions
 
     @property
@@ -139,7 +138,7 @@ class Topic:
         return f"<Topic {self.name} partitions={self.partitions}>"
 
     def describe(self) -> TopicDescription:
-        """Its settings, and how much is in it."""
+        """Its settings, and how much it contains."""
         rows = tuple(self._describe(number) for number in range(self.partitions))
         return TopicDescription(
             self.name,
@@ -175,16 +174,16 @@ class Topic:
             return self._logs[number]
 
     def directory(self, number: int) -> Directory:
-        """The directory of one partition, for who reads its files directly; `TopicNotFound` if the topic was deleted or
+        """The directory of one partition, for reading its files directly; `TopicNotFound` if the topic was deleted or
         recreated. The caller closes it."""
         self._check_number(number)
         return self._catalog.partition(self._entry, number)
 
     def _check_number(self, number: object) -> None:
         if isinstance(number, bool) or not isinstance(number, int):
-            raise TopicNotFound(f"a partition is a number, not {number!r}")
+            raise TopicNotFound(f"a partition must be an integer, not {number!r}")
         if not 0 <= number < self.partitions:
-            self._refresh()  # somebody else may have added some
+            self._refresh()  # another process may have added some
         if not 0 <= number < self.partitions:
             raise TopicNotFound(f"the topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {number}")
 
@@ -192,7 +191,7 @@ class Topic:
         self.update(self._catalog.check(self._entry))
 
     def update(self, entry: TopicEntry) -> None:
-        """Take over what topic.json says now. Logs that are open keep the settings they were opened with."""
+        """Read topic.json again. Logs that are open keep the settings they were opened with."""
         with self._lock:
             if entry.partitions != self._entry.partitions:
                 self._sticky = Sticky(entry.partitions)
@@ -210,7 +209,7 @@ class Topic:
         )
 
     def roll_forward(self, number: int) -> None:
-        """Take a partition's lock, which places what was promised to it, and let go of it again."""
+        """Take a partition's lock, which places committed transactions, and release it again."""
         log = self._open(number)
         try:
             with log.hold():
@@ -219,7 +218,7 @@ class Topic:
             log.close()
 
     def end(self, why: LogClosed | TopicNotFound) -> None:
-        """Close everything; from now on it only says why."""
+        """Close everything; from now on it only raises this error."""
         with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
             self._ended = self._ended or why
             for log in self._logs.values():
@@ -239,24 +238,24 @@ class Topic:
         *,
         partition: int | None = None,
     ) -> Position:
-        """Append one record; where it is. The partition is the key's, or one of ours, unless it is given."""
+        """Append one record and return its position. The partition is the key's, or chosen, unless it is given."""
         number = self.place_for(value, key, partition)
         return Position(number, self._writable(number).append(value, key, headers, timestamp))
 
     def _writable(self, number: int) -> Log:
-        """The log of a partition, locked: if somebody else writes to it, that is found out here."""
+        """The log of a partition, locked: raises here if another process writes to it."""
         log = self.partition(number)
         if not log.locked:
             try:
                 with log.hold():
                     pass
             except StorageError:
-                self._refresh()  # if the topic was deleted under us, say that
+                self._refresh()  # if the topic was deleted meanwhile, raise that
                 raise
         return log
 
     def place_for(self, value: bytes | None, key: bytes | None, partition: int | None = None) -> int:
-        """The partition that a record is to go to."""
+        """The partition that a record goes to."""
         if key is None:
             self._refuse_keyless()
         if partition is not None:
@@ -267,14 +266,14 @@ class Topic:
         return self._sticky.take(len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0)
 
     def _refuse_keyless(self) -> None:
-        """Raise if a record without a key cannot be taken."""
+        """Raise if a record without a key cannot be accepted."""
         if settings.is_compacted(self._entry.settings):
             raise InvalidRecord(
                 f"the topic {self.name!r} keeps the last record of each key (cleanup.policy), so a record needs a key"
             )
 
     def append_many(self, records: Iterable[Any], *, partition: int | None = None) -> dict[int, range]:
-        """Append records, one batch a partition; their offsets. A record is what `Log.append_many` takes."""
+        """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`."""
         parts = self.split(list(records), partition)
         if len(parts) == 1:
             [(number, of_one)] = parts.items()
@@ -284,9 +283,9 @@ class Topic:
         return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
 
     def split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
-        """Which records go where; without a key they stay together."""
+        """Which records go where; those without a key stay together."""
         if not records:
-            raise InvalidRecord("there is no record to append")
+            raise InvalidRecord("no record to append")
         if settings.is_compacted(self._entry.settings) and any(key_of(record) is None for record in records):
             self._refuse_keyless()
         if partition is not None or self.partitions == 1:
@@ -302,7 +301,8 @@ class Topic:
         return bytes(Encoder(recipe_of(self.config)).many(records).data)
 
     def append_arrow(self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> dict[int, range]:
-        """Append the rows of an Arrow table, by their keys; their offsets. For the columns see `Log.append_arrow`."""
+        """Append the rows of an Arrow table, by their keys, and return their offsets. Columns as in
+        `Log.append_arrow`."""
         keys = table.column("key") if "key" in table.schema.names else None
         if keys is None or keys.null_count:
             self._refuse_keyless()
@@ -324,14 +324,14 @@ class Topic:
         return made
 
     def trim(self, offsets: Mapping[int, int]) -> int:
-        """Drop the records below these offsets; how many."""
+        """Drop the records below these offsets and return how many."""
         logs = {number: self._writable(number) for number in sorted(offsets)}
         return sum(log.trim(offsets[number]) for number, log in logs.items())
 
     def upkeep(self) -> list[UpkeepReport]:
-        """Do now what the settings ask for: retention, compaction, merging; what was done, partition by partition.
+        """Do now what the settings ask for (retention, compaction, merging) and return what was done per partition.
 
-        A partition that another process writes to is left to it. Locks that are taken for this are given back.
+        A partition that another process writes to is skipped. Locks that are taken for this are released.
         """
         reports = (self._upkeep(number) for number in range(self.partitions))
         return [report for report in reports if report is not None]
@@ -343,7 +343,7 @@ class Topic:
             raise self._ended
         if used is not None and used.locked:
             return used.upkeep(config)
-        # Not one that stays open: a store may have more partitions than a process has descriptors.
+        # Not one that stays open: a store may have more partitions than a process may open files.
         log = self._open(number)
         try:
             due = log.upkeep_due(config)
@@ -362,7 +362,7 @@ class Topic:
             return None
         except LogClosed:
             if self._ended is None and log.wanted:
-                return None  # somebody wants to write: the rest is done another time
+                return None  # a writer is waiting: the rest is done later
             raise
         finally:
             with self._lock:
@@ -370,7 +370,7 @@ class Topic:
             log.close()
 
     def end_upkeep(self) -> None:
-        """Have upkeep that is going on in another thread end where it is."""
+        """Stop upkeep that is running in another thread."""
         with self._lock:
             for log in (*self._tended, *self._logs.values()):
                 log.end_upkeep()
@@ -384,7 +384,7 @@ class Topic:
         *,
         partitions: Iterable[int] | None = None,
     ) -> Iterator[Record]:
-        """The records as of now, partition after partition, each from its start to its end: by default all of them."""
+        """The current records, partition by partition, each from its start to its end: by default all of them."""
         scans = [log.scan(first, last) for log, first, last, _ in self._spans(start, end, partitions)]
         return chain.from_iterable(scans)
 
@@ -398,7 +398,7 @@ class Topic:
         columns: Sequence[str] = ("partition", *DEFAULT_COLUMNS),
         views: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow record batches; `columns` also knows `partition`."""
+        """The same as Arrow record batches; `columns` may also include `partition`."""
         stored = [column for column in columns if column != "partition"]
         scans = [
             (number, log.scan_arrow(first, last, batch_rows, columns=stored, views=views))
@@ -409,7 +409,7 @@ class Topic:
     def _spans(
         self, start: Mapping[int, int] | None, end: Mapping[int, int] | None, partitions: Iterable[int] | None
     ) -> list[tuple[Log, int | None, int | None, int]]:
-        """What is to be read from which log."""
+        """What to read from which log."""
         start, end = start or {}, end or {}
         for number in (*start, *end):
             self._check_number(number)
@@ -417,7 +417,7 @@ class Topic:
         return [(self.partition(number), start.get(number), end.get(number), number) for number in numbers]
 
     def offsets(self) -> dict[int, Offsets]:
-        """What each partition holds."""
+        """What each partition contains."""
         return {number: _offsets(self.partition(number)) for number in range(self.partitions)}
 
     def offset_at(self, timestamp: int | datetime) -> dict[int, int]:
@@ -426,7 +426,7 @@ class Topic:
 
 
 def key_of(record: Any) -> Any:
-    """The key of a record in any of the forms that `append_many` takes."""
+    """The key of a record in any of the forms that `append_many` accepts."""
     if isinstance(record, Record):
         return record.key
     if isinstance(record, dict):
@@ -435,7 +435,7 @@ def key_of(record: Any) -> Any:
 
 
 def _offsets(log: Log) -> Offsets:
-    end = log.visible_offset  # first: it is what makes a reader look again
+    end = log.visible_offset  # first: this makes a reader refresh
     return Offsets(log.lowest_offset, end)
 
 

@@ -1,9 +1,9 @@
-"""Upkeep in the background of an open store: retention, compaction, merging, recompression, scrubbing, in time.
+"""Upkeep in the background of an open store: retention, compaction, merging, recompression, scrubbing.
 
-Every so many seconds all topics are looked at, without a lock. What is due is done by a thread that lives only as long
-as there is something to do: on partitions that this process writes, and on those that nobody does. A partition that
-another process writes is that one's business. Each piece of work is logged; a failure is logged and tried again the
-next time; damage that scrubbing finds is logged as an error.
+All topics are checked at a fixed interval, without a lock. What is due is done by a thread that lives only as long as
+there is something to do: on partitions that this process writes, and on those that nobody writes. A partition that
+another process writes is left to that process. Each task is logged; a failure is logged and retried the next time;
+damage that scrubbing finds is logged as an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Upkeep:
         self._lock = forkable(threading.Lock())
         self._thread: threading.Thread | None = None
         self._stopped = False
-        #: What was done so far, oldest first; the last hundred.
+        #: What was done so far, oldest first; the last hundred reports.
         self.reports: list[UpkeepReport] = []
         background.every(interval_s, self._start)
 
@@ -47,7 +47,7 @@ class Upkeep:
         except LogClosed:
             pass  # the store is being closed
         except (SawlogError, OSError) as error:
-            _logger.warning("upkeep failed and is tried again later: %s", error)
+            _logger.warning("upkeep failed and will be retried: %s", error)
 
     def _tell(self, report: UpkeepReport) -> None:
         self.reports = [*self.reports[-99:], report]
@@ -55,12 +55,12 @@ class Upkeep:
         _logger.log(logging.ERROR if damaged else logging.INFO, "%s", report)
 
     def stop(self) -> None:
-        """No more calls from now on. One that is going on is left to `wait`."""
+        """No more calls from now on. `wait` waits for a current one."""
         with self._lock:
             self._stopped = True
 
     def wait(self) -> None:
-        """Until the call that is going on has ended."""
+        """Wait until the current call has ended."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()

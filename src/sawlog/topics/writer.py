@@ -1,9 +1,9 @@
-"""Explicit buffering over all partitions of a topic: records one by one, batches to the logs.
+"""Explicit buffering over all partitions of a topic: collects single records into batches.
 
-One `sawlog.Writer` a partition, and the partitioner in front of them: `append` here *is* the compiled dispatcher's
-method. What a writer promises holds here, too: a record is placed when its batch is full, when it is `linger_ms` old,
-on `flush` and on `close`; until then it is lost if the process dies. Bad records are refused at once. Records without a
-key stay on one partition for a batch, then go to another.
+One `sawlog.Writer` per partition, and the partitioner in front of them: `append` here *is* the compiled dispatcher's
+method. The promises of a writer hold here too: a record is placed when its batch is full, when it is `linger_ms` old,
+on `flush` and on `close`; until then it is lost if the process dies. Bad records are refused immediately. Records
+without a key stay on one partition for a batch, then go to another.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..storage.forking import forkable
 
 
 class TopicWriter:
-    """Collects records into batches, partition by partition. Safe between threads."""
+    """Collects records into batches, per partition. Thread-safe."""
 
-    #: `append(value, key=None, headers=(), timestamp=None)`: take one record; its offset is known when it is placed.
+    #: `append(value, key=None, headers=(), timestamp=None)`: add one record; its offset is known when it is placed.
     append: Callable[..., None]
 
     def __init__(
@@ -49,7 +49,7 @@ class TopicWriter:
             self._dispatcher.add(value, key, headers, timestamp)
 
     def flush(self) -> dict[int, range]:
-        """Place everything taken so far and do what the logs' policy asks for; the last batch of each partition."""
+        """Place everything so far, do what the logs' policy requires, and return the last batch of each partition."""
         with self._lock:
             flushed = {number: writer.flush() for number, writer in enumerate(self._writers)}
         return {number: placed for number, placed in flushed.items() if placed}

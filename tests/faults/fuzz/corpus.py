@@ -1,7 +1,7 @@
 """The inputs that are kept: `corpus/<target>.txt`, one a line, in base64.
 
 They were found to reach code that no other input reaches (`run --coverage`), or to break something once: such a line
-has a word behind it that says what. All of them are replayed by a quick test, and are seeds for the next run.
+has a word after it that says what. All of them are replayed by a quick test, and are seeds for the next run.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def keep(folder: str, name: str, data: bytes) -> str:
 
 
 def mutate_many(options: argparse.Namespace, tally: Tally) -> None:
-    """So many executions, in so many processes."""
+    """This many executions, in this many processes."""
     share = -(-options.executions // options.processes)
     workers = [Worker(number, options, share) for number in range(options.processes)]
     known = 0

@@ -355,7 +355,7 @@ def files(image: dict[str, bytes]) -> MemoryDirectory:
 
 
 def read_all(log: Log) -> dict[int, bytes | None]:
-    """Everything that can be had, going on behind damage as `CorruptBatch` says."""
+    """Everything that can be had, continuing after damage as `CorruptBatch` says."""
     found: dict[int, bytes | None] = {}
     position, tries = log.lowest_offset, 0
     while position < log.next_offset and tries < 50:
@@ -371,7 +371,7 @@ def read_all(log: Log) -> dict[int, bytes | None]:
             if error.next_offset is None:
                 break
             assert error.next_offset > position or tries == 1 or error.next_offset >= position, "damage leads back"
-            # A batch may be found bad behind its last record: then the next one has to be asked for, too.
+            # A batch may be found bad after its last record: then the next one has to be asked for, too.
             position = max(error.next_offset, position, began + 1)
         except OffsetOutOfRange:
             break
@@ -421,7 +421,7 @@ def _segments() -> list[str]:
 
 
 def _bases() -> list[int]:
-    """The first offsets of the segments, and the one behind the last."""
+    """The first offsets of the segments, and the one after the last."""
     return [*(int(name[:20]) for name in _segments()), max(_truth()) + 1]
 
 
@@ -523,7 +523,7 @@ def intent_target(data: bytes) -> None:
 
 
 def group_target(data: bytes) -> None:
-    """A record of the groups' log: its key, and behind a newline its value."""
+    """A record of the groups' log: its key, and after a newline its value."""
     key, found, value = data.partition(b"\n")
     offsets_ = OffsetStore(MemoryDirectory(), writable=False)
     offsets_._apply(key, value if found else None)
@@ -759,7 +759,7 @@ def _targets() -> Iterator[Target]:
         )
     bases = _bases()
     first, second, last = (file_name(base) for base in (bases[0], bases[1], bases[-2]))
-    # From the last one on: who appends afterwards, appends behind what is left.
+    # From the last one on: who appends afterwards, appends after what is left.
     end = range(bases[-2], 2**62)
     swap = run_name(bases[1], bases[3], ".swap")
     slow = [

@@ -140,7 +140,7 @@ def test_opening_again_without_an_append_begins_no_further_epoch(place: Place) -
 
 
 def test_opening_again_after_a_restart_of_the_machine_does_begin_one() -> None:
-    """Nobody knows any more what was shown in the epoch before: its first records may have been read, and be lost."""
+    """Nobody knows any longer what was shown in the epoch before: its first records may have been read, and be lost."""
     disk = FaultyStorage(seed=1)
     log = Log.open(disk, QUIET.with_(durability="os"))
     fill(log, 3)
@@ -955,7 +955,7 @@ def test_a_log_of_version_02_that_was_closed_cleanly_stays_in_its_epoch(place: P
 
 
 def test_a_follower_whose_records_were_replaced_by_others_is_told_the_end_of_its_epoch(place: Place) -> None:
-    """The log has grown beyond its position again: to go on there would skip what is new below it."""
+    """The log has grown beyond its position again: to continue there would skip what is new below it."""
     log = place.open(QUIET)
     fill(log, 8)
     reader = Log.open(place.directory(), mode="r")

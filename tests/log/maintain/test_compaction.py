@@ -408,7 +408,7 @@ def test_damage_that_is_met_only_while_rewriting_keeps_later_tombstones(place: P
 
 
 def test_no_tombstone_goes_while_a_segment_cannot_be_rewritten(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packed anew, a segment of almost the largest size may be too large."""
+    """Recompressed, a segment of almost the largest size may be too large."""
     log = place.open(segment_bytes=830)
     log.append_many([(b"1" * 300, b"a"), (b"1" * 420, b"b")])
     log.seal()

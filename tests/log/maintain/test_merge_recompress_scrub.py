@@ -289,7 +289,7 @@ def test_a_segment_that_was_cut_and_filled_again_is_scrubbed(place: Place) -> No
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, what: Callable[[], object]) -> None:
-    """Do something once, right behind a call of that function."""
+    """Do something once, right after a call of that function."""
     real = getattr(module, name)
     left = [what]
 

@@ -1,7 +1,7 @@
 """The recovery table is complete, and each row of it happens: on a real directory, damaged by hand.
 
 A log of thirteen records in three segments is closed cleanly, or copied while it is open (which is what a killed
-process leaves behind); then one thing is made wrong; then it is opened. Whatever the row says about the damage, every
+process leaves); then one thing is made wrong; then it is opened. Whatever the row says about the damage, every
 record that can be read is read, no offset is given out twice, and what was reported is not deleted.
 
 Three rows cannot be found by opening: a log that was closed cleanly is not read through (it may be large), so damage
@@ -117,7 +117,7 @@ def epochs(place: Place, closed: bool) -> set[int]:
 
 
 def truncation(place: Place, closed: bool) -> set[int]:
-    """It was to begin another epoch behind the thirteen records, and one more is there. If the checkpoint says that the
+    """It was to begin another epoch after the thirteen records, and one more is there. If the checkpoint says that the
     log was closed since, that cannot be: then nothing is cut."""
     start = 10 if closed else 13
     if not closed:

@@ -61,7 +61,7 @@ WORK: dict[str, tuple[Callable[[Log], object], list[Callable[[Log], object]]]] =
 
 
 def copy_of(directory: MemoryDirectory) -> MemoryDirectory:
-    """What a dead process leaves behind."""
+    """What a dead process leaves."""
     made = MemoryDirectory(directory.path)
     for name in directory.names():
         made.replace(name, directory.read(name))
@@ -194,7 +194,7 @@ def test_a_crash_at_any_call_loses_nothing(case: Case) -> None:
 
 
 def test_a_second_crash_during_recovery_loses_nothing(case: Case) -> None:
-    """For every disk that the first crash can leave behind with a swap under way, every call of opening it."""
+    """For every disk that the first crash can leave with a swap under way, every call of opening it."""
     first = [case.crashed(number, "nothing") for number, _ in enumerate(case.changes, 1)]
     swapping = {tuple(disk.names()): disk for disk in first if any(name.endswith(".swap") for name in disk.names())}
     assert swapping
@@ -357,7 +357,7 @@ class _Volatile(MemoryDirectory):
             yield tuple(rng.random() < 0.5 for _ in range(count))
 
     def survivors(self) -> Iterator[MemoryDirectory]:
-        """The disks that a power cut at this moment can leave behind; of very many, some."""
+        """The disks that a power cut at this moment can leave; of very many, some."""
         for lost in self._losses(len(self.pending)):
             names = dict(self.durable)
             for (old, new), is_lost in zip(self.pending, lost, strict=True):
@@ -382,7 +382,7 @@ class _VolatileStorage(MemoryStorage):
 
 
 def cut_during(image: MemoryDirectory, work: Callable[[_Volatile], Callable[[], object]]) -> list[MemoryDirectory]:
-    """Every disk that a power cut can leave behind: `work` opens the directory and says what is done then."""
+    """Every disk that a power cut can leave: `work` opens the directory and says what is done then."""
     directory = _Volatile()
     for name in image.names():
         directory.replace(name, image.read(name))

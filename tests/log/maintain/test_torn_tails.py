@@ -1,6 +1,6 @@
 """The last write did not get through: torn at any byte, padded with zeros, followed by garbage.
 
-Killed without a clean mark, it is a torn tail: cut, copied aside, and the log goes on at the offset that the torn
+Killed without a clean mark, it is a torn tail: cut, copied aside, and the log continues at the offset that the torn
 batch would have had. With a clean mark, or below the watermark, the same bytes are corruption: reported, kept, and
 the offset is not used again.
 """
@@ -288,7 +288,7 @@ def test_large_segment_is_split_at_the_watermark(place: Place, watermark: int, t
 @pytest.mark.parametrize("finished", ["copied", "renamed", "cut", "indexed"])
 @pytest.mark.parametrize("watermark", [1, 3])
 def test_interrupted_split_is_finished(place: Place, finished: str, watermark: int) -> None:
-    """Each state that a crash in the middle of a split leaves behind."""
+    """Each state that a crash during a split leaves."""
     log = place.open()
     expected = fill(log, 5)
     whole = place.files()[named(0)]

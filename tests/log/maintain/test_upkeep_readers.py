@@ -174,7 +174,7 @@ def test_a_time_is_found_while_segments_are_replaced(file_place: FilePlace, monk
 
 
 def test_a_page_holds_a_record_however_many_were_removed_before_it(place: Place) -> None:
-    """Who reads in pages goes on behind the last record of each: one without any would be the end."""
+    """Who reads in pages continues after the last record of each: one without any would be the end."""
     log = place.open(LogConfig(durability="os"))
     for number in range(50):
         log.append_many([(b"%d" % number, b"a")], producer=Producer(number, 0, 0))

@@ -1,6 +1,6 @@
 """Readers in other processes, beside a writer that rotates, trims, truncates and is killed.
 
-A reader never sees a torn record, a gap or a repeat; it goes on when the writer is gone and another one has recovered
+A reader never sees a torn record, a gap or a repeat; it continues when the writer is gone and another one has recovered
 the log; and it changes nothing.
 """
 

@@ -55,7 +55,7 @@ def test_empty_log_is_sound(place: Place) -> None:
 
 
 def test_each_flipped_byte_is_found_in_its_batch(memory_place: Place) -> None:
-    """Every byte of a sealed segment: the batch it lies in is reported, with the offset behind it."""
+    """Every byte of a sealed segment: the batch it lies in is reported, with the offset after it."""
     log = sound(memory_place)
     log.close()
     whole = memory_place.files()[named(0)]

@@ -1,11 +1,11 @@
-"""Any damage to any files: a log opens, tells no lie, ends every call, and goes on.
+"""Any damage to any files: a log opens, tells no lie, ends every call, and continues.
 
 A log with known records is damaged at random: bytes flipped, files cut, padded, emptied, deleted, swapped, parts of
 one copied into another, several times over. Then it is opened and read in every way. Whatever is left:
 
 - opening raises nothing, and neither does reading but `CorruptBatch` and `OffsetOutOfRange`;
 - each record that comes back is the one that was stored at that offset, byte for byte;
-- going on at `next_offset` after each `CorruptBatch` gets to the end;
+- continuing at `next_offset` after each `CorruptBatch` gets to the end;
 - a new record gets an offset that no record had which is still there, and is there after a restart.
 
 A failure carries its seed as a note.

@@ -1,4 +1,4 @@
-"""A header is believed only as far as something confirms it: what stands behind a damaged one is found all the same.
+"""A header is believed only as far as something confirms it: what stands after a damaged one is found all the same.
 
 Reading hops from header to header over what nobody asked for, without a look at the content. A wrong length then leads
 into the middle of the next batch, a wrong number of offsets beyond it.

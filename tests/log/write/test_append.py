@@ -392,7 +392,7 @@ GOOD = encode([(b"good" * 10, b"key", [("h", b"v")], 1000)] * 3)
 
 @pytest.mark.parametrize("position", range(8, len(GOOD)))
 def test_batch_with_any_byte_flipped_is_refused(position: int) -> None:
-    """Except in the twelve bytes that are written anew when a batch is placed."""
+    """Except in the twelve bytes that are rewritten when a batch is placed."""
     if 12 <= position < 16:
         return
     log = Log.in_memory(LogConfig(durability="os"))

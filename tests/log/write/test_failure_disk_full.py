@@ -1,4 +1,4 @@
-"""Real limits: a file that must not grow, and a disk that is full. Nothing is lost, nothing torn, and it goes on."""
+"""Real limits: a file that must not grow, and a disk that is full. Nothing is lost, nothing torn, and it continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: the log verifies, holds what was acknowledged, and goes on.
+"""Ctrl-C at any moment: the log verifies, holds what was acknowledged, and continues.
 
 CPython runs signal handlers when a function begins and when a call into C returns, nowhere else that matters here. A
 profile function is called at the same places. So an interrupt can be tried at each of them, one after the other,
@@ -43,12 +43,12 @@ TRIED = [
 
 
 class Hung(BaseException):
-    """The log did not go on."""
+    """The log did not continue."""
 
 
 @contextmanager
 def watched(seconds: float = 10.0) -> Iterator[None]:
-    """Raise `Hung` if the block takes for ever."""
+    """Raise `Hung` if the block takes forever."""
 
     def give_up(*_: Any) -> None:
         raise Hung

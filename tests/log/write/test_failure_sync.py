@@ -1,4 +1,4 @@
-"""A failed fsync: nothing is acknowledged, nothing is tried again, reading goes on, reopening recovers."""
+"""A failed fsync: nothing is acknowledged, nothing is retried, reading continues, reopening recovers."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_everyone_who_shares_a_failed_sync_gets_an_error() -> None:
 
 @pytest.mark.parametrize("meanwhile", ["seal", "rotating append", "truncate", "sync"])
 def test_nobody_who_waits_for_a_failing_sync_tries_it_again(meanwhile: str) -> None:
-    """The one who comes while an fsync runs, and goes on when it has failed, must not sync the same file again."""
+    """The one who comes while an fsync runs, and continues when it has failed, must not sync the same file again."""
     directory, log = opened(QUIET.with_(segment_bytes=1000))
     directory.arm(SEGMENT_SYNC)
     inside, go = threading.Event(), threading.Event()
@@ -292,7 +292,7 @@ def test_a_writer_with_records_left_does_not_keep_a_failed_log_locked() -> None:
 
 @pytest.mark.parametrize("work", ["append", "append_many", "append_batches", "append_stream"])
 def test_no_power_cut_brings_back_an_append_that_failed(work: str) -> None:
-    """All of it was written, the disk complained, it was taken back: it stays away, also before anything is synced."""
+    """All of it was written, the disk complained, it was rolled back: it stays away, also before anything is synced."""
     calls: dict[str, Callable[[Log], object]] = {
         "append": lambda log: log.append(b"failed"),
         "append_many": lambda log: log.append_many([b"failed"] * 3),

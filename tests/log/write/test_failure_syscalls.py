@@ -1,7 +1,7 @@
 """The real storages, with each of their calls into the system failing in turn.
 
 `tests/faults/errors.py` fails the calls of the storage interface; here the calls below it fail: `pwrite` after half of
-its bytes, `ftruncate` when that is to be taken back, `fsync` of a new name, `mmap`, `open`, `stat`... Besides what has
+its bytes, `ftruncate` when that is to be rolled back, `fsync` of a new name, `mmap`, `open`, `stat`... Besides what has
 to hold there, no descriptor may stay open. fsync itself does nothing here, which makes this quick: no power is cut.
 """
 

@@ -1,4 +1,4 @@
-"""Many threads and tasks at once: every offset is acknowledged once, in order, and nobody waits for ever."""
+"""Many threads and tasks at once: every offset is acknowledged once, in order, and nobody waits forever."""
 
 from __future__ import annotations
 
@@ -467,7 +467,7 @@ def test_a_scan_past_a_cut_says_that_the_records_are_gone(tmp_path: Path) -> Non
 
 
 def test_a_scan_over_a_cut_that_was_filled_again() -> None:
-    """Nothing is damaged: it goes on with what stands there now, and ends where nothing does."""
+    """Nothing is damaged: it continues with what stands there now, and ends where nothing does."""
     log = Log.in_memory()
     for number in range(100):
         log.append(b"old %d" % number)

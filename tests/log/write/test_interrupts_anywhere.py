@@ -1,4 +1,4 @@
-"""A signal handler may raise in the middle of an append. Then nothing is stored twice, and nothing is lost.
+"""A signal handler may raise during an append. Then nothing is stored twice, and nothing is lost.
 
 Interrupts come from a trace function that raises where the interpreter would call a handler: after a call, at a jump
 back and at the beginning of a function, chosen by its number. So it is the same every time, and all of them can be
@@ -89,7 +89,7 @@ def numbers() -> Iterator[tuple[int, ...]]:
     params=[("always", 4000), ("always", 460), ("os", 4000), ("os", 460)], ids=lambda each: f"{each[0]}-{each[1]}"
 )
 def config(request: pytest.FixtureRequest) -> LogConfig:
-    """With room for everything in one segment, and with a rotation in the middle of the append."""
+    """With room for everything in one segment, and with a rotation during the append."""
     durability, segment_bytes = request.param
     return LogConfig(durability=durability, segment_bytes=segment_bytes, checkpoint_interval_ms=3_600_000)
 
@@ -174,7 +174,7 @@ def test_an_append_of_several_batches_that_was_interrupted_is_there_wholly_or_no
                         log.append(b"%d" % number * 200)
             except Stop:
                 pass
-            if not log.writable:  # it could not be taken back; opening the log again does
+            if not log.writable:  # it could not be rolled back; opening the log again does
                 continue
             log.append(b"after")
             found = [record.value for record in log.scan()]

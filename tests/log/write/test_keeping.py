@@ -1,4 +1,4 @@
-"""Batches that keep their offsets (`append_kept`), and logs that begin or go on at a later one (`advance`)."""
+"""Batches that keep their offsets (`append_kept`), and logs that begin or continue at a later one (`advance`)."""
 
 from __future__ import annotations
 

@@ -540,7 +540,7 @@ def test_spool_that_a_crash_left_behind_goes_at_the_next_open(place: Place) -> N
 
 
 def test_killed_in_the_middle_of_a_stream_the_log_ends_before_it(place: Place) -> None:
-    """The copies are what a kill would leave behind at each chunk."""
+    """The copies are what a kill would leave at each chunk."""
     log = place.open()
     expected = fill(log, 3)
     left_behind: list[Place] = []

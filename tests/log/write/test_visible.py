@@ -677,7 +677,7 @@ def restart(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_reader_without_a_published_end_sees_every_whole_batch(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restart nothing that is there can be lost any more; and version 0.2 has no such file."""
+    """After a restart nothing that is there can be lost any longer; and version 0.2 has no such file."""
     directory = FaultyDirectory(FileDirectory(tmp_path / "log"))
     log = Log.open(directory, QUIET)
     stamped(log, 2)

@@ -1,4 +1,4 @@
-"""The async appends of a log: one group of them for each event loop that uses it."""
+"""The async appends of a log: one `AsyncAppends` per event loop that uses it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class Loops:
-    """Finds the appends of the running loop. asyncio is imported when the first loop comes."""
+    """Finds the appends of the running loop. asyncio is imported when it is first needed."""
 
     def __init__(self) -> None:
         self._of: dict[int, AsyncAppends] = {}
         self._last: AsyncAppends | None = None
 
     def appends(self, appender: Appender) -> AsyncAppends:
-        """Those of the loop that is running."""
+        """Those of the running loop."""
         last = self._last
         if last is not None and last.loop is last.running_loop():
             return last

@@ -1,4 +1,4 @@
-"""Appending an Arrow table: batches of about 128 KiB, encoded and placed in groups of bounded size."""
+"""Appends an Arrow table: batches of about 128 KiB, encoded and placed in groups of limited size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GROUP_BYTES = 8 << 20
 
 
 def append_table(appender: Appender, table: pa.Table | pa.RecordBatch, expect_offset: int | None) -> range:
-    """Place the rows of a table, all of them or none; their offsets."""
+    """Place the rows of a table, all of them or none, and return their offsets."""
     encoder = appender.encoders.take()
     try:
         batches = encoder.table(table, min(BATCH_BYTES, appender.config.segment_bytes // 2 + 1))
@@ -44,12 +44,12 @@ def _place_groups(appender: Appender, group: bytearray, batches: Iterator[Encode
 
 def _place_group(appender: Appender, group: bytearray, expect_offset: int | None) -> range:
     if not group:
-        raise InvalidRecord("there is no record to append")
+        raise InvalidRecord("no record to append")
     return appender.place_rows(memoryview(group), incoming.rows_of(memoryview(group)), expect_offset)
 
 
 def _next_group(batches: Iterator[Encoded]) -> tuple[bytearray, bool]:
-    """The next batches, back to back, up to a size; and whether there may be more."""
+    """The next batches, contiguous, up to a size; and whether there may be more."""
     group = bytearray()
     for batch in batches:
         group += batch.data

@@ -1,10 +1,10 @@
-"""Who should own which partition: a pure function of what every member can see.
+"""Which member should own which partition: a pure function of what every member can see.
 
-`assign` gives every partition to exactly one member that subscribes to its topic, if there is one. It is *balanced*:
-nobody has two more than somebody who could take one of them, directly or by others passing some on. It is *sticky*: a
-partition stays with its owner unless balance needs it. And it is deterministic, so that members who see the same come
-to the same result without talking. Members who do not (one has just died, and not everyone has looked since) may
-differ for a moment; that is harmless, because owning a partition takes its lock as well (see `members`).
+`assign` gives every partition to exactly one member that subscribes to its topic, if there is one. It is *balanced*: no
+member has two more than another that could take one of them, directly or through others. It is *sticky*: a partition
+stays with its owner unless balance requires a move. And it is deterministic, so that members that see the same state
+compute the same result without communication. Members that do not (one has just died, and not everyone has noticed) may
+differ for a moment; that is harmless, because owning a partition also takes its lock (see `members`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Share = tuple[str, int]
 def assign(
     subscriptions: Mapping[str, Collection[str]], partitions: Iterable[Share], owners: Mapping[Share, str]
 ) -> dict[str, set[Share]]:
-    """What each member should own. `subscriptions`: the topics of each live member; `owners`: who owns what now."""
+    """What each member should own. `subscriptions`: the topics of each live member; `owners`: the current owners."""
     plan: dict[str, set[Share]] = {member: set() for member in sorted(subscriptions)}
     free: list[Share] = []
     for share in sorted(partitions):
@@ -38,7 +38,7 @@ def assign(
 
 
 def _level(plan: dict[str, set[Share]], subscriptions: Mapping[str, Collection[str]]) -> bool:
-    """Move one partition from a member that has too many towards one that has too few; whether there was any."""
+    """Move one partition from a member with too many towards one with too few; returns whether there was any."""
     for giver in sorted(plan, key=lambda member: (-len(plan[member]), member)):
         path = _way_down(plan, subscriptions, giver)
         if path:
@@ -52,9 +52,10 @@ def _level(plan: dict[str, set[Share]], subscriptions: Mapping[str, Collection[s
 def _way_down(
     plan: dict[str, set[Share]], subscriptions: Mapping[str, Collection[str]], giver: str
 ) -> list[tuple[str, Share, str]]:
-    """The shortest row of moves (from, what, to) that ends at a member with at least two fewer; empty if none does.
+    """The shortest chain of moves (from, what, to) that ends at a member with at least two fewer; empty if there is
+    none.
 
-    In a row each member passes on as many as it gets, so that only the first and the last change in number.
+    In a chain each member passes on as many as it gets, so that only the first and the last change in number.
     """
     came_from: dict[str, tuple[str, Share]] = {}
     waiting = deque([giver])
@@ -68,7 +69,7 @@ def _way_down(
                 path.append((before, share, member))
                 member = before
             return path
-        # The last partition of each topic that it owns: those with low numbers stay where they are.
+        # The last partition of each topic that it owns: low numbers stay where they are.
         offers = {share[0]: share for share in sorted(plan[member])}
         for other in sorted(plan.keys() - seen, key=lambda each: (len(plan[each]), each)):
             wanted = [offers[topic] for topic in sorted(offers) if topic in subscriptions[other]]

@@ -1,4 +1,4 @@
-"""`Consumer`: reads topics from where its group has got to, and shares them with the group's other members.
+"""`Consumer`: reads topics from its group's committed offsets, and shares them with the group's other members.
 
 ```python
 with store.consumer("billing", ["orders"]) as consumer:
@@ -6,35 +6,34 @@ with store.consumer("billing", ["orders"]) as consumer:
         work(record)                   # committed every few seconds, and at the end of the block
 ```
 
-*At least once.* An offset is committed when the record before it was processed: a record that was handed out counts as
-processed when the next one is asked for, or when `commit` is called. After a crash, the records behind the last commit
-come again. Leaving the block by an exception commits without the record in hand, because that was not processed; so
-does `close` while an exception is on its way, or from another thread. With `poll` all records of the last call are
-in hand.
+*At least once.* An offset is committed when the record before it was processed: a record that was returned counts as
+processed when the next one is requested, or when `commit` is called. After a crash, the records after the last commit
+are read again. Leaving the block by an exception commits without the current record, because that was not processed; so
+does `close` during an exception, or from another thread. With `poll` all records of the last call are current.
 
 *Members.* Partitions are shared evenly between the members of a group, in this process and in others of the machine.
-When one joins, leaves or dies, the others notice within a moment, give up or take partitions, and go on where the one
-before had committed. How that is kept safe is said in `members`. A member that does not ask for records for
+When one joins, leaves or dies, the others notice shortly, release or take partitions, and continue where the previous
+owner had committed. `members` explains why that is safe. A member that does not request records for
 `max_poll_interval_ms`, or whose process was stopped for `session_timeout_ms`, loses its partitions to the others; its
 next call raises `GroupFenced`. The call after that joins again.
 
 *Positions.* A group without a committed offset begins at `start`. That is decided once, for all partitions of a topic,
-by the first member; a partition that is added to the topic later, or a topic that is deleted and made anew, is read
-from its beginning. If the records at a position are gone because the log starts later now (retention, `trim`),
-`on_lost` says where to go on. A position carries the leader epoch in which it was read. If the log has lost its end
-since, or was truncated, and the position lies beyond the end of its epoch, it goes back to that end, whatever `on_lost`
-is, so that no record that took a reused offset is skipped; `on_lost="error"` raises `PositionLost` as well. Each time
-it says so in the log `sawlog.topics.consumer`, and `positions_lost` counts it. Damage in a log is raised
-(`CorruptBatch`) and not passed over; `seek` goes on behind it.
+by the first member; a partition that is added to the topic later, or a topic that is deleted and recreated, is read
+from its beginning. If the records at a position are gone because the log now starts later (retention, `trim`),
+`on_lost` says where to continue. A position has the leader epoch in which it was read. If the log has lost its end
+since, or was truncated, and the position is beyond the end of its epoch, it goes back to that end, whatever `on_lost`
+is, so that no record at a reused offset is skipped; `on_lost="error"` raises `PositionLost` as well. Each time this is
+logged in `sawlog.topics.consumer`, and counted in `positions_lost`. Damage in a log is raised (`CorruptBatch`) and not
+skipped; use `seek` to continue after it.
 
-Without a group (None) a consumer reads all partitions for itself and commits nothing.
+Without a group (None) a consumer reads all partitions alone and commits nothing.
 
-Threads: one reads; `close` and everything that only looks may come from any. Records are made by the kernel's cursors
-while the caller iterates; a thread in the background sends the heartbeats, watches the group, and interrupts a cursor
-when there is something to be done between two records.
+Threads: one reads; `close` and all read-only calls may come from any. Records are made by the kernel's cursors while
+the caller iterates; a background thread sends the heartbeats, watches the group, and interrupts a cursor when there is
+something to do between two records.
 
-The rest is in three other modules: being a member in `session`, positions in `position`, which topics there are in
-`watch`. Each guards its own state; the consumer asks them in turn.
+The rest is in three other modules: membership in `session`, positions in `position`, the topics in `watch`. Each guards
+its own state; the consumer calls them in turn.
 """
 
 from __future__ import annotations
@@ -75,12 +74,12 @@ from .watch import TopicWatch
 
 _logger = logging.getLogger("sawlog.topics.consumer")
 
-#: The background looks after a consumer so often; more often if its session is short.
+#: The interval of background checks of a consumer; shorter if its session is short.
 _BEAT_S = 0.25
 
 
 class Consumer:
-    """Reads topics as a member of a group. Made by `Store.consumer`."""
+    """Reads topics as a member of a group. Created by `Store.consumer`."""
 
     def __init__(
         self,
@@ -106,18 +105,18 @@ class Consumer:
         max_poll_s = checked_ms("max_poll_interval_ms", max_poll_interval_ms) / 1000
         if group is not None and store.mode == "r":
             raise ReadOnlyLog(
-                f'the store {store.path} was opened with mode="r": a group commits; consume without one (None)'
+                f'the store {store.path} was opened with mode="r", and a group commits: consume without a group (None)'
             )
         self._offsets = store.groups.offsets
 
-        #: Held while partitions come, go and are committed; never while the store is asked for topics.
+        #: Held while partitions are added, removed and committed; never while the store is asked for topics.
         self._lock = forkable(threading.RLock())
-        #: Set when it is closed; also wakes up who waits for records.
+        #: Set when it is closed; also wakes up a thread that waits for records.
         self._ended = forkable(threading.Event())
-        #: Which thread reads.
+        #: The thread that reads.
         self._thread = threading.get_ident()
         self._commit_due_s = time.monotonic() + (self._auto_commit_s or 0.0)
-        #: Without a group: the topics that were begun to be read.
+        #: Without a group: the topics whose reading has begun.
         self._begun: set[str] = set()
 
         self._watch = TopicWatch(store.topic, names)
@@ -141,15 +140,15 @@ class Consumer:
     # --- reading
 
     def __iter__(self) -> Iterator[Record]:
-        """Records as they come, without end; until `close`."""
+        """Records as they arrive, endless; until `close`."""
         return chain.from_iterable(self._feed(drain=False))
 
     def drain(self) -> Iterator[Record]:
-        """Records up to where each partition that it owns ended when it was first looked at."""
+        """Records up to where each owned partition ended when it was first read."""
         return chain.from_iterable(self._feed(drain=True))
 
     def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[Record]:
-        """The next records, as soon as there are any; at most so many, and an empty list after `timeout_s`."""
+        """The next records, as soon as there are any; at most that many, and an empty list after `timeout_s`."""
         if max_records < 1:
             raise InvalidConfig(f"max_records must be at least 1, not {max_records}")
         deadline = time.monotonic() + timeout_s
@@ -166,7 +165,7 @@ class Consumer:
             tries += 1
 
     def _collect(self, most: int) -> list[Record]:
-        """At most so many of the records that are there now."""
+        """At most that many of the records that are available now."""
         records: list[Record] = []
         try:
             while len(records) < most:
@@ -178,15 +177,15 @@ class Consumer:
                 if len(records) < most:
                     owned.drained()
         except Exception:
-            if not records:  # else these come first; what is wrong is still wrong at the next call
+            if not records:  # else these come first; the next call raises the error
                 raise
-        except BaseException:  # interrupted: nobody gets these, so they come again
+        except BaseException:  # interrupted: nobody gets these, so they are read again
             self._position.take_back()
             raise
         return records
 
     def _feed(self, *, drain: bool) -> Iterator[RecordCursor]:
-        """One cursor after the other; when the next is asked for, all records of those before are processed."""
+        """One cursor after the other; when the next is requested, all records of the previous ones are processed."""
         ends: dict[Share, int] | None = {} if drain else None
         tries = 0
         self._check_open()
@@ -225,7 +224,7 @@ class Consumer:
     # --- between two records
 
     def _go_on(self) -> None:
-        """Everything that was handed out is processed: commit if it is time, and see to the group."""
+        """Everything that was returned is processed: commit if it is time, and check the group."""
         self._position.all_processed()
         self._thread = threading.get_ident()
         now = time.monotonic()
@@ -249,7 +248,7 @@ class Consumer:
 
     @property
     def _stirred(self) -> bool:
-        """Whether partitions are to be shared out anew."""
+        """Whether partitions must be assigned again."""
         return self._watch.changed or (self._session is not None and self._session.stirred)
 
     def _is_commit_due(self, now_s: float) -> bool:
@@ -265,7 +264,7 @@ class Consumer:
                 raise
 
     def _tick(self) -> None:
-        """The background's turn. Whoever iterates is interrupted if there is something to be done."""
+        """Called by the background. Interrupts the iterating thread if there is something to do."""
         session, cursor = self._session, self._position.in_hand
         if session is None or self._ended.is_set():
             return
@@ -285,7 +284,7 @@ class Consumer:
             return
         mine, free = self._session.share_out(self._watch.partitions())
         if not self._watch.covers(self._session.topics):
-            self._watch.hurry()  # somebody joined who reads others as well: they count when work is shared out
+            self._watch.hurry()  # a member that reads other topics has joined: they count in the assignment
         self._give_up([share for share in self._position.shares() if share not in mine])
         self._take(self._session, free)
 
@@ -299,14 +298,14 @@ class Consumer:
                     self._begin(topic, number, topic.partition(number), start=start)
 
     def _take(self, session: Session, shares: Sequence[Share]) -> None:
-        """Become the owner of partitions that are free, and find out where to go on."""
+        """Become the owner of partitions that are free, and find out where to continue."""
         if not shares:
             return
         topics = {topic.name: topic for topic in self._watch if topic.name in {name for name, _ in shares}}
         try:
             logs = {share: topics[share[0]].partition(share[1]) for share in sorted(shares)}
         except TopicNotFound:
-            self._watch.hurry()  # deleted since we looked
+            self._watch.hurry()  # deleted meanwhile
             return
         with self._offsets.turn() as turn:
             places = turn.places(session.group, topics.values(), self._start, session.member_id)
@@ -327,14 +326,14 @@ class Consumer:
         start: Start = "earliest",
         committed: tuple[int, int] | None = None,
     ) -> None:
-        """Read a partition from what was committed on (an offset and its leader epoch), else from `start` on."""
-        epoch = log.leader_epoch  # before its end is looked up: that may belong to a later one
+        """Read a partition from the committed offset (with its leader epoch), else from `start`."""
+        epoch = log.leader_epoch  # before its end is read: that may belong to a later one
         at, epoch = (resolve(log, start), epoch) if committed is None else committed
         known = None if committed is None else at
         self._position.add(PartitionPosition(topic, number, log, at, epoch, committed=known))
 
     def _give_up(self, shares: Sequence[Share]) -> None:
-        """Let others have partitions, after everything was committed."""
+        """Release partitions to others, after everything was committed."""
         if shares and self._auto_commit_s is not None:
             reached = self._position.reached()
             self._commit(self._position.sure({share: reached[share] for share in shares}))
@@ -347,7 +346,7 @@ class Consumer:
                 self._session.give_up(share)
 
     def _drop_strangers(self) -> None:
-        """Let go of partitions whose topic is gone, or was made anew."""
+        """Release partitions whose topic is deleted or was recreated."""
         gone: list[Share] = []
         for owned in self._position:
             topic = self._watch.get(owned.share[0])
@@ -356,7 +355,7 @@ class Consumer:
         self._remove(gone)
 
     def _check_member(self, *, thorough: bool = True) -> None:
-        """Raise if the others have taken us for dead; the next call joins again. The caller holds the lock."""
+        """Raise if the session has expired; the next call joins again. The caller holds the lock."""
         if self._session is None:
             return
         try:
@@ -369,7 +368,7 @@ class Consumer:
     # --- committing
 
     def commit(self, positions: Mapping[Share, int] | None = None) -> None:
-        """Commit everything that was handed out, or these positions: {(topic, partition): next offset to read}.
+        """Commit everything that was returned, or these positions: {(topic, partition): next offset to read}.
 
         Durable when it returns. `GroupFenced` if the partitions went to another member; then nothing was written.
         """
@@ -385,7 +384,7 @@ class Consumer:
             self._commit(wanted)
 
     def _commit(self, positions: Mapping[Share, int]) -> None:
-        """Write down what has changed, if all of it is still ours. The caller holds the lock."""
+        """Commit what has changed, if all of it is still ours. The caller holds the lock."""
         session, changed = self._session, self._position.changed(positions)
         if not changed or session is None:
             return
@@ -398,7 +397,7 @@ class Consumer:
         owned = self._mine(*share)
         return Committed.by_member(session.member_id, owned.topic_id, offset, owned.epoch_of(offset))
 
-    # --- looking and moving
+    # --- inspecting and moving
 
     @property
     def _group(self) -> str | None:
@@ -411,7 +410,7 @@ class Consumer:
 
     @property
     def positions_lost(self) -> int:
-        """How often a position was not there any more."""
+        """How often a position was no longer in the log."""
         return self._position.lost_count
 
     def _mine(self, topic: str, partition: int) -> PartitionPosition:
@@ -421,11 +420,11 @@ class Consumer:
         return owned
 
     def position(self, topic: str, partition: int) -> int:
-        """The offset after the last record that was handed out."""
+        """The offset after the last record that was returned."""
         return self._mine(topic, partition).reached
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """What the group has committed, by whichever member; None if nothing."""
+        """What the group has committed, by any member; None if nothing."""
         if self._session is None:
             return None
         found = self._offsets.of(self._session.group).get((topic, partition))
@@ -433,11 +432,11 @@ class Consumer:
         return None if found is None or (known is not None and known.id != found.topic_id) else found.offset
 
     def lag(self) -> dict[Share, int]:
-        """How many records of each partition are not handed out yet."""
+        """How many records of each partition have not been returned yet."""
         return {owned.share: owned.lag for owned in self._position}
 
     def seek(self, topic: str, partition: int, place: Start) -> None:
-        """Go on at an offset, "earliest", "latest", or the first record that is not older than a datetime."""
+        """Continue at an offset, "earliest", "latest", or the first record that is not older than a datetime."""
         with self._lock:
             self._check_open()
             owned = self._mine(topic, partition)
@@ -469,7 +468,7 @@ class Consumer:
 
     def _release(self) -> None:
         self._ended.set()
-        with ExitStack() as last:  # both happen
+        with ExitStack() as last:  # both are executed
             if self._session is not None:
                 last.callback(self._session.close)
             last.callback(self._position.clear)
@@ -487,7 +486,7 @@ class Consumer:
         self._close(everything=kind is None, quiet=kind is not None)
 
     def __del__(self) -> None:
-        """Forgotten without `close`: the partitions are free for others, nothing more is committed."""
+        """Dropped without `close`: the partitions are free for others, nothing more is committed."""
         if hasattr(self, "_session") and not self._ended.is_set():
             self._release()
 

@@ -1,4 +1,4 @@
-"""Consumer groups, from outside: which there are, how far they are, and moving them.
+"""Consumer groups, from outside: which exist, their progress, and moving them.
 
 Threads: any.
 """
@@ -25,7 +25,7 @@ from .offsets import Committed, OffsetStore, Start, Turn, checked_position, now_
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """How far a group is in one partition."""
+    """The progress of a group in one partition."""
 
     topic: str
     partition: int
@@ -33,15 +33,15 @@ class GroupRow:
     committed: int | None
     lowest: int
     end: int
-    #: Records that are there and not committed as read.
+    #: Records that are not yet committed as read.
     lag: int
-    #: The id of the member that owns it, if one does.
+    #: The id of the member that owns it, if there is one.
     owner: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """What there is to know about a group."""
+    """Information about a group."""
 
     name: str
     members: tuple[Member, ...]
@@ -49,13 +49,13 @@ class GroupDescription:
 
 
 class GroupDocuments:
-    """Small documents beside a group, by name; they go when it is deleted. `Groups.documents` gives it."""
+    """Small documents of a group, by name; they are deleted with it. `Groups.documents` returns it."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
 
     def find(self, name: str) -> dict[str, Any] | None:
-        """One of them; None if it is not there."""
+        """One document; None if it does not exist."""
         return load(self._directory, name) if self._directory.exists(name) else None
 
     def keep(self, name: str, fields: dict[str, Any]) -> None:
@@ -63,16 +63,16 @@ class GroupDocuments:
         store(self._directory, name, fields)
 
     def remove(self, name: str) -> None:
-        """Remove one, if it is there; durably after `sync`."""
+        """Remove one, if it exists; durable after `sync`."""
         self._directory.remove(name)
 
     def sync(self) -> None:
-        """Return when what was removed stays removed after a power cut."""
+        """Make removals durable."""
         self._directory.sync()
 
 
 class Groups:
-    """The consumer groups of a store. `store.groups` gives it."""
+    """The consumer groups of a store. `store.groups` returns it."""
 
     def __init__(self, store: Host) -> None:
         self._store = store
@@ -80,10 +80,10 @@ class Groups:
         self.offsets = OffsetStore(store.directory, writable=store.mode != "r", before_write=store.upgrade)
 
     def close(self) -> None:
-        """Let go of the files; `Store.close` does it."""
+        """Close the files; `Store.close` does it."""
         self.offsets.close()
 
-    # --- looking
+    # --- inspecting
 
     def list(self) -> list[str]:
         """The names of all groups that have committed something or have members."""
@@ -92,7 +92,7 @@ class Groups:
         return sorted(names)
 
     def describe(self, name: str) -> GroupDescription:
-        """The members of a group and how far it is; `GroupNotFound` if there is none of that name."""
+        """The members of a group and its progress; `GroupNotFound` if it does not exist."""
         offsets = self.offsets.of(check_group_name(name))
         members = self._live(name)
         if not offsets and not members:
@@ -104,7 +104,7 @@ class Groups:
             try:
                 topic = self._store.topic(topic_name)
             except TopicNotFound:
-                continue  # deleted since
+                continue  # deleted meanwhile
             rows.extend(_row(topic, number, offsets, owners) for number in range(topic.partitions))
         return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows))
 
@@ -132,7 +132,7 @@ class Groups:
             found.directory.close()
 
     def _not_found(self, name: str) -> GroupNotFound:
-        return GroupNotFound(f"there is no group {name!r} in {self._store.path}: nobody has committed or joined")
+        return GroupNotFound(f"no group {name!r} in {self._store.path}: nobody has committed or joined")
 
     # --- moving
 
@@ -144,8 +144,8 @@ class Groups:
         metadata: str = "",
         epochs: Mapping[Share, int] | None = None,
     ) -> None:
-        """Commit offsets for a group without being a member: for readers that keep track of themselves. `epochs` are
-        the leader epochs in which they were read; where none is given, that of now counts.
+        """Commit offsets for a group without being a member: for readers that track their own progress. `epochs` are
+        the leader epochs in which they were read; the default is the current one.
 
         `GroupActive`, and nothing is written, if a live member owns one of the partitions.
         """
@@ -156,12 +156,12 @@ class Groups:
             turn.write(name, made)
 
     def seek(self, name: str, offsets: Mapping[Share, Start]) -> dict[Share, int]:
-        """Move a group that nobody consumes in: to offsets, "earliest", "latest" or times; the offsets.
+        """Move a group without live members to offsets, "earliest", "latest" or times, and return the offsets.
 
-        `GroupActive` if it has live members: they would go on where they are. `GroupNotFound` if there is no such
-        group.
+        `GroupActive` if it has live members: they would continue where they are. `GroupNotFound` if the group does not
+        exist.
         """
-        epochs = {share: self._partition(share)[1].leader_epoch for share in offsets}  # before their ends are looked up
+        epochs = {share: self._partition(share)[1].leader_epoch for share in offsets}  # before their ends are read
         found = {share: self._resolved(share, place) for share, place in offsets.items()}
         made = {share: self._committed(share, offset, "", epochs[share]) for share, offset in found.items()}
         with self.offsets.turn() as turn:
@@ -173,7 +173,7 @@ class Groups:
 
     @contextmanager
     def documents(self, name: str) -> Iterator[GroupDocuments]:
-        """What readers that keep track of themselves leave beside a group, while nobody else is at it."""
+        """The documents that readers with their own progress keep for a group, while no other process uses them."""
         with self.offsets.turn():
             directory = group_directory(self._store.directory, name, create=True)
             try:
@@ -182,7 +182,7 @@ class Groups:
                 directory.close()
 
     def delete(self, name: str) -> None:
-        """Forget a group and all its offsets; `GroupActive` if it has live members."""
+        """Delete a group and all its offsets; `GroupActive` if it has live members."""
         with self.offsets.turn() as turn:
             offsets = turn.offsets(check_group_name(name))
             if not offsets and not self._live(name):
@@ -222,7 +222,7 @@ class Groups:
         topic, log = self._partition(share)
         epoch = log.leader_epoch if epoch is None else whole_number(epoch, "a leader epoch")
         if not -1 <= epoch <= MAX_EPOCH:
-            raise InvalidConfig(f"a leader epoch is a number from -1 (unknown) to {MAX_EPOCH}, not {epoch}")
+            raise InvalidConfig(f"a leader epoch must be an integer from -1 (unknown) to {MAX_EPOCH}, not {epoch}")
         return Committed(checked_position(offset), topic.id, metadata, now_ms(), "", epoch)
 
     def _resolved(self, share: Share, place: Start) -> int:

@@ -1,4 +1,4 @@
-"""`Host`: what groups and consumers need of the store that they belong to."""
+"""`Host`: what groups and consumers need from their store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Host(Protocol):
         """ "w", or "r" if nothing may be changed."""
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name, as it is now; `TopicNotFound` if there is none."""
+        """The current topic of that name; `TopicNotFound` if it does not exist."""
 
     def upgrade(self) -> None:
-        """Called before the first change: the store may be of an older format."""
+        """Called before the first change: the store may have an older format."""

@@ -1,33 +1,33 @@
 """The members of a consumer group, and which of them owns which partition.
 
 ```
-members/<group>/member-<id>           locked by a member for as long as it lives; its note says who it is
+members/<group>/member-<id>           locked by a member as long as it lives; its note says who it is
 members/<group>/owner-<topic>-<n>     locked by the member that owns partition n of the topic; its note says which
 ```
 
-Both are files with a lock and a note (`Directory.lock`, `Lock.leave`), nothing else. A note is one line of JSON.
+Both are files with only a lock and a note (`Directory.lock`, `Lock.leave`). A note is one line of JSON.
 
-Alive. The kernel frees the locks of a process that dies, however it dies: whoever can take the lock of a member knows
-that it is dead, and removes its file. A member that hangs, or was stopped, keeps its locks; but it counts up a number
-in its note while it is well, and when that has not moved for the member's session timeout, it is taken for dead and
-*fenced*: its files are removed, so that its locks stand for names that are gone (`Lock.current`). Nobody's clock is
-compared with another's: each member watches the others' numbers by its own clock, and time in which it did not look
-itself (it may have been stopped as well) does not count.
+Alive. The kernel releases the locks of a process that dies, however it dies: a process that can take the lock of a
+member knows that it is dead, and removes its file. A member that hangs, or was stopped, keeps its locks; but it
+increments a number in its note while it works, and if that has not changed for the member's session timeout, its
+session has expired and it is *fenced*: its files are removed, so that its locks are for names that no longer exist
+(`Lock.current`). Clocks are never compared: each member watches the others' numbers by its own clock, and time in which
+it did not check itself (it may have been stopped as well) does not count.
 
 Owning. Joining, fencing, taking a partition and committing an offset happen in turns of the groups' log (`SharedLog`),
-so they are in one order for all processes. From that follows what a group is for: *no commit of an earlier owner
-comes after a later owner has begun*.
+so they are in one order for all processes. This gives the guarantee of a group: *no commit of an earlier owner comes
+after a later owner has begun*.
 
-- A name stands for one file at a time, and a file's lock has one holder. Owner files are removed in turns only. So
+- A name refers to one file at a time, and a file's lock has one holder. Owner files are removed in turns only. So
   within a turn at most one member has a current lock for a partition.
-- A commit looks, in its turn, whether the locks of its partitions are current; if not, it is refused (`GroupFenced`).
-- Whoever takes a partition reads the committed offset in the same turn. From then on it has the current lock until it
-  gives it up, dies or is fenced; so every commit of anybody else was before that turn, or is refused.
+- A commit checks in its turn whether the locks of its partitions are current; if not, it is refused (`GroupFenced`).
+- A new owner reads the committed offset in the same turn. From then on it has the current lock until it releases it,
+  dies or is fenced; so every commit of another member was before that turn, or is refused.
 
-A partition is given up without a turn, after the last commit. Dead members' files are removed without one, too: their
+A partition is released without a turn, after the last commit. Dead members' files are removed without one, too: their
 names are used once.
 
-Threads: any. Who changes what is decided by the files' locks and by turns.
+Threads: any. The files' locks and the turns decide who may change what.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from .assignment import Share
 _MEMBER, _OWNER = "member-", "owner-"
 #: File names have 255 bytes.
 _LONGEST = 255
-#: Time between two looks that counts as time in which a member was silent, at most.
+#: The maximum time between two checks that counts as inactivity of a member.
 _MOST_COUNTED_S = 1.0
 
 
@@ -65,21 +65,21 @@ class Member:
     process: str
     topics: tuple[str, ...]
     session_timeout_ms: int
-    #: Counts up while it is well.
+    #: Increases while it works.
     beat: int
-    #: When it last did, by its own clock: for people, not for decisions.
+    #: When it last did, by its own clock: for display, not for decisions.
     time_ms: int
 
 
 def check_group_name(name: object) -> str:
-    """The name, if a group can have it: any text that is not too long for a directory's name."""
+    """The name, if it is valid for a group: any text that is not too long for a directory's name."""
     if not isinstance(name, str) or not name or not is_text(name) or len(quoted(name)) > 200:
-        raise InvalidConfig(f"a group's name is a str of 1 to 200 characters (fewer if they are special), not {name!r}")
+        raise InvalidConfig(f"a group's name must be a str, 1 to 200 characters (fewer if special), not {name!r}")
     return name
 
 
 def _note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
-    """The signature and the note in a lock's file; an empty note where there is none, or it is just being written."""
+    """The signature and the note in a lock's file; an empty note if there is none, or it is just being written."""
     try:
         signature, _, rest = directory.read(name).partition(b"\n")
         found = parse_json(rest.partition(b"\n")[0])
@@ -118,13 +118,13 @@ class Membership:
             "session_timeout_ms": session_timeout_ms,
         }
         self._beat = 0
-        #: A beat must not go to a file that is just being closed: its descriptor may be another file's by then.
+        #: A heartbeat must not go to a file that is just being closed: its descriptor may be another file's by then.
         self._mutex = forkable(threading.Lock())
         self._held = directory.lock(_MEMBER + self.id, alone=False)
         self.beat()
 
     def beat(self) -> None:
-        """Say that all is well."""
+        """Send a heartbeat."""
         with self._mutex:
             if self._held.held:
                 self._beat += 1
@@ -133,11 +133,11 @@ class Membership:
 
     @property
     def current(self) -> bool:
-        """Whether the others still count on it."""
+        """Whether it is still a member for the others."""
         return self._held.current
 
     def leave(self) -> None:
-        """Be no member any more."""
+        """Leave the group."""
         with self._mutex:
             try:
                 if self._held.current:
@@ -148,14 +148,14 @@ class Membership:
 
 @dataclass(slots=True)
 class _Watched:
-    """How long a member's number has not moved."""
+    """How long a member's number has not changed."""
 
     beat: int
     looked_s: float
     silent_s: float = 0.0
 
     def note_silence(self, now_s: float) -> None:
-        """It has not moved since the last look. What counts is time in which somebody looked."""
+        """It has not changed since the last check. Only time between checks counts."""
         self.silent_s += min(now_s - self.looked_s, _MOST_COUNTED_S)
         self.looked_s = now_s
 
@@ -175,14 +175,14 @@ class Members:
             try:
                 made = Membership(self.directory, name, topics, session_timeout_ms)
             except DirectoryLocked:
-                continue  # somebody looked at the file between its making and our lock, and took it for a dead one's
+                continue  # another process saw the file before our lock, and treated it as a dead member's
             if made.current:
                 return made
             made.leave()
         raise DirectoryLocked(self.directory.path)
 
     def look(self) -> dict[str, Member]:
-        """Those who are alive, by id; files of the dead are removed on the way."""
+        """The live members, by id; files of dead ones are removed."""
         found: dict[str, Member] = {}
         for name in self.directory.names():
             if name.startswith(_MEMBER) and not _is_dead(self.directory, name):
@@ -193,7 +193,7 @@ class Members:
         return found
 
     def glance(self) -> dict[str, Member]:
-        """As `look`, for somebody who may change nothing: alive is who has said so lately, by the clock on the wall."""
+        """As `look`, without changing anything: a member is alive if it has recently said so, by the wall clock."""
         found: dict[str, Member] = {}
         now_ms = time.time_ns() // 1_000_000
         for name in self.directory.names():
@@ -232,12 +232,13 @@ class Members:
                     seen.note_silence(now)
 
     def is_silent(self, member: Member) -> bool:
-        """Whether it has not counted up for its session timeout, as far as we have looked."""
+        """Whether its number has not increased for its session timeout, as far as we have checked."""
         seen = self._watched.get(member.id)
         return seen is not None and seen.silent_s * 1000 >= member.session_timeout_ms
 
     def fence(self, member: Member) -> bool:
-        """Take everything from a member that is silent, unless it has come back; whether it is gone. In a turn."""
+        """Take everything from an inactive member, unless it has come back; returns whether it is removed. In a
+        turn."""
         again = self._member(_MEMBER + member.id)
         if again is not None and again.beat != member.beat:
             return False
@@ -259,11 +260,11 @@ class Members:
         return found
 
     def owners(self) -> dict[Share, str]:
-        """Which member says that it owns which partition. It may be dead: see `look`."""
+        """Which member claims to own which partition. It may be dead: see `look`."""
         return dict(self._owner_files().values())
 
     def take(self, share: Share, member_id: str) -> Lock | None:
-        """Become the owner of a partition; None if somebody is. In a turn."""
+        """Become the owner of a partition; None if another member is. In a turn."""
         try:
             held = self.directory.lock(_owner_name(share), alone=False)
         except DirectoryLocked:
@@ -273,7 +274,7 @@ class Members:
 
 
 def give_up(held: Lock) -> None:
-    """Own a partition no longer."""
+    """Release a partition."""
     held.leave(b"")
     held.release()
 
@@ -307,7 +308,7 @@ def groups_with_members(root: Directory) -> list[str]:
 
 
 def forget_group(root: Directory, group: str) -> None:
-    """Delete a group's directory. In a turn, and only if nobody is in it."""
+    """Delete a group's directory. In a turn, and only if it has no members."""
     if MEMBERS in root.children():
         above = root.child(MEMBERS)
         try:

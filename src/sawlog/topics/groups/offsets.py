@@ -1,6 +1,6 @@
-"""Committed offsets: how far each group has read, and where a reader may start.
+"""Committed offsets: the progress of each group, and where a reader may start.
 
-Committed offsets live in `groups/`, a compacted log of our own that every process of the machine writes in turns
+Committed offsets are in `groups/`, a compacted log of our own that every process of the machine writes in turns
 (`SharedLog`). One record is one offset of one group:
 
 ```
@@ -9,16 +9,16 @@ value   {"offset": 1200, "topic_id": "5f0c…", "metadata": "", "time_ms": 17632
          "leader_epoch": 3}
 ```
 
-The last record of a key counts; one without a value deletes it. The offset is that of the next record to be read. It
-counts for the topic with that id only: a topic that was deleted and made again starts without offsets. The leader epoch
-is the one in which the group read: an offset beyond the end of its epoch falls back to that end (`Log.epoch_end`).
-Commits of version 0.2 have none.
+The last record of a key is valid; one without a value deletes it. The offset is that of the next record to be read. It
+is valid for the topic with that id only: a topic that was deleted and recreated starts without offsets. The leader
+epoch is the one in which the group read: an offset beyond the end of its epoch falls back to that end
+(`Log.epoch_end`). Commits of version 0.2 have none.
 
-Damage in this log does not stop the groups: it is reported in the log `sawlog.topics.groups` and passed over. A group
-that had committed there falls back to an earlier offset, which costs a repetition and loses nothing.
+Damage in this log does not stop the groups: it is logged in `sawlog.topics.groups` and skipped. A group that had
+committed there falls back to an earlier offset: records are read again, and none is lost.
 
-Reading takes no lock: each process keeps the offsets in memory and reads what was appended since. Who may commit what
-is said in `members`.
+Reading takes no lock: each process keeps the offsets in memory and reads what was appended since. `members` says who
+may commit what.
 
 Threads: any.
 """
@@ -46,7 +46,7 @@ from ..names import GROUPS
 from ..topic import Topic
 from .assignment import Share
 
-#: Where to start: the first record there is, the end, an offset, or the first record that is not older.
+#: Where to start: the first record, the end, an offset, or the first record that is not older than a time.
 Start = Literal["earliest", "latest"] | int | datetime
 
 _messages = logging.getLogger("sawlog.topics.groups")
@@ -55,7 +55,7 @@ _CONFIG = LogConfig(segment_bytes=MIB)
 #: The log is compacted when it has more segments than this, and enough in them is new.
 _SEGMENTS = 4
 _UPKEEP = UpkeepConfig(compact=True, delete=False, merge_bytes=0)
-#: What was read so long ago is read anew: a deletion may have been compacted away since.
+#: After this long everything is read again: a deletion may have been compacted away since.
 _STALE_S = 3600.0
 
 
@@ -67,9 +67,9 @@ class Committed:
     topic_id: str
     metadata: str
     time_ms: int
-    #: The id of the member that committed it; empty if it came from outside.
+    #: The id of the member that committed it; empty if it was not a member.
     member: str
-    #: In which leader epoch of the partition it was read; -1 if that is not known.
+    #: The leader epoch of the partition in which it was read; -1 if it is not known.
     leader_epoch: int = -1
 
     @classmethod
@@ -83,7 +83,7 @@ class OffsetStore:
 
     def __init__(self, root: Directory, *, writable: bool, before_write: Callable[[], None] = lambda: None) -> None:
         self._root = root
-        #: Called before anything is written: the store may be of an older format.
+        #: Called before anything is written: the store may have an older format.
         self._before_write = before_write
         self._writable = writable
         self._mutex = forkable(threading.RLock())
@@ -109,7 +109,7 @@ class OffsetStore:
             return dict(self._groups.get(group, {}))
 
     def groups(self) -> list[str]:
-        """The groups that have any."""
+        """The groups that have any offset."""
         with self._mutex:
             self._catch_up()
             return sorted(name for name, offsets in self._groups.items() if offsets)
@@ -142,16 +142,16 @@ class OffsetStore:
             self._position = end
         except CorruptBatch as error:
             next_offset = end if error.next_offset is None else max(error.next_offset, self._position + 1)
-            _messages.error("%s; of the groups that committed there, an earlier offset counts", error)
+            _messages.error("%s; groups that committed there fall back to an earlier offset", error)
             self._position = min(next_offset, end)
 
     def _apply(self, key: bytes | None, value: bytes | None) -> None:
         try:
             kind, group, topic, partition = parse_json(key or b"")
             if kind != "offset":
-                return  # of a later version of this program
+                return  # written by a later version of sawlog
             if not isinstance(group, str) or not isinstance(topic, str) or type(partition) is not int:
-                raise ValueError("not the name of a group, the name of a topic and a number")
+                raise ValueError("expected the name of a group, the name of a topic and a number")
             offsets = self._groups.setdefault(group, {})
             if value is None:
                 offsets.pop((topic, partition), None)
@@ -166,13 +166,13 @@ class OffsetStore:
                 int(found.get("leader_epoch", -1)),
             )
         except (ValueError, KeyError, TypeError):
-            _messages.error("a record of %s/%s is no committed offset: %r", self._root.path, GROUPS, key)
+            _messages.error("a record of %s/%s is not a committed offset: %r", self._root.path, GROUPS, key)
 
     # --- writing
 
     @contextmanager
     def turn(self) -> Iterator[Turn]:
-        """Alone among all processes: what is read and written in it happens at one moment."""
+        """Exclusive among all processes: what is read and written in it is atomic."""
         if not self._writable:
             raise ReadOnlyLog(f'the store {self._root.path} was opened with mode="r": its groups cannot be changed')
         with self._mutex:
@@ -187,12 +187,12 @@ class OffsetStore:
             yield Turn(self, log)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         with self._mutex:
             self._closed = True
             mine = (self._directory, self._shared, self._reader)
             self._directory = self._shared = self._reader = None
-        with ExitStack() as last:  # not under the mutex: whoever is in a turn needs that to end it
+        with ExitStack() as last:  # not under the mutex: a thread in a turn needs it to end the turn
             for each in mine:
                 if each is not None:
                     last.callback(each.close)
@@ -210,11 +210,11 @@ class Turn:
         return self._offsets.of(group)
 
     def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> dict[Share, tuple[int, int]]:
-        """Where a group goes on in topics: offset and leader epoch of what is committed. What is not in it begins with
-        the first record.
+        """Where a group continues in topics: offset and leader epoch of what is committed. Partitions that are not in
+        it begin with the first record.
 
-        The group's first look at a topic writes down where it starts, so that whoever comes next, and after whatever,
-        goes on from there and not from another "latest".
+        The first access of a group to a topic commits where it starts, so that all later members continue from there
+        and not from another "latest".
         """
         found, places = self.offsets(group), dict[Share, tuple[int, int]]()
         known = {name for name, _ in found}
@@ -255,23 +255,23 @@ class Turn:
         if len(self._log.segments) > _SEGMENTS and self._log.upkeep_due(_UPKEEP):
             try:
                 self._log.upkeep(_UPKEEP)
-            except StorageError as error:  # what was asked for is done, and durable
+            except StorageError as error:  # the commit itself is done, and durable
                 _messages.warning("the offsets in %s could not be compacted: %s", self._log.path, error)
 
 
 def _begin(topic: Topic, start: Start) -> dict[Share, tuple[int, int]]:
-    """A place in every partition of a topic, with the leader epoch of now."""
+    """A start in every partition of a topic, with the current leader epoch."""
     places: dict[Share, tuple[int, int]] = {}
     for number in range(topic.partitions):
         log = topic.partition(number)
-        epoch = log.leader_epoch  # before the end is looked up: it may belong to a later one
+        epoch = log.leader_epoch  # before the end is read: it may belong to a later one
         places[topic.name, number] = resolve(log, start), epoch
     return places
 
 
 def resolve(log: Log, place: Start) -> int:
-    """A place as an offset of a log. A number is taken as it is, whether the log has it or not."""
-    end = log.visible_offset  # looks for what other processes did
+    """A start as an offset of a log. A number is used unchanged, whether the log contains it or not."""
+    end = log.visible_offset  # refreshes what other processes did
     if place == "earliest":
         return log.lowest_offset
     if place == "latest":
@@ -279,18 +279,18 @@ def resolve(log: Log, place: Start) -> int:
     if isinstance(place, datetime):
         return log.offset_at(place)
     if isinstance(place, bool) or not isinstance(place, int):
-        raise InvalidConfig(f'a place is "earliest", "latest", an offset or a datetime, not {place!r}')
+        raise InvalidConfig(f'a position must be "earliest", "latest", an offset or a datetime, not {place!r}')
     return checked_position(place)
 
 
 def checked_position(offset: object) -> int:
-    """Return it if a log can have it; else `InvalidConfig`."""
+    """Return the offset if it is valid; else `InvalidConfig`."""
     found = whole_number(offset)
     if not 0 <= found < 2**62:
-        raise InvalidConfig(f"an offset is a number from 0 to 2**62 - 1, not {offset!r}")
+        raise InvalidConfig(f"an offset must be an integer from 0 to 2**62 - 1, not {offset!r}")
     return found
 
 
 def now_ms() -> int:
-    """The time as it is written down."""
+    """The current time as it is stored."""
     return time.time_ns() // 1_000_000

@@ -1,11 +1,11 @@
 """Where a consumer is in each partition that it reads, and what it does when a position is lost.
 
-A position carries the leader epoch in which it was read. `PartitionPosition` is one of them, with the cursor that
-records come from now. `ConsumerPosition` has all of them: whose turn it is, what the caller has in hand, what was
-committed, and what becomes of positions that are gone (see `Consumer`).
+A position has the leader epoch in which it was read. `PartitionPosition` is one of them, with the current cursor.
+`ConsumerPosition` has all of them: whose turn it is, which records the caller is processing, what was committed, and
+what happens to positions that are lost (see `Consumer`).
 
-Threads: the one that reads moves positions. The background looks at the cursor in hand and stops it; `close` and
-everything that only looks may come from any thread. Partitions are added and removed under the consumer's lock.
+Threads: the reading thread moves positions. The background checks the current cursor and stops it; `close` and all
+read-only calls may come from any thread. Partitions are added and removed under the consumer's lock.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ OnLost = Literal["earliest", "latest", "error"]
 
 _logger = logging.getLogger("sawlog.topics.consumer")
 
-#: How often a position that seems to be gone is looked for again, and after how long.
+#: How often a position that seems to be lost is checked again, and after how long.
 _RETRIES, _DOUBT_S = 10, 0.002
 
 
 def checked_on_lost(given: OnLost) -> OnLost:
-    """Return it if it is one of them; else `InvalidConfig`."""
+    """Return it if it is valid; else `InvalidConfig`."""
     if given not in get_args(OnLost):
-        raise InvalidConfig(f'on_lost is "earliest", "latest" or "error", not {given!r}')
+        raise InvalidConfig(f'on_lost must be "earliest", "latest" or "error", not {given!r}')
     return given
 
 
@@ -48,11 +48,11 @@ class PartitionPosition:
         self.log = log
         #: What the group has committed, as far as this consumer knows.
         self.committed = committed
-        #: After the last record of the cursors before this one, and the leader epoch in which that was read; -1:
+        #: The offset after the last record of the previous cursors, and the leader epoch in which that was read; -1:
         #: unknown.
         self.position = position
         self.epoch = epoch
-        #: The cursor that records come from now, and those that follow it up to `end`.
+        #: The current cursor, and those that follow it up to `end`.
         self.cursor: RecordCursor | None = None
         self._rest: Iterator[RecordCursor] | None = None
         #: Where those cursors end, and the leader epoch of the log when that was its end.
@@ -60,24 +60,24 @@ class PartitionPosition:
 
     @property
     def reached(self) -> int:
-        """The offset after the last record that was handed out."""
+        """The offset after the last record that was returned."""
         cursor = self.cursor
         return self.position if cursor is None else max(self.position, int(cursor.following))
 
     @property
     def processed(self) -> int:
-        """The same without the record that the caller has in hand, if it has one."""
+        """The same without the record that the caller is processing, if there is one."""
         reached = self.reached
         return reached - 1 if self.cursor is not None and reached > self.position else reached
 
     @property
     def lag(self) -> int:
-        """How many records are not handed out yet."""
+        """How many records have not been returned yet."""
         return max(self.log.visible_offset - max(self.reached, self.log.lowest_offset), 0)
 
     @property
     def is_gone(self) -> bool:
-        """Whether the records at the position are not there any more."""
+        """Whether the records at the position are no longer in the log."""
         return self.position < self.log.lowest_offset or self.is_beyond
 
     @property
@@ -86,8 +86,8 @@ class PartitionPosition:
         return self.position > self.log.epoch_end(self.epoch)
 
     def next_cursor(self, end: int, epoch: int) -> RecordCursor | None:
-        """The cursor to go on with; None if there is nothing below `end`. `epoch` is that of the log when it ended
-        there. `OffsetOutOfRange` if the position is not of the history that is there now."""
+        """The cursor to continue with; None if there is nothing below `end`. `epoch` is that of the log when it ended
+        there. `OffsetOutOfRange` if the position is not of the current history."""
         while self.cursor is None:
             if self._rest is None:
                 if self.position >= end:
@@ -105,7 +105,7 @@ class PartitionPosition:
         return self.cursor
 
     def _enter(self, epoch: int) -> None:
-        """What comes next was appended in this leader epoch: everything before it has to be of the same history."""
+        """What comes next was appended in this leader epoch: everything before it must be of the same history."""
         if epoch > self.epoch:
             if self.is_beyond:
                 raise OffsetOutOfRange(
@@ -114,7 +114,7 @@ class PartitionPosition:
             self.epoch = epoch
 
     def drained(self) -> None:
-        """The cursor has ended; or it was stopped, and those after it are not next any more."""
+        """The cursor has ended; or it was stopped, and those after it are no longer next."""
         cursor = self.cursor
         if cursor is not None:
             self.position = self.reached
@@ -123,24 +123,24 @@ class PartitionPosition:
                 self._rest = None
 
     def move(self, position: int, epoch: int) -> None:
-        """Go on elsewhere."""
+        """Continue elsewhere."""
         cursor, self.cursor, self._rest = self.cursor, None, None
         self.position, self.epoch = position, epoch
         if cursor is not None:
             cursor.stop()
 
     def stop(self) -> None:
-        """End the cursor that records come from."""
+        """End the current cursor."""
         cursor = self.cursor
         if cursor is not None:
             cursor.stop()
 
     def note_committed(self, offset: int | None) -> None:
-        """This was committed; None: what was committed is not in the log any more."""
+        """This was committed; None: what was committed is no longer in the log."""
         self.committed = offset
 
     def epoch_of(self, offset: int) -> int:
-        """The leader epoch that an offset belongs to: what was not read here is taken to be of now."""
+        """The leader epoch of an offset: for offsets that were not read here, the current one."""
         return self.epoch if offset <= self.reached else self.log.leader_epoch
 
 
@@ -150,14 +150,14 @@ class ConsumerPosition:
     def __init__(self, on_lost: OnLost) -> None:
         self._on_lost = on_lost
         self._owned: dict[Share, PartitionPosition] = {}
-        #: The order in which partitions are asked for records.
+        #: The order in which partitions are read.
         self._round: deque[Share] = deque()
-        #: Whose cursor the caller iterates over now; or the positions before its last `poll`.
+        #: The partition whose cursor the caller iterates over; or the positions before its last `poll`.
         self._given: PartitionPosition | None = None
         self._before: dict[Share, int] | None = None
-        #: Partitions that have gone back, and whoever reads was told by an error: not committed before it goes on.
+        #: Partitions that have gone back, which the reader was told by an error: not committed before it continues.
         self._unsure: set[Share] = set()
-        #: How often a position was not there any more.
+        #: How often a position was no longer in the log.
         self.lost_count = 0
 
     # --- which partitions
@@ -169,7 +169,7 @@ class ConsumerPosition:
         return iter(list(self._owned.values()))
 
     def get(self, share: Share) -> PartitionPosition | None:
-        """One of them; None if it is not read here."""
+        """One position; None if the partition is not read here."""
         return self._owned.get(share)
 
     def shares(self) -> set[Share]:
@@ -177,18 +177,18 @@ class ConsumerPosition:
         return set(self._owned)
 
     def add(self, owned: PartitionPosition) -> None:
-        """Read one more, as the next one."""
+        """Add a partition, to be read next."""
         self._owned[owned.share] = owned
         self._round.appendleft(owned.share)
 
     def remove(self, share: Share) -> None:
-        """Read it no longer."""
+        """Remove a partition."""
         owned = self._owned.pop(share)
         self._round = deque(each for each in self._round if each != share)
         owned.stop()
 
     def clear(self) -> None:
-        """Read nothing any more, and forget what is in hand."""
+        """Remove all partitions, and forget the current records."""
         for share in list(self._owned):
             self.remove(share)
         self._given = self._before = None
@@ -197,7 +197,7 @@ class ConsumerPosition:
 
     def in_turn(self) -> Iterator[PartitionPosition]:
         """Each of them once, from the one whose turn it is."""
-        order = self._round  # swapped, not changed, when another thread closes the consumer
+        order = self._round  # replaced, not changed, when another thread closes the consumer
         for _ in range(len(order)):
             share = order[0]
             order.rotate(-1)
@@ -207,7 +207,7 @@ class ConsumerPosition:
 
     def cursor(self, owned: PartitionPosition, ends: dict[Share, int] | None) -> RecordCursor | None:
         """A cursor over the next records of a partition; None if there are none. With `ends`, only up to where it ended
-        when it was first asked for. A position that is lost is dealt with here."""
+        when it was first read. A lost position is handled here."""
         if owned.cursor is not None:
             return owned.cursor
         lost: OffsetOutOfRange | None = None
@@ -221,12 +221,12 @@ class ConsumerPosition:
             try:
                 return owned.next_cursor(end, epoch)
             except OffsetOutOfRange as error:
-                lost = error  # trimmed or truncated since we looked; look again
+                lost = error  # trimmed or truncated meanwhile; check again
         raise lost or OffsetOutOfRange(owned.position, owned.log.lowest_offset, end, owned.log.path)
 
     def _look_again(self, owned: PartitionPosition) -> None:
-        """Its position seems to be gone. Before that is believed, give a writer that is just replacing files the time
-        to be done: a position that moves is hard to take back."""
+        """Its position seems to be lost. First give a writer that is just replacing files time to finish: a moved
+        position is hard to undo."""
         for _ in range(_RETRIES):
             time.sleep(_DOUBT_S)
             owned.log.position()
@@ -234,11 +234,11 @@ class ConsumerPosition:
                 return
         if owned.is_beyond and owned.epoch >= 0:
             self._go_back(owned)
-        else:  # without an epoch nobody can say from where on records are others now
+        else:  # without an epoch it is unknown from where on records differ
             self._lose(owned)
 
     def _go_back(self, owned: PartitionPosition) -> None:
-        """What was read last is not in the log any more: go on where that history ended, whatever `on_lost` says."""
+        """What was read last is no longer in the log: continue where that history ended, whatever `on_lost` says."""
         topic, partition = owned.share
         now, reached = owned.log.leader_epoch, owned.position
         end = owned.log.epoch_end(owned.epoch)
@@ -246,13 +246,13 @@ class ConsumerPosition:
         owned.move(end, now)
         owned.note_committed(None)
         what = (
-            f"partition {partition} of {topic!r} was read up to offset {reached}, and has lost its records from offset "
+            f"partition {partition} of {topic!r} was read up to offset {reached}, but has lost its records from offset "
             f"{end} on since then (a power cut, or truncate); newer records may have the same offsets"
         )
         if self._on_lost == "error":
             self._unsure.add(owned.share)
-            raise PositionLost(f"{what}. The next call goes on at offset {end}")
-        _logger.warning("%s; going on at offset %d", what, end)
+            raise PositionLost(f"{what}. The next call continues at offset {end}")
+        _logger.warning("%s; continuing at offset %d", what, end)
 
     def _lose(self, owned: PartitionPosition) -> None:
         """The records at its position are gone: do what `on_lost` says."""
@@ -262,43 +262,43 @@ class ConsumerPosition:
         what = f"offset {owned.position} of partition {partition} of {topic!r} is gone: it holds {lowest} to {end - 1}"
         self.lost_count += 1
         if self._on_lost == "error":
-            raise PositionLost(f"{what}; seek to go on")
-        _logger.warning("%s; going on at the %s", what, "first" if self._on_lost == "earliest" else "end")
+            raise PositionLost(f"{what}; call seek to continue")
+        _logger.warning("%s; continuing at the %s", what, "first" if self._on_lost == "earliest" else "end")
         owned.move(lowest if self._on_lost == "earliest" else end, epoch)
 
-    # --- what the caller has in hand
+    # --- the records that the caller is processing
 
     def all_processed(self) -> None:
-        """The caller asks for more: everything that was handed out is processed."""
+        """The caller asks for more: everything that was returned is processed."""
         self._given = self._before = None
         self._unsure.clear()
 
     def begin_poll(self) -> None:
-        """What is handed out from here on is in hand until `all_processed`."""
+        """What is returned from here on is being processed until `all_processed`."""
         self._before = self.reached()
 
     def take_back(self) -> None:
-        """Nobody got what was handed out since `begin_poll`: it comes again."""
+        """Nobody got what was returned since `begin_poll`: it is read again."""
         for share, position in (self._before or {}).items():
             if (owned := self._owned.get(share)) is not None:
                 owned.move(position, owned.epoch)
 
     def hand_out(self, owned: PartitionPosition) -> None:
-        """The caller iterates over its cursor: one record is in hand at a time."""
+        """The caller iterates over its cursor: one record is being processed at a time."""
         self._before, self._given = None, owned
 
     @property
     def in_hand(self) -> RecordCursor | None:
-        """The cursor that the caller iterates over, if it does."""
+        """The cursor that the caller iterates over, if any."""
         given = self._given
         return None if given is None else given.cursor
 
     def reached(self) -> dict[Share, int]:
-        """The offset after the last record that was handed out, of each."""
+        """The offset after the last returned record, of each partition."""
         return {owned.share: owned.reached for owned in self}
 
     def processed(self) -> dict[Share, int]:
-        """The same without what the caller has in hand."""
+        """The same without what the caller is processing."""
         given, before = self._given, self._before
         made = self.reached()
         if given is not None:
@@ -311,7 +311,7 @@ class ConsumerPosition:
     # --- what is committed
 
     def sure(self, positions: Mapping[Share, int]) -> dict[Share, int]:
-        """Those that may be committed though the caller has not asked for it."""
+        """Those that may be committed automatically."""
         return {share: at for share, at in positions.items() if share not in self._unsure}
 
     def changed(self, positions: Mapping[Share, int]) -> dict[Share, int]:

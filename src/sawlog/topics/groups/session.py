@@ -1,10 +1,10 @@
-"""`Session`: a consumer's life as a member of its group.
+"""`Session`: a consumer's membership in its group.
 
-It joins, says that all is well, watches the others, takes partitions from those who are silent for too long, and holds
-the locks of the partitions that it owns. How that is kept safe is said in `members`. If the others take it for dead it
-is *fenced*: `check` raises `GroupFenced`, and the next `share_out` joins again.
+It joins, sends heartbeats, watches the others, takes partitions from members whose session has expired, and holds the
+locks of the partitions that it owns. `members` explains why that is safe. If its own session has expired it is
+*fenced*: `check` raises `GroupFenced`, and the next `share_out` joins again.
 
-Threads: the background calls `tick`, and whoever closes calls `close`; everything else is called under the consumer's
+Threads: the background calls `tick`, and any thread may call `close`; everything else is called under the consumer's
 lock.
 """
 
@@ -29,7 +29,7 @@ _logger = logging.getLogger("sawlog.topics.consumer")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What a member sees of its group; equal if nothing has changed that matters for sharing out."""
+    """What a member sees of its group; equal if nothing has changed that matters for the assignment."""
 
     subscriptions: dict[str, tuple[str, ...]]
     silent: frozenset[str]
@@ -37,7 +37,7 @@ class _View:
 
     @classmethod
     def of(cls, members: Members, owners: dict[Share, str] | None = None) -> _View:
-        """As it is now; the owners, if they are given, are not looked at."""
+        """The current view; the owners, if they are given, are not read."""
         found = members.look()
         silent = frozenset(id for id, each in found.items() if members.is_silent(each))
         owners = members.owners() if owners is None else owners
@@ -45,12 +45,12 @@ class _View:
 
     @property
     def topics(self) -> set[str]:
-        """All topics that anybody reads."""
+        """All topics that any member reads."""
         return {topic for topics in self.subscriptions.values() for topic in topics}
 
 
 class _Demand:
-    """Whether anybody asks this member for records: who does not is not well, whatever its process does."""
+    """Whether records are requested from this member: if not, it is not alive, whatever its process does."""
 
     def __init__(self) -> None:
         self._asked_s = time.monotonic()
@@ -62,12 +62,12 @@ class _Demand:
         self._asked_s = now_s
 
     def saw(self, next_offset: int, now_s: float) -> None:
-        """The caller is iterating, and has got there: to move on is to ask for records."""
+        """The caller is iterating, and has reached this offset: moving on is a request for records."""
         if next_offset != self._last_seen:
             self._last_seen, self._asked_s = next_offset, now_s
 
     def silent_s(self, now_s: float) -> float:
-        """For how long nobody has asked."""
+        """How long no records were requested."""
         return now_s - self._asked_s
 
 
@@ -80,19 +80,19 @@ class Session:
         self._terms = terms
         self._members: Members | None = None
         self._membership: Membership | None = None
-        #: The locks that make partitions ours.
+        #: The locks of the owned partitions.
         self._held: dict[Share, Lock] = {}
-        #: How many it should own; somebody else may not have given up some of them yet.
+        #: How many it should own; other members may not have released some of them yet.
         self._due_count = 0
-        #: The group as it was when partitions were last shared out, and whether it has changed since.
+        #: The group as it was at the last assignment, and whether it has changed since.
         self._view: _View | None = None
         self._stirred = True
-        #: Held by the background while it looks: its files are not closed meanwhile.
+        #: Held by the background while it works: its files are not closed meanwhile.
         self._ticking = forkable(threading.Lock())
         self._ailing = False
         self._demand = _Demand()
 
-    # --- what it is
+    # --- properties
 
     @property
     def group(self) -> str:
@@ -101,34 +101,34 @@ class Session:
 
     @property
     def member_id(self) -> str:
-        """Under which the others know it; empty while it is no member."""
+        """Its id for the others; empty while it is not a member."""
         return "" if self._membership is None else self._membership.id
 
     @property
     def is_member(self) -> bool:
-        """Whether it has joined, and was not told since that it is fenced."""
+        """Whether it has joined and has not been fenced since."""
         return self._membership is not None
 
     @property
     def stirred(self) -> bool:
-        """Whether the group has changed since partitions were last shared out."""
+        """Whether the group has changed since the last assignment."""
         return self._stirred
 
     @property
     def topics(self) -> set[str]:
-        """All topics that anybody in the group reads, as of the last look."""
+        """All topics that any member reads, as of the last check."""
         view = self._view
         return set() if view is None else view.topics
 
-    # --- signs of life
+    # --- heartbeats
 
     def asked(self, now_s: float) -> None:
-        """Somebody asks for records: all is well."""
+        """Records are requested: the member is alive."""
         self._demand.asked(now_s)
 
     def tick(self, next_offset: int | None) -> bool:
-        """The background's turn: say that all is well, look at the others; whether that worked. `next_offset` is where
-        the caller has got to, if it is iterating."""
+        """Called by the background: send a heartbeat, check the others; returns whether that worked. `next_offset` is
+        where the caller is, if it is iterating."""
         with self._ticking:
             membership, members = self._membership, self._members
             if membership is None or members is None:
@@ -144,17 +144,17 @@ class Session:
                 if not membership.current or _View.of(members, owners) != view:
                     self._stirred = True
                 self._ailing = False
-            except Exception:  # the thread serves everyone in the process
-                if not self._ailing:  # said once, not four times a second
-                    _logger.exception("looking after a consumer of %r failed", self.group)
+            except Exception:  # the thread serves the whole process
+                if not self._ailing:  # logged once, not four times a second
+                    _logger.exception("the background check of a consumer of %r failed", self.group)
                 self._ailing = True
             return not self._ailing
 
     def check(self, *, thorough: bool = True) -> None:
-        """Raise `GroupFenced` if the others have taken us for dead.
+        """Raise `GroupFenced` if our session has expired.
 
-        Only with `thorough` the lock of every partition is looked at: whoever fenced us may have died before it was
-        done.
+        Only with `thorough` the lock of every partition is checked: the member that fenced us may have died before it
+        was done.
         """
         if self._membership is None:
             self._stirred = True  # fenced, and told so: join again
@@ -163,16 +163,16 @@ class Session:
         if self._membership.current and all(lock.current for lock in held):
             return
         raise GroupFenced(
-            f"this member of the group {self.group!r} was silent for more than {self._terms.session_timeout_ms} ms "
-            "and was taken for dead: others have its partitions, and go on from the last commit. The next call joins "
+            f"the session of this member of the group {self.group!r} expired after {self._terms.session_timeout_ms} ms "
+            "without a heartbeat; its partitions were reassigned from the last commit on. The next call joins "
             "again"
         )
 
-    # --- sharing out
+    # --- assignment
 
     def share_out(self, partitions: Iterable[Share]) -> tuple[set[Share], list[Share]]:
         """What this member should own of all partitions of the group, and which of these nobody owns yet. Joins, and
-        fences those who are silent."""
+        fences members whose session has expired."""
         self._stirred = False
         members, membership = self._joined()
         me = membership.id
@@ -190,7 +190,7 @@ class Session:
         if self._members is None or self._membership is None:
             with self._offsets.turn():
                 with self._ticking:
-                    if self._members is not None:  # the group may have been deleted, and its directory be another one
+                    if self._members is not None:  # the group may have been deleted and its directory replaced
                         self._members.directory.close()
                     self._members = Members(group_directory(self._root, self.group, create=True))
                 terms = self._terms
@@ -202,7 +202,7 @@ class Session:
             for member in members.look().values():
                 if member.id != me and members.is_silent(member) and members.fence(member):
                     who = member.name or member.process
-                    _logger.warning("%s was silent for too long and is out of the group %r", who, self.group)
+                    _logger.warning("the session of %s expired; it was removed from the group %r", who, self.group)
         return _View.of(members)
 
     def take(self, share: Share) -> bool:
@@ -215,13 +215,13 @@ class Session:
         return held is not None
 
     def give_up(self, share: Share) -> None:
-        """Own a partition no longer. After the last commit."""
+        """Release a partition. After the last commit."""
         give_up(self._held.pop(share))
 
     # --- leaving
 
     def leave(self) -> None:
-        """Own nothing, and be no member any more; `share_out` joins again."""
+        """Release everything and leave the group; `share_out` joins again."""
         for share in list(self._held):
             self.give_up(share)
         membership, self._membership = self._membership, None
@@ -229,8 +229,8 @@ class Session:
             membership.leave()
 
     def close(self) -> None:
-        """Leave for good, and let go of the files."""
-        with self._ticking:  # the background is not looking, and will not
+        """Leave permanently, and close the files."""
+        with self._ticking:  # the background does not run now, and will not
             members, self._members = self._members, None
         try:
             self.leave()

@@ -1,4 +1,4 @@
-"""What a consumer is asked to do, checked: `Terms` is what its group has to know of it."""
+"""The options of a consumer, checked: `Terms` is what its group must know."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from .offsets import Start
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a member and its group agree on."""
+    """The options that matter to the group."""
 
     #: The name of the group.
     group: str
-    #: The name of the member, for people; may be empty.
+    #: The name of the member, for display; may be empty.
     name: str
     #: The topics that it reads.
     topics: tuple[str, ...]
-    #: After so long without a sign of life it is taken for dead.
+    #: Its session expires after this long without a heartbeat.
     session_timeout_ms: int
-    #: It gives no sign of life if nobody has asked it for records for so long.
+    #: It sends no heartbeat if no records were requested for this long.
     max_poll_s: float
 
 
 def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
-    """The names, each once; `InvalidConfig` if there are none."""
+    """The names without duplicates; `InvalidConfig` if there are none."""
     made = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
     if not made or not all(isinstance(name, str) for name in made):
-        raise InvalidConfig(f"a consumer reads one or more topics, given by name, not {made!r}")
+        raise InvalidConfig(f"a consumer needs one or more topics, given by name, not {made!r}")
     return made
 
 
@@ -40,11 +40,11 @@ def checked_start(start: Start) -> Start:
         return start
     if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
         return start
-    raise InvalidConfig(f'start is "earliest", "latest", an offset or a datetime, not {start!r}')
+    raise InvalidConfig(f'start must be "earliest", "latest", an offset or a datetime, not {start!r}')
 
 
 def checked_ms(name: str, value: object) -> int:
     """Return it if it is a number of milliseconds; else `InvalidConfig`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidConfig(f"{name} is a number of milliseconds from 1 on, not {value!r}")
+        raise InvalidConfig(f"{name} must be a number of milliseconds, at least 1, not {value!r}")
     return value

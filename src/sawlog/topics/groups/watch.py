@@ -1,9 +1,9 @@
-"""`TopicWatch`: the topics that a consumer and its group read, as the store has them now.
+"""`TopicWatch`: the topics that a consumer and its group read, as the store currently has them.
 
-Topics get more partitions, are deleted and are recreated while somebody reads them, also by other processes. So they
-are looked up again every few seconds, and whenever something about a group points to a change.
+Topics get more partitions, are deleted and are recreated while they are read, also by other processes. So they are
+looked up again every few seconds, and whenever something about a group indicates a change.
 
-Threads: one looks; whether it is time to is asked from any.
+Threads: one looks topics up; whether it is time to do so can be asked from any.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .assignment import Share
 
 _logger = logging.getLogger("sawlog.topics.consumer")
 
-#: How often topics are looked at for new partitions.
+#: How often topics are checked for new partitions.
 _TOPICS_S = 2.0
 
 
@@ -29,27 +29,27 @@ class TopicWatch:
         self._find = find
         self.names = names
         self._found: dict[str, Topic] = {}
-        #: The names that were last asked for: those of all members.
+        #: The names of the last lookup: those of all members.
         self._asked_for: set[str] = set()
         self._due_s = 0.0
-        #: Whether somebody has looked since partitions were last shared out.
+        #: Whether topics were looked up since the last assignment.
         self._changed = True
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is time to look again."""
+        """Whether it is time for another lookup."""
         return now_s >= self._due_s
 
     def hurry(self) -> None:
-        """It is time to look again: something has changed."""
+        """Something has changed: look topics up again soon."""
         self._due_s = 0.0
 
     @property
     def changed(self) -> bool:
-        """Whether there was a look since `share_out`."""
+        """Whether topics were looked up since `share_out`."""
         return self._changed
 
     def share_out(self) -> None:
-        """Partitions are shared out by what was found last."""
+        """Partitions are assigned by the last lookup."""
         self._changed = False
 
     def look(self, others: Iterable[str] = (), *, missing_ok: bool = True) -> None:
@@ -63,17 +63,17 @@ class TopicWatch:
                 if not missing_ok and name in self.names:
                     raise
                 if name in self._found:
-                    _logger.warning("the topic %r is gone; its partitions are not read any more", name)
+                    _logger.warning("the topic %r no longer exists; its partitions are no longer read", name)
         self._found = found
         self._due_s = time.monotonic() + _TOPICS_S
         self._changed = True
 
     def covers(self, names: set[str]) -> bool:
-        """Whether all of these were asked for when it last looked."""
+        """Whether all of these were in the last lookup."""
         return names <= self._asked_for
 
     def get(self, name: str) -> Topic | None:
-        """One of them; None if it is not there."""
+        """One of them; None if it does not exist."""
         return self._found.get(name)
 
     def __iter__(self) -> Iterator[Topic]:

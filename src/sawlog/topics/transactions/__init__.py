@@ -1,4 +1,4 @@
 """Batches for several partitions, stored all or not at all.
 
-`intents.py` says how and why. `transaction.py` is for one process, `staging.py` for a job of many.
+`intents.py` explains how and why. `transaction.py` is for one process, `staging.py` for a job of many.
 """

@@ -1,9 +1,9 @@
 """`Drafts`: what a transaction has collected and not committed yet.
 
-Records become batches when they are given. Up to a megabyte of finished batches stays in memory; more goes to a staged
+Records become batches when they are added. Up to a megabyte of finished batches stays in memory; more goes to a staged
 file. At the commit a few kilobytes go into the intent itself, which saves the fsyncs of a file.
 
-Threads: one at a time; `Transaction` sees to it.
+Threads: one at a time; `Transaction` ensures that.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .intent import Part, Piece
 from .intents import INLINE_BYTES, Intents
 from .stage import Stage, StagedFile
 
-#: So much is kept in memory; more goes to the staged file.
+#: This many bytes are kept in memory; more goes to the staged file.
 SPILL_BYTES = 1 << 20
 
 
 class Draft:
     """What a transaction has for one partition: an open batch, and finished ones in memory or in the staged file."""
 
-    #: `add(value, key, headers, timestamp_ms)`: take one record into the open batch.
+    #: `add(value, key, headers, timestamp_ms)`: add one record to the open batch.
     add: Callable[..., None]
 
     def __init__(self, topic: Topic, number: int, on_full: Callable[[Draft], None]) -> None:
@@ -42,7 +42,7 @@ class Draft:
             limit=min(BATCH_BYTES, self._segment_bytes),
             on_full=lambda: on_full(self),
             max_record=self._recipe.max_record_bytes,
-            max_total=min(self._recipe.max_batch_bytes, self._segment_bytes),  # it may turn out not to shrink
+            max_total=min(self._recipe.max_batch_bytes, self._segment_bytes),  # compression may not make it smaller
             capacity=4096,
         )
         self.add = self._builder.add
@@ -51,12 +51,13 @@ class Draft:
         self._count = 0
 
     def encode(self, records: Iterable[Any]) -> Encoded:
-        """A batch of these. `RecordTooLarge` if no segment can take it: after the commit it would be too late."""
+        """A batch of these. `RecordTooLarge` if it does not fit into a segment: after the commit it would be too
+        late."""
         batch = Encoder(self._recipe).many(records)
         if len(batch.data) > self._segment_bytes:
             raise RecordTooLarge(
-                f"a batch of {len(batch.data):,} bytes does not fit into a segment of {self._segment_bytes:,} of the "
-                f"topic {self.topic.name!r}; append fewer records at once, or raise segment.bytes"
+                f"a batch of {len(batch.data):,} bytes does not fit into a segment of {self._segment_bytes:,} bytes of "
+                f"the topic {self.topic.name!r}; append fewer records at once, or raise segment.bytes"
             )
         return batch
 
@@ -68,19 +69,19 @@ class Draft:
         return seal(*taken, self._recipe)
 
     def keep(self, batch: Encoded) -> None:
-        """A finished batch is of this draft; it is in memory for now."""
+        """Add a finished batch to this draft; it is in memory for now."""
         self._held.append(bytes(batch.data))
         self._count += batch.count
 
     def move(self, write: Callable[[bytes], Piece]) -> None:
-        """Everything in memory goes elsewhere; `write` says where it is."""
+        """Move everything in memory elsewhere; `write` returns where it is."""
         if self._held:
             self._pieces.append(write(b"".join(self._held)))
             self._held = []
 
     @property
     def count(self) -> int:
-        """How many records are in finished batches."""
+        """The number of records in finished batches."""
         return self._count
 
     def part(self) -> Part:
@@ -88,17 +89,17 @@ class Draft:
         return Part(self.topic.name, self.topic.id, self.number, self._count, tuple(self._pieces))
 
     def log(self) -> Log:
-        """Where it goes to."""
+        """The part for its partition."""
         return self.topic.partition(self.number)
 
 
 class Drafts:
-    """Those of one transaction."""
+    """The drafts of one transaction."""
 
     def __init__(self, intents: Intents, topic_of: Callable[[str], Topic], *, wanted: bool) -> None:
         self._intents = intents
         self._topic_of = topic_of
-        #: False: the transaction was stored before, so records are checked, and left aside.
+        #: False: the transaction was stored before, so records are checked, and ignored.
         self._wanted = wanted
         self._topics: dict[str, Topic] = {}
         self._drafts: dict[tuple[str, int], Draft] = {}
@@ -107,7 +108,7 @@ class Drafts:
         self._file: StagedFile | None = None
 
     def topic(self, topic: str | Topic) -> Topic:
-        """A topic by its name. Looked up once: the catalogue is read from disk."""
+        """A topic by its name. Looked up once: the catalog is read from disk."""
         if not isinstance(topic, str):
             return topic
         if topic not in self._topics:
@@ -120,7 +121,7 @@ class Drafts:
         if draft is None:
             draft = self._drafts[topic.name, number] = Draft(topic, number, self.seal)
         elif draft.topic.id != topic.id:
-            raise TopicNotFound(f"the topic {topic.name!r} was deleted and made anew during this transaction")
+            raise TopicNotFound(f"the topic {topic.name!r} was deleted and recreated during this transaction")
         return draft
 
     def keep(self, draft: Draft, batch: Encoded) -> None:
@@ -152,14 +153,14 @@ class Drafts:
     # --- committing
 
     def seal_all(self) -> bool:
-        """End all open batches; whether there is any record."""
+        """End all open batches; returns whether there is any record."""
         for draft in self._drafts.values():
             self.seal(draft)
         return any(draft.count for draft in self._drafts.values())
 
     def stage(self) -> tuple[Stage, bytes]:
-        """Put everything where the commit finds it: durably into the staged file, or, if it is little, into the bytes
-        that are returned, which are for the intent."""
+        """Put everything where the commit finds it: durably into the staged file, or, if it is small, into the returned
+        bytes, which are for the intent."""
         if self._file is not None or self._held_bytes > INLINE_BYTES:
             stage, file = self._spill()
             file.sync()
@@ -185,7 +186,7 @@ class Drafts:
         return self._drafts[part.order].log()
 
     def end(self, *, pending: bool) -> None:
-        """Forget everything. What is staged goes as well, unless it is `pending`: then an intent needs it."""
+        """Forget everything. Staged files are removed as well, unless it is `pending`: then an intent needs them."""
         self._drafts = {}
         if self._file is not None:
             self._file.close()

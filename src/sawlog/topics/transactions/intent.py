@@ -6,12 +6,12 @@
   ...
   "crc32c": "1c291ca3"
 }
-batches, back to back: those that are in no staged file
+batches, contiguous: those that are not in a staged file
 ```
 
-A document that any tool can read (see documents.py), then what it speaks of and is in no file, which its field
-`data_crc32c` has the checksum of. The note that a named transaction leaves is the document alone. Version 0.2 had the
-batches within the document, in a field.
+A document that any tool can read (see documents.py), then the batches that are not in a file, whose checksum is in the
+field `data_crc32c`. The note that a named transaction leaves is the document alone. Version 0.2 had the batches in a
+field of the document.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ...errors import CorruptFile, InvalidConfig
 from .. import documents
 from ..names import is_text, quoted
 
-#: What an intent's file ends with.
+#: The suffix of an intent's file.
 INTENT = ".intent"
 #: Where a document ends: each of its fields is on a line of its own.
 _END = b"\n}\n"
-#: A quoted name has to leave room for a suffix in a file name.
+#: A quoted name must leave space for a suffix in a file name.
 _LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Whole batches in a staged file; without a name, in the intent."""
+    """Complete batches in a staged file; without a name, in the intent."""
 
     file: str
     position: int
@@ -60,7 +60,7 @@ class Part:
 
     @property
     def order(self) -> tuple[str, int]:
-        """Everybody takes locks in this order."""
+        """All processes take locks in this order."""
         return self.topic, self.partition
 
 
@@ -72,14 +72,14 @@ class Intent:
     parts: tuple[Part, ...]
     name: str | None = None
     sequence: int | None = None
-    #: Batches that are in no file.
+    #: Batches that are not in a file.
     data: bytes = b""
     #: When it was committed; 0 if version 0.2 did it.
     at_ms: int = 0
 
     @property
     def file(self) -> str:
-        """Where it is written."""
+        """Its file."""
         return f"{self.id}{INTENT}"
 
     def encode(self) -> bytes:
@@ -88,7 +88,7 @@ class Intent:
 
     @classmethod
     def decode(cls, data: bytes, path: str, *, is_note: bool = False) -> Intent:
-        """From the bytes of a file; `CorruptFile` if it is something else. Of a note, only the document counts."""
+        """From the bytes of a file; `CorruptFile` if it is something else. For a note, only the document matters."""
         end = end_of_document(data)
         fields = documents.decode(data[:end], path)
         return cls.from_fields(fields, path, None if is_note else data[end:])
@@ -117,7 +117,7 @@ class Intent:
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any], path: str, data: bytes | None = b"") -> Intent:
-        """From a document, and the batches that it speaks of; None: nobody needs them any more."""
+        """From a document, and the batches that it describes; None: they are no longer needed."""
         try:
             parts = tuple(
                 Part(
@@ -142,44 +142,44 @@ class Intent:
                 _count(fields.get("at_ms", 0)),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptFile(f"{path} is no intent: {error}") from error
+            raise CorruptFile(f"{path} is not an intent: {error}") from error
 
 
 def _checked(fields: dict[str, Any], data: bytes) -> bytes:
-    """The batches that are in no file; `ValueError` unless they are those that were committed."""
+    """The batches that are not in a file; `ValueError` unless they are those that were committed."""
     if "data" in fields:
         return b64decode(fields["data"])
     if (len(data), f"{crc32c(data):08x}") != (fields["data_bytes"], fields["data_crc32c"]):
-        raise ValueError("the batches in it are not those that were committed")
+        raise ValueError("its batches are not those that were committed")
     return data
 
 
 def end_of_document(data: bytes) -> int:
-    """Where the document ends that a file begins with."""
+    """Where the document at the beginning of a file ends."""
     found = data.find(_END)
     return len(data) if found < 0 else found + len(_END)
 
 
 def _count(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is not a number from 0 on")
+        raise ValueError(f"{value!r} is not an integer, at least 0")
     return value
 
 
 def _file(value: object) -> str:
-    """A name in `staging/`: what a document says must not lead anywhere else."""
+    """A name in `staging/`: it must not lead anywhere else."""
     if not isinstance(value, str) or "/" in value or "\0" in value:
         raise ValueError(f"{value!r} is not the name of a file")
     return value
 
 
 def check_name(name: str | None, sequence: int | None) -> None:
-    """A transaction has a name and a number, or neither."""
+    """Raise unless a transaction has both a name and a number, or neither."""
     if (name is None) != (sequence is None):
-        raise InvalidConfig("a transaction has a name and a sequence, or neither")
+        raise InvalidConfig("a transaction needs both a name and a sequence, or neither")
     if name is not None and (
         not isinstance(name, str) or not is_text(name) or not 0 < len(quoted(name)) <= _LONGEST_NAME
     ):
-        raise InvalidConfig(f"a transaction's name is a str of 1 to {_LONGEST_NAME} characters, not {name!r}")
+        raise InvalidConfig(f"a transaction's name must be a str of 1 to {_LONGEST_NAME} characters, not {name!r}")
     if sequence is not None and (isinstance(sequence, bool) or not isinstance(sequence, int) or sequence < 0):
-        raise InvalidConfig(f"a transaction's sequence is a whole number from 0 on, not {sequence!r}")
+        raise InvalidConfig(f"a transaction's sequence must be an integer, at least 0, not {sequence!r}")

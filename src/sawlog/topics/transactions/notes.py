@@ -5,12 +5,12 @@
 =<name>.committed      the last intent of that name, without its batches
 ```
 
-A note is what makes a replay one, so it is kept as long as a replay may come: until the topics that it speaks of are
-all deleted (a topic that is made anew has another id), or nothing was committed under the name for `KEPT_MS`. So what
-queries and names leave behind is bounded by those of the last weeks.
+A note identifies a replay, so it is kept as long as a replay is possible: until the topics in it are all deleted (a
+recreated topic has another id), or nothing was committed under the name for `KEPT_MS`. So the notes that accumulate are
+limited to those of the last weeks.
 
-The intent becomes the note by a rename, which costs nothing. The batches in it are cut off when that is durable, with
-no sync of their own: after a power cut they may be there once more, and `sweep` cuts them off.
+The intent becomes the note by a rename, which costs nothing. Its batches are cut off when that is durable, without a
+sync: after a power cut they may be there again, and `sweep` cuts them off.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .. import documents
 from ..names import quoted
 from .intent import Intent, end_of_document
 
-#: How long a name is remembered under which nothing is committed any more: a query that is started again after that,
-#: and had been killed between a commit and Spark's own note of it, stores that micro-batch twice.
+#: How long an unused name is remembered: a query that is restarted after that, and had been killed between a commit
+#: and Spark's own record of it, stores that micro-batch twice.
 KEPT_MS = 30 * 24 * 3600 * 1000
 _POLL_S = 0.005
 _NAME, _COMMITTED = ".name", ".committed"
@@ -38,7 +38,7 @@ _logger = logging.getLogger("sawlog")
 
 
 class Notes:
-    """Those of one store. Safe between threads and processes."""
+    """The notes of one store. Safe for threads and processes."""
 
     def __init__(self, staging: Directory) -> None:
         self._staging = staging
@@ -46,7 +46,7 @@ class Notes:
     # --- one name at a time
 
     def lock(self, name: str, deadline: float) -> Lock:
-        """Nobody else commits under a name; `DirectoryLocked` if somebody does for too long."""
+        """Prevent others from committing under a name; `DirectoryLocked` if another process does for too long."""
         while True:
             try:
                 held = self._staging.lock(_file(name, _NAME), alone=False)
@@ -56,21 +56,21 @@ class Notes:
             else:
                 if held.current:
                     return held
-                held.release()  # whoever had it before has removed the file that we locked
+                held.release()  # the previous holder has removed the file that we locked
                 continue
             time.sleep(_POLL_S)
 
     def unlock(self, name: str, held: Lock) -> None:
-        """Let the next one in; no file stays for it."""
+        """Release the lock, and remove its file."""
         try:
             if held.held:
                 self._staging.remove(_file(name, _NAME))
         except StorageError as error:
-            _logger.warning("left to be swept: %s", error)
+            _logger.warning("will be removed later: %s", error)
         finally:
             held.release()
 
-    # --- what is known
+    # --- reading
 
     def find(self, name: str) -> Intent | None:
         """The last transaction of that name that is completed."""
@@ -81,15 +81,15 @@ class Notes:
         try:
             return Intent.decode(self._staging.read(file), path, is_note=True)
         except CorruptFile as error:
-            raise CorruptFile(f"{error}. Without it nobody knows what was stored under this name") from error
+            raise CorruptFile(f"{error}. Without it, it is unknown what was stored under this name") from error
         except StorageError as error:
             if error.errno == errno.ENOENT:
                 return None
             raise
 
     def take(self, intent: Intent) -> None:
-        """Let an intent that is completed become the note of its name, unless a later one has. The caller has locked
-        the name, and syncs the directory."""
+        """Make a completed intent the note of its name, unless a later one is. The caller has locked the name, and
+        syncs the directory."""
         assert intent.name is not None
         file, known = _file(intent.name, _COMMITTED), self.find(intent.name)
         if self._staging.exists(intent.file) and (known is None or sequence_of(known) < sequence_of(intent)):
@@ -109,11 +109,11 @@ class Notes:
         finally:
             storage.close()
 
-    # --- what is not needed any more
+    # --- cleaning up
 
     def sweep(self, is_there: Callable[[str], bool]) -> None:
-        """Forget the names that no replay can come from: `is_there` says whether there is a topic of that id. What
-        somebody is at is left for another time."""
+        """Forget the names that can no longer be replayed: `is_there` says whether a topic of that id exists. Names in
+        use are skipped."""
         for file in self._staging.names():
             if not file.startswith(_MARK):
                 continue
@@ -127,7 +127,7 @@ class Notes:
                     self._tidy(stem + _COMMITTED, is_there)
                     self._staging.remove(stem + _NAME)
             except SawlogError as error:
-                _logger.warning("left as it is: %s", error)
+                _logger.warning("not removed: %s", error)
             finally:
                 held.release()
 
@@ -138,7 +138,7 @@ class Notes:
         gone = bool(note.parts) and not any(is_there(part.topic_id) for part in note.parts)
         if gone or (note.at_ms and note.at_ms + KEPT_MS < now):
             self._staging.remove(file)
-        elif not note.at_ms:  # of version 0.2: it has batches in it, and is counted from now on
+        elif not note.at_ms:  # version 0.2: it contains batches, and its time starts now
             documents.store(self._staging, file, replace(note, at_ms=now).fields())
         else:
             self._strip(file)
@@ -155,5 +155,5 @@ def is_note(file: str) -> bool:
 
 
 def _file(name: str, suffix: str) -> str:
-    """A file for a transaction's name. The mark in front keeps it apart from the files of an id."""
+    """A file for a transaction's name. Its prefix distinguishes it from the files of an id."""
     return f"{_MARK}{quoted(name)}{suffix}"

@@ -3,16 +3,16 @@
 ```python
 with store.staging.task(job) as staged:       # in each task, and in each attempt of it
     piece = staged.write(batches)             # finished batches: only their offsets are missing
-    staged.sync()                             # then whoever publishes is told of the pieces
+    staged.sync()                             # then send the pieces to the process that publishes
 
 store.staging.publish(job, parts)             # once; or discard(job)
 ```
 
-A job is known to all its processes by an id of letters, digits, - and _. What tasks stage is no part of the store
-before it is published, so a task opens the store to read only: to stage takes no lock, and completes and sweeps nothing
-for others. What nobody publishes within a day is swept. `intents.py` says how it is stored, and why all or nothing.
+A job is identified in all its processes by an id of letters, digits, - and _. What tasks stage is not part of the store
+before it is published, so a task opens the store read only: staging takes no lock, and completes and removes nothing
+for others. What is not published within a day is removed. `intents.py` explains how it is stored.
 
-This is all that a job needs: names, leases and intents are not its business.
+This is the whole interface for a job: names, leases and intents are internal.
 
 Threads: any; a `TaskStage` is for one.
 """
@@ -37,7 +37,7 @@ __all__ = ["INLINE_BYTES", "Intent", "Part", "Piece", "PlacedOffsets", "Staging"
 
 
 class TaskStage:
-    """What one attempt of one task stages: a file of its own, made when it is first needed. `Staging.task` gives it."""
+    """What one attempt of one task stages: its own file, created when it is first needed. `Staging.task` returns it."""
 
     def __init__(self, intents: Intents, job: str) -> None:
         self._intents = intents
@@ -51,7 +51,7 @@ class TaskStage:
         return self._file is None
 
     def write(self, batches: Buffer) -> Piece:
-        """Add finished batches; where they are, for a `Part`."""
+        """Append finished batches and return where they are, for a `Part`."""
         if self._file is None:
             self._intents.lend(self._job, self._label)
             self._file = self._intents.file(self._job, self._label)
@@ -68,7 +68,7 @@ class TaskStage:
             self._intents.withdraw(self._job, self._label)
 
     def close(self) -> None:
-        """Let go of the file; what is staged stays."""
+        """Close the file; what is staged is kept."""
         if self._file is not None:
             self._file.close()
 
@@ -82,7 +82,7 @@ class TaskStage:
 
 
 class Staging:
-    """The staging area of a store. `Store.staging` gives it."""
+    """The staging area of a store. `Store.staging` returns it."""
 
     def __init__(
         self,
@@ -99,13 +99,13 @@ class Staging:
     # --- in the tasks
 
     def task(self, job: str) -> TaskStage:
-        """A place for one attempt of one task, also in a store that is opened to read."""
+        """A place for one attempt of one task, also in a store that is opened read only."""
         return TaskStage(self._intents, job)
 
-    # --- for whoever publishes
+    # --- for the process that publishes
 
     def put(self, job: str, data: bytes) -> str:
-        """Stage batches in a file of their own, durably; its name, for the pieces."""
+        """Stage batches in a separate file, durably, and return its name, for the pieces."""
         self._check_writable()
         with self.task(job) as staged:
             piece = staged.write(data)
@@ -122,10 +122,10 @@ class Staging:
         sequence: int | None = None,
         lock_timeout_s: float = 60.0,
     ) -> PlacedOffsets:
-        """Place what was staged, as a transaction; the offsets. Pieces without a file are in `data`.
+        """Place what was staged, as a transaction, and return the offsets. Pieces without a file are in `data`.
 
-        What belongs to the job and is in no part, of attempts that failed, goes. If it raises, nothing was stored and
-        everything is staged as it was, except where the error is `TransactionPending`.
+        Files of the job that are in no part, from failed attempts, are removed. If it raises, nothing was stored and
+        everything is still staged, except if the error is `TransactionPending`.
         """
         self._check_writable()
         wanted = list(parts)
@@ -152,24 +152,24 @@ class Staging:
     def _log_of(self, part: Part) -> Log:
         topic = self._topic_of(part.topic)
         if topic.id != part.topic_id:
-            raise TopicNotFound(f"the topic {part.topic!r} was deleted and made anew while it was being written to")
+            raise TopicNotFound(f"the topic {part.topic!r} was deleted and recreated while it was being written to")
         return topic.partition(part.partition)
 
     def discard(self, job: str) -> None:
-        """Remove what was staged, unless it was published and is only waiting to be completed."""
+        """Remove what was staged, unless it was published and is not completed yet."""
         self._check_writable()
         with self._committing:
             self._intents.discard(job)
 
     def last(self, name: str) -> Intent | None:
-        """What was published last under a name: that with the highest number, completed or not."""
+        """What was published last under a name: the highest number, completed or not."""
         return self._intents.last(name)
 
     def replay_of(self, job: str, find: Callable[[], Intent | None], *, lock_timeout_s: float = 60.0) -> Intent | None:
-        """What was stored before in place of this job, as `find` says; then what is staged for it now is removed.
+        """What was stored before in place of this job, as `find` returns it; then what is now staged for it is removed.
 
-        A commit of the same job may be going on just now, of a process that was taken for dead: it is waited for, so
-        that `find` comes across it.
+        A commit of the same job may be in progress, by a process that was considered dead: waits for it, so that `find`
+        sees it.
         """
         self._check_writable()
         held = self._intents.adopt(job, timeout_s=lock_timeout_s)

@@ -6,16 +6,16 @@ with store.transaction() as tx:
     tx.append("stock", b"-1", key=b"apples")
 ```
 
-Leaving the block commits, leaving it by an exception stores nothing. Records are encoded when they are given, so what
-is wrong with them is said at once; up to a megabyte stays in memory, more goes to a file. Locks are taken at the
-commit only. Nobody sees a record before the commit. During it, a reader may see the records of one partition a moment
-before those of another; after a crash in the middle, until somebody opens the store for writing. See intents.py for
-how, and why.
+Leaving the block commits, leaving it by an exception stores nothing. Records are encoded when they are added, so errors
+in them are raised immediately; up to a megabyte stays in memory, more goes to a file. Locks are taken only at the
+commit. No record is visible before the commit. During it, a reader may see the records of one partition a moment before
+those of another; after a crash in the middle, until the store is next opened for writing. See intents.py for how and
+why.
 
 `store.transaction(name="query-17", sequence=5)` is stored once, however often it is tried: if that sequence of that
-name, or a later one, is stored already, `replayed` is True, and committing does nothing.
+name, or a later one, is already stored, `replayed` is True, and committing does nothing.
 
-Threads: one transaction may be filled by several.
+Threads: several may add to one transaction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PlacedOffsets = dict[tuple[str, int], range]
 
 
 class Transaction:
-    """Records for several partitions. Made by `Store.transaction`."""
+    """Records for several partitions. Created by `Store.transaction`."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class Transaction:
         self._offsets: PlacedOffsets = {}
         #: Called once, with the transaction, at its end.
         self._on_end = on_end
-        #: Whether this was stored before: then whatever is appended is left aside.
+        #: Whether this was stored before: then everything that is appended is ignored.
         self.replayed = False
         if name is not None and sequence is not None:
             self._take_over(intents.last(name))
         self._drafts = Drafts(intents, topic_of, wanted=not self.replayed)
 
     def _take_over(self, last: Intent | None) -> None:
-        """Look whether we are a replay; of the last one, the offsets are known."""
+        """Check whether this is a replay; of the last one, the offsets are known."""
         if last is not None and last.sequence is not None and self.sequence is not None:
             self.replayed = last.sequence >= self.sequence
             if last.sequence == self.sequence:
@@ -88,7 +88,7 @@ class Transaction:
         timestamp: int | datetime | None = None,
         partition: int | None = None,
     ) -> None:
-        """Take one record; its offset is known after the commit."""
+        """Add one record; its offset is known after the commit."""
         with self._lock:
             self._check_open()
             topic = self._drafts.topic(topic)
@@ -96,11 +96,11 @@ class Transaction:
             try:
                 draft.add(value, key, headers, _milliseconds(timestamp))
             except StorageError:
-                self._end("aborted")  # what was collected cannot be written: nobody could say what is in it
+                self._end("aborted")  # what was collected cannot be written: its content is unknown
                 raise
 
     def append_many(self, topic: str | Topic, records: Iterable[Any], partition: int | None = None) -> None:
-        """Take many records, all or none of them; a record is what `Log.append_many` takes."""
+        """Add many records, all or none of them; a record is as in `Log.append_many`."""
         with self._lock:
             self._check_open()
             topic = self._drafts.topic(topic)
@@ -119,12 +119,12 @@ class Transaction:
         if self._state != "open":
             raise LogClosed(f"this transaction is {self._state}")
         if self._process != this_process():  # both would store it
-            raise LogClosed("this transaction belongs to the process that this one was forked from")
+            raise LogClosed("this transaction belongs to the parent process, before the fork")
 
     # --- ending
 
     def commit(self) -> PlacedOffsets:
-        """Store everything; the offsets by (topic, partition). If it raises, nothing is stored, except where the
+        """Store everything and return the offsets by (topic, partition). If it raises, nothing is stored, except if the
         error is `TransactionPending`. `DirectoryLocked`: another process writes to one of the partitions."""
         with self._lock:
             if self._state == "committed":
@@ -156,7 +156,7 @@ class Transaction:
             lock_timeout_s=self._lock_timeout_s,
         )
         self._offsets = _offsets(intent.parts)
-        if intent.id != stage.id:  # somebody else was first with this sequence
+        if intent.id != stage.id:  # another process was first with this sequence
             self._take_over(intent)
 
     def abort(self) -> None:
