@@ -95,6 +95,8 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.segment.batches:CHUNK_ROWS", 1, 2, 5),
     _one("log.segment.lookup:_LANDMARK_STEP", 1, 2),
     _one("log.segment.lookup:_LANDMARK_BATCHES", 1, 2),
+    _one("log.segment.lookup:_PAGE_MARGIN_BYTES", 0, 100),
+    _one("log.write.streams:_SHORT_BYTES", 0, 10, 100),
     _one("log.read.reader:RECORD_CHUNK_BYTES", 64, 200, 900),
     _one("log.read.reader:_FORGET_BYTES", 1, 500),
     _one("batch.read:SMALL_BYTES", 0, 100),
@@ -106,9 +108,8 @@ TABLE: tuple[Threshold, ...] = (
 NOT_VARIED: Mapping[str, str] = {
     f"sawlog.{name}": why
     for names, why in {
-        "log.segment.lookup:_REMEMBER_SHIFT log.segment.lookup:_REMEMBER_BYTES": "one is made of "
-        "the other when the module is imported; a checksum that was right is remembered, and nothing is written",
-        "log.segment.lookup:_REMEMBER_BYTES": "see _REMEMBER_SHIFT",
+        "log.segment.lookup:_CELL_BYTES": "compiled into the kernel; a checksum that was right is remembered, "
+        "and nothing is written",
         "log.write.keeping:_MOST_GAP log.files.epochs:MAX_EPOCH config:MAX_OFFSET "
         "topics.entry:MAX_PARTITIONS": "refused beyond: a promise to the caller, with tests of its own",
         "config:MAX_SEGMENT_BYTES batch.build:MAX_BATCH_BYTES batch.arrow:_MAX_ARRAY_BYTES": "a limit of the format; "

@@ -39,6 +39,7 @@ from __future__ import annotations
 from .arrow import decode_columns, decode_headers, decode_views, encode_arrow
 from .batches import (
     check_small,
+    checksum,
     find_batch,
     find_header,
     patch_crc,
@@ -47,7 +48,7 @@ from .batches import (
     select_entries,
     write_header,
 )
-from .builder import SMALL_CRC_BYTES, BatchBuilder, Encoded
+from .builder import SMALL_CRC_BYTES, BatchBuilder, Encoded, frame_value, gather_chunks
 from .declarations import (
     ATTRIBUTES,
     BASE,
@@ -148,6 +149,7 @@ __all__ = [
     "RecordCursor",
     "Slots",
     "check_small",
+    "checksum",
     "crc32_of",
     "decode_columns",
     "decode_headers",
@@ -156,7 +158,9 @@ __all__ = [
     "encode_arrow",
     "find_batch",
     "find_header",
+    "frame_value",
     "gather",
+    "gather_chunks",
     "head_of",
     "keep_records",
     "landmarks",

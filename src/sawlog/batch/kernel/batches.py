@@ -282,3 +282,12 @@ def select_entries(
                 since = 0
             since += rows[q, SIZE]
     return n, since
+
+
+def checksum(b: cython.const[cython.uchar][::1], by_table: cython.bint = False):
+    """The CRC-32C of a buffer, as the kernel computes it; also the way it does where the processor cannot."""
+    if b.shape[0] == 0:
+        return 0
+    if cython.compiled and by_table:
+        return sawlog_crc_by_table(0xFFFFFFFF, cython.address(b[0]), b.shape[0]) ^ 0xFFFFFFFF
+    return crc32c_of(b, 0, b.shape[0])

@@ -58,6 +58,7 @@ cpdef enum:
 
 cdef extern from "crc32c.h" nogil:
     unsigned int sawlog_crc32c(const unsigned char *at, size_t size)
+    unsigned int sawlog_crc_by_table(unsigned int crc, const unsigned char *at, size_t size)
     void sawlog_crc_prepare()
 
 cdef struct Fields:

@@ -18,7 +18,7 @@ if not cython.compiled:
 @cython.nogil
 @cython.exceptval(check=False)
 def is_marked(bits: cython.const[cython.uchar][::1], n: cython.longlong) -> cython.bint:
-    return n >> 3 < bits.shape[0] and (bits[n >> 3] & (1 << (n & 7))) != 0
+    return n >> 3 < len(bits) and (bits[n >> 3] & (1 << (n & 7))) != 0
 
 
 @cython.cfunc
@@ -26,7 +26,7 @@ def is_marked(bits: cython.const[cython.uchar][::1], n: cython.longlong) -> cyth
 @cython.nogil
 @cython.exceptval(check=False)
 def mark_cell(bits: cython.uchar[::1], n: cython.longlong) -> cython.void:
-    if n >> 3 < bits.shape[0]:
+    if n >> 3 < len(bits):
         bits[n >> 3] = bits[n >> 3] | (1 << (n & 7))
 
 
@@ -108,7 +108,7 @@ def read_usual(
             return None
         starts = found
         skipped = (offset - base) // step * step
-        if starts.shape[0] <= skipped // step:
+        if len(starts) <= skipped // step:
             return None
         body = p + starts[skipped // step]
         if body < p or body > p + size:

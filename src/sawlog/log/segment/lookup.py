@@ -117,7 +117,7 @@ class Lookup:
             wanted,
             start,
             self._large if segment.sealed else _NOTHING,
-            self._small,
+            self._small if segment.sealed else _NOTHING,
         )
         if found is None:
             return None
@@ -127,8 +127,10 @@ class Lookup:
         return view[first:last], next_offset, start + last < size
 
     def _remember_up_to(self, size: int) -> None:
-        for bits in (self._large, self._small):
-            bits.extend(bytes((size >> (kernel.CELL_SHIFT + 3)) + 1 - len(bits)))
+        """Have bits for a file of that size. They are replaced: other threads may be using what there is."""
+        needed = (size >> (kernel.CELL_SHIFT + 3)) + 1
+        self._large = self._large + bytes(max(needed - len(self._large), 0))
+        self._small = self._small + bytes(max(needed - len(self._small), 0))
 
     def _read(self, segment: Batches, offset: int, max_bytes: int) -> Record | None:
         start, stop, wanted = self.index.bounds(offset, segment.size)
@@ -195,7 +197,7 @@ class Lookup:
             raise corrupt(segment, self.storage, position, segment.size, header[_BASE], BAD_CRC)
         if size >= _CELL_BYTES:
             if cell >> 3 >= len(self._large):
-                self._large.extend(bytes((segment.size >> (kernel.CELL_SHIFT + 3)) + 64 - len(self._large)))
+                self._remember_up_to(segment.size + (1 << 21))
             self._large[cell >> 3] |= 1 << (cell & 7)
 
     def _record_in(

@@ -32,6 +32,10 @@ from ..segment.segment import Segment
 from .appender import Appender, check_expected
 
 _COPY_BYTES = 4 << 20
+#: A record without key and headers: from its attributes to its key, and after its value.
+_PLAIN_BEFORE, _PLAIN_AFTER = b"\x00\x00\x00\x01", b"\x00"
+#: A stream that ends within this many bytes is placed as one batch.
+_SHORT_BYTES = 16 << 10
 #: Chunks are gathered until there are this many bytes to write.
 _BLOCK_BYTES = 256 << 10
 
@@ -40,21 +44,10 @@ class StreamedBatch:
     """The bytes around a streamed value, and what is known of the value so far."""
 
     def __init__(self, key: Any, headers: Any, timestamp: Any, *, append_time: bool) -> None:
-        # An ordinary batch with an empty value is the template: what precedes and follows the value is taken from it.
-        builder = kernel.BatchBuilder(refuse)
-        builder.add(b"", key, headers, timestamp)
+        self._before, self._after, self.timestamp = _around(key, headers, timestamp)
         self._append_time = append_time
-        self.timestamp = int(builder.base_timestamp)
         if append_time:
             self.timestamp = now_ms()
-        record = bytes(memoryview(builder.buffer)[HEADER_BYTES : builder.position])
-        key_bytes = b"" if key is None else bytes(key)
-        _, at = _varint(record, 0)
-        # attributes, timestamp delta 0 and offset delta 0 are one byte each
-        _, key_at = _varint(record, at + 3)
-        value_at = key_at + len(key_bytes)
-        self._before = record[at:value_at]
-        self._after = record[value_at + 1 :]
         self.prefix_bytes = HEADER_BYTES + 5 + len(self._before) + 5
         self.value_bytes = 0
         self._value_crc = 0
@@ -90,6 +83,22 @@ class StreamedBatch:
         head = combine(head, self._value_crc, self.value_bytes)
         kernel.patch_crc(memoryview(made), 0, crc32c(self._after, head))
         return bytes(made)
+
+
+def _around(key: Any, headers: Any, timestamp: Any) -> tuple[bytes, bytes, int]:
+    """What precedes a value in its record (without the two lengths), what follows it, and the record's timestamp."""
+    if key is None and not headers and timestamp is None:
+        return _PLAIN_BEFORE, _PLAIN_AFTER, now_ms()
+    # An ordinary batch with an empty value is the template.
+    builder = kernel.BatchBuilder(refuse)
+    builder.add(b"", key, headers, timestamp)
+    record = bytes(memoryview(builder.buffer)[HEADER_BYTES : builder.position])
+    key_bytes = b"" if key is None else bytes(key)
+    _, at = _varint(record, 0)
+    # attributes, timestamp delta 0 and offset delta 0 are one byte each
+    _, key_at = _varint(record, at + 3)
+    value_at = key_at + len(key_bytes)
+    return record[at:value_at], record[value_at + 1 :], int(builder.base_timestamp)
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
@@ -150,19 +159,44 @@ def append_stream(
         check_expected(expect_offset, appender.segments.next_offset)
         with appender.streaming:
             first = blocks.take()
-            batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
-            segment, bound = appender.active.room_for_stream(batch.timestamp)
-            blocks.bound = bound - batch.overhead_bytes
-            blocks.check()
-            offset, size = segment.tail
-            batch.take(first)
-            if blocks.ended:
-                whole = b"".join((batch.prefix(offset, appender.marks.epoch), first, batch.suffix))
-                appender.active.put(segment, memoryview(whole), offset + 1)
-            else:
-                _stream(appender, segment, batch, first, blocks)
-        _enter(appender, segment, batch, offset, size)
+        if blocks.ended and _is_short(appender, first):
+            offset = _append_short(appender, first, key, headers, timestamp)
+        else:
+            offset = _append_long(appender, first, blocks, key, headers, timestamp)
     appender.settle(offset + 1)
+    return offset
+
+
+def _is_short(appender: Appender, value: Buffer) -> bool:
+    """Whether a stream that has ended can be placed as one batch, like any other."""
+    return len(value) <= min(_SHORT_BYTES, appender.config.segment_bytes // 4)
+
+
+def _append_short(appender: Appender, value: Buffer, key: Any, headers: Any, timestamp: int | None) -> int:
+    before, after, stamp = _around(key, headers, timestamp)
+    attributes, newest = 0, stamp
+    if appender.encoders.recipe.append_time:
+        attributes, stamp = TIMESTAMP_TYPE_BIT, now_ms()
+        newest = stamp
+    return appender.place(kernel.frame_value(value, before, after, attributes, stamp, newest)).start
+
+
+def _append_long(
+    appender: Appender, first: Buffer, blocks: Blocks, key: Any, headers: Any, timestamp: int | None
+) -> int:
+    with appender.streaming:
+        batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
+        segment, bound = appender.active.room_for_stream(batch.timestamp)
+        blocks.bound = bound - batch.overhead_bytes
+        blocks.check()
+        offset, size = segment.tail
+        batch.take(first)
+        if blocks.ended:
+            whole = b"".join((batch.prefix(offset, appender.marks.epoch), first, batch.suffix))
+            appender.active.put(segment, memoryview(whole), offset + 1)
+        else:
+            _stream(appender, segment, batch, first, blocks)
+    _enter(appender, segment, batch, offset, size)
     return offset
 
 
@@ -216,29 +250,29 @@ class Blocks:
         if self._large is not None:
             large, self._large = self._large, None
             return large
-        held, total = bytearray(), self._total
+        held: bytes | bytearray = bytearray()
+        total = self._total
         most = self.bound if self._max_bytes is None else min(self.bound, self._max_bytes)
-        ours = False
-        try:
-            for chunk in self._source:
-                ours = True
-                data = chunk if type(chunk) is bytes else _check_chunk(chunk)
+        while not self.ended and self._large is None and len(held) < _BLOCK_BYTES:
+            # A little more than is allowed is enough to know that it is too much.
+            wanted = min(_BLOCK_BYTES - len(held), max(most - total - len(held), 0) + 1)
+            try:
+                chunks, other, self.ended = kernel.gather_chunks(self._source, wanted)
+            except Exception as error:
+                raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing was stored") from error
+            if self.ended and not held:
+                held = b"".join(chunks)
+            else:
+                held += b"".join(chunks)
+            if other is not None:
+                data = _check_chunk(other[0])
                 if len(data) >= _BLOCK_BYTES:  # no need to copy it
                     self._large = data
                 else:
                     held += data
-                self._total = total + len(held) + (0 if self._large is None else len(data))
-                if self._total > most:
-                    self.check()
-                if self._large is not None or len(held) >= _BLOCK_BYTES:
-                    break
-                ours = False
-            else:
-                self.ended = True
-        except Exception as error:
-            if ours:
-                raise
-            raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing was stored") from error
+            self._total = total + len(held) + (0 if self._large is None else len(self._large))
+            if self._total > most:
+                self.check()
         return held if held or self._large is None else self.take()
 
 

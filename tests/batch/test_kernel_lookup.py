@@ -1,0 +1,174 @@
+"""What answers in one call where all is as usual gives what the long way gives, or nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sawlog import Log, LogConfig
+from sawlog.batch import kernel as packaged
+from sawlog.batch.build import encode
+from sawlog.batch.checksum import crc32c
+from sawlog.batch.header import HEADER_BYTES
+from sawlog.batch.read import decode
+
+from .twins import BOTH, plain
+
+CELL = 1 << packaged.CELL_SHIFT
+
+
+def stored(counts: list[int], size: int = 20, codec: str = "none") -> tuple[bytearray, list[int]]:
+    """Batches with so many records each, back to back, placed at the offsets from 100 on; and where they begin."""
+    made, starts, offset = bytearray(), [], 100
+    for number, count in enumerate(counts):
+        batch = bytearray(encode([b"%d" % number * (size // len(b"%d" % number))] * count, compression=codec))
+        packaged.patch_place(memoryview(batch), 0, offset, 0)
+        starts.append(len(made))
+        made += batch
+        offset += count
+    return made, starts
+
+
+def read(kernel: Any, data: Any, offset: int, large: Any = b"", marks: Any = None, step: int = 32) -> Any:
+    return plain(kernel.read_usual(memoryview(data), offset, 100, True, -1, 0, large, marks or {}, step))
+
+
+def page(kernel: Any, data: Any, offset: int, most: int, *, end: int = 10**9, bits: int = 0) -> Any:
+    marks = bytearray(bits), bytearray(bits)
+    return kernel.page_usual(memoryview(data), offset, end, most, 100, True, -1, 0, *marks)
+
+
+@pytest.mark.parametrize("by_table", [False, True])
+def test_the_kernels_checksum_is_that_of_the_package(by_table: bool) -> None:
+    sizes = [*range(70), 1023, 1024, 1025, 3071, 3072, 3073, 9217, 100_000]
+    for size in sizes:
+        data = os.urandom(size + 3)
+        for start in range(3):  # not aligned, too
+            part = memoryview(data)[start : start + size]
+            assert packaged.checksum(part, by_table) == crc32c(part), size
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+def test_every_record_is_found(kernel: Any) -> None:
+    data, _ = stored([1, 3, 1, 40, 2])
+    expected = {record.offset: plain(record) for record in decode(bytes(data))}
+    for offset, record in expected.items():
+        assert read(kernel, data, offset) == record
+    assert read(kernel, data, 147) is None
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+def test_far_records_are_found_by_landmarks_only(kernel: Any) -> None:
+    data, _ = stored([200])
+    assert read(kernel, data, 199, large=b"") is None
+    starts = (packaged.landmarks, memoryview(bytearray(4 * 64)).cast("i"))
+    assert starts[0](memoryview(data), HEADER_BYTES, len(data), 200, 32, starts[1])
+    for marks in ({}, {0: starts[1]}):
+        found = read(kernel, data, 299, large=b"\xff", marks=marks)
+        assert found == (plain(decode(bytes(data))[199]) if marks else None)
+    wrong = memoryview(bytearray(4 * 64)).cast("i")
+    wrong[6] = 10**6
+    assert read(kernel, data, 299, large=b"\xff", marks={0: wrong}) is None
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+@pytest.mark.parametrize("what", ["compressed", "damaged", "cut", "out of order", "not the one of the index"])
+def test_what_is_unusual_is_left_to_the_long_way(kernel: Any, what: str) -> None:
+    data, starts = stored([2, 2], 200, "zstd" if what == "compressed" else "none")
+    wanted = -1
+    if what == "damaged":
+        data[starts[1] + 70] ^= 1
+    elif what == "cut":
+        del data[-1:]
+    elif what == "out of order":
+        packaged.patch_place(memoryview(data), starts[1], 103, 0)
+    elif what == "not the one of the index":
+        wanted = 103
+    arguments = memoryview(data), 102
+    assert kernel.read_usual(*arguments, 100, True, wanted, 0, b"", {}, 32) is None
+    got = kernel.page_usual(*arguments, 10**9, 10**6, 100, True, wanted, 0, bytearray(), bytearray())
+    assert got is None or what == "compressed"
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+def test_a_page_has_what_fits_and_at_least_one(kernel: Any) -> None:
+    data, starts = stored([1] * 30)
+    ends = [*starts[1:], len(data)]
+    for first in (0, 7, 29):
+        for most in (1, 200, 500, 10**6):
+            start, end, next_offset, _ = page(kernel, data, 100 + first, most)
+            fits = [each for each in ends[first:] if each - starts[first] <= most] or ends[first : first + 1]
+            assert (start, end) == (starts[first], fits[-1])
+            assert next_offset == 100 + ends.index(end) + 1
+    assert page(kernel, data, 105, 10**6, end=110)[:3] == (starts[5], starts[10], 110)
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+def test_a_page_ends_before_damage(kernel: Any) -> None:
+    data, starts = stored([1] * 10)
+    data[starts[6] + 65] ^= 1
+    assert page(kernel, data, 102, 10**6)[:3] == (starts[2], starts[6], 106)
+    assert page(kernel, data, 106, 10**6) is None
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+@pytest.mark.parametrize("size", [20, 300, 5000])
+def test_what_was_compared_is_remembered_and_no_more(kernel: Any, size: int) -> None:
+    """Damage in a batch that was not compared is always found, whatever was read before."""
+    rng = random.Random(size)
+    data, starts = stored([1] * (6 * CELL // (size + 80) + 4), size)
+    bits = (len(data) >> packaged.CELL_SHIFT + 3) + 1
+    large, small = bytearray(bits), bytearray(bits)
+    compared: set[int] = set()
+    for _ in range(12):
+        first = rng.randrange(len(starts))
+        start, end, _, _ = kernel.page_usual(
+            memoryview(data), 100 + first, 10**9, rng.choice([1, 3000, 20_000]), 100, True, -1, 0, large, small
+        )
+        compared |= {each for each in starts if start <= each < end}
+    for number, at in enumerate(starts):
+        data[at + 65] ^= 1
+        found = kernel.page_usual(memoryview(data), 100 + number, 10**9, 1, 100, True, -1, 0, large, small)
+        assert found is None or at in compared
+        data[at + 65] ^= 1
+    assert any(large) or any(small)
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+def test_a_framed_value_is_a_record_with_long_varints(kernel: Any) -> None:
+    for value in (b"", b"x", bytes(100_000)):
+        made = kernel.frame_value(value, b"\0\0\0\1", b"\0", 0, 5, 5)
+        [record] = decode(bytes(made.data))
+        assert (record.value, record.key, record.timestamp) == (value, None, 5)
+        assert len(made.data) == HEADER_BYTES + 10 + 5 + len(value)
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+def test_chunks_are_gathered_up_to_a_size(kernel: Any) -> None:
+    def source() -> Iterator[Any]:
+        yield from (b"ab", b"", b"cd", b"ef", bytearray(b"g"), None, b"large!")
+
+    chunks = source()
+    assert kernel.gather_chunks(chunks, 4) == ([b"ab", b"", b"cd"], None, False)
+    assert kernel.gather_chunks(chunks, 4) == ([b"ef"], (bytearray(b"g"),), False)
+    assert kernel.gather_chunks(chunks, 4) == ([], (None,), False)
+    assert kernel.gather_chunks(chunks, 4) == ([], (b"large!",), False)
+    assert kernel.gather_chunks(chunks, 4) == ([], None, True)
+
+
+def test_a_log_reads_and_fetches_the_same_from_active_and_sealed_segments() -> None:
+    rng = random.Random(3)
+    with Log.in_memory(LogConfig(segment_bytes=60_000, index_interval_bytes=500)) as log:
+        for number in range(400):
+            log.append_many([b"%d" % number * rng.randrange(1, 60)] * rng.choice([1, 1, 3, 90]))
+        expected = [plain(record) for record in log.scan()]
+        for _ in range(300):
+            offset = rng.randrange(len(expected))
+            assert plain(log.read(offset)) == expected[offset]
+            fetched = log.fetch(offset, rng.choice([1, 2000, 30_000, 200_000]))
+            found = [plain(record) for record in decode(bytes(fetched.raw), offset)]
+            assert found == expected[offset : fetched.next_offset]
