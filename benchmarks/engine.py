@@ -12,8 +12,9 @@ import bounds
 import command
 import durability
 import reading
+import small
 
-CASES = [*appending.CASES, *reading.CASES, *durability.CASES, *bounds.CASES]
+CASES = [*appending.CASES, *reading.CASES, *small.CASES, *durability.CASES, *bounds.CASES]
 
 if __name__ == "__main__":
     command.run(CASES, "Measure sawlog's engine against its rivals and the machine.")

@@ -75,21 +75,22 @@ class Active:
         """Write bytes after the segment's end and make them part of it; or leave it unchanged."""
         before = segment.tail
         storage = segment.storage
+        size = len(data)
         if storage.size != before[1]:  # an interrupt came while an earlier append was being rolled back
             self.cut_back(segment, before[1])
         if self._reserves:
-            storage.reserve(len(data))
+            storage.reserve(size)
         try:
             at = storage.append(data)
             assert at == before[1], f"{segment.path} ended at {at}, not at {before[1]}: another process writes to it"
-            segment.tail = next_offset, at + len(data)
+            segment.tail = next_offset, at + size
         except BaseException as error:
             if isinstance(error, StorageError) and error.torn:
                 self.marks.commit.fail(error)
             elif segment.tail is before:  # also after an interrupt: the bytes may already be there
                 self.undo(segment, before[1])
             raise
-        self._written_bytes += len(data)
+        self._written_bytes += size
 
     def count(self, size_bytes: int) -> None:
         """Count bytes that were written elsewhere: by a streaming append."""
