@@ -45,7 +45,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.write.cutting:_COPY_BYTES", 150, 512, 1100),
     _one("log.write.streams:_COPY_BYTES", 100, 300, 900),
     _one(BLOCK_BYTES, 50, 300, 1000),
-    _one("log.maintain.rewrite:_WRITE_BYTES", 50, 300, 1500),
+    _one("log.maintain.replacement:_WRITE_BYTES", 50, 300, 1500),
     _one("log.maintain.rewrite:MOST_SEGMENTS", 2, 3),
     _one("topics.intents:_PLACE_BYTES", 70, 200, 1000),
     # How much goes into one batch, one placement, one file.
@@ -58,7 +58,7 @@ TABLE: tuple[Threshold, ...] = (
         300,
         1000,
     ),
-    _one("log.maintain.rewrite:BATCH_BYTES", 80, 300, 1000),
+    _one("log.maintain.rebatch:BATCH_BYTES", 80, 300, 1000),
     _one("topics.intents:INLINE_BYTES topics.transaction:INLINE_BYTES spark.writing:INLINE_BYTES", 0, 150, 1000),
     _one("topics.transaction:SPILL_BYTES", 0, 100, 400),
     _one("topics.intents:_MARGIN_BYTES", 0, 500),
@@ -66,7 +66,7 @@ TABLE: tuple[Threshold, ...] = (
     # Offsets that one segment, one batch, one table has room for.
     _one(
         "log.segment.index:MAX_SPAN log.write.appender:MAX_SPAN log.write.active:MAX_SPAN log.write.keeping:MAX_SPAN "
-        "log.segment.damage:MAX_SPAN log.maintain.rewrite:MAX_SPAN",
+        "log.segment.damage:MAX_SPAN log.maintain.rebatch:MAX_SPAN log.maintain.replacement:MAX_SPAN",
         12,
         30,
     ),

@@ -22,8 +22,10 @@ from ..segment.segments import SegmentSet
 from ..write.appender import Appender
 from . import compaction, retention, rewrite
 from .compaction import CompactionReport, times_of
+from .rebatch import Wanted
+from .replacement import TooLarge
 from .retention import RetentionReport
-from .rewrite import Gone, TooLarge, Wanted, locked, unless_gone
+from .rewrite import Gone, locked, unless_gone
 
 #: In the background, segments are merged when this many neighbours are small: fewer would be rewritten repeatedly.
 _LEAST_RUN = 4
