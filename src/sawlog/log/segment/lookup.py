@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -55,35 +56,43 @@ _BASE, _LENGTH, _CRC, _LAST_DELTA, _LARGEST_TIME = 0, 1, 4, 6, 8
 
 
 class Lookup:
-    """Finds records in the open file of a segment."""
+    """Finds records in the open file of a segment, which owns it. It does not keep the segment alive: a cycle would
+    keep the file open until the garbage collector finds it."""
 
     def __init__(self, segment: Batches, storage: Storage, index: SegmentIndex) -> None:
-        self._segment = segment
+        self._owner = ref(segment)
         self.storage = storage
         self.index = index
         self._proven = bytearray()
         self._unpacked: tuple[int, memoryview] | None = None
         self._landmarks: dict[int, array[int]] = {}
 
+    @property
+    def _segment(self) -> Batches:
+        found = self._owner()
+        assert found is not None, "only its segment uses a lookup"
+        return found
+
     def _chunks(self, offset: int, end: int, **how: Any) -> Iterator[Chunk]:
         return self._segment.chunks_in(self.storage, self.index, offset, end, **how)
 
     def read(self, offset: int, max_bytes: int) -> Record | None:
         """The record at `offset`, or the first one after it; None if the segment has none."""
-        start, stop, wanted = self.index.bounds(offset, self._segment.size)
-        if self._segment.sealed:
-            stop = self._segment.size
+        segment = self._segment
+        start, stop, wanted = self.index.bounds(offset, segment.size)
+        if segment.sealed:
+            stop = segment.size
         if wanted >= 0 and not names_batch(self.storage, start, wanted):
-            start, stop = 0, self._segment.size
-        least = -1 if start else self._segment.base_offset
+            start, stop = 0, segment.size
+        least = -1 if start else segment.base_offset
         view = self.storage.view(start, stop - start)
         while True:
-            at = kernel.find_batch(view, 0, len(view), offset, least, self._segment.dense)
+            at = kernel.find_batch(view, 0, len(view), offset, least, segment.dense)
             if at >= 0:
                 break
-            if stop >= self._segment.size:  # it is after damage, or is damaged itself
+            if stop >= segment.size:  # it is after damage, or is damaged itself
                 return self._first_from(offset, max_bytes)
-            stop = self._segment.size
+            stop = segment.size
             view = self.storage.view(start, stop - start)
         header = _HEADER.unpack_from(view, at)
         batch = view[at : at + 12 + header[_LENGTH]]
@@ -95,7 +104,7 @@ class Lookup:
                 raise
             return self._read_behind(start + at, offset, max_bytes)
         found = self._record_in(start + at, batch, header, offset, max_bytes)
-        if found is None and start + at + len(batch) < self._segment.size:
+        if found is None and start + at + len(batch) < segment.size:
             return self._first_from(header[_BASE] + header[_LAST_DELTA] + 1, max_bytes)
         return found
 
