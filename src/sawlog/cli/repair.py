@@ -19,7 +19,7 @@ import typer
 from ..config import LogConfig
 from ..log.files.names import LOCK, LOG
 from ..log.log import Log
-from ..log.maintain.recovery import Action, Finding, RecoveryReport
+from ..log.maintain.findings import Action, Finding, RecoveryReport
 from ..log.read.verify import Problem, VerifyReport
 from ..storage import FileDirectory
 from ..topics.names import TOPICS, partition_name
