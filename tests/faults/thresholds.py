@@ -111,7 +111,7 @@ NOT_VARIED: Mapping[str, str] = {
         "batch.header:HEADER_BYTES batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES "
         "topics.partitioner:_RECORD_BYTES": "the size of a thing, not a limit",
         "batch.kernel:ROW_WIDTH": "the size of a thing, not a limit",
-        "batch.compression:_ZSTD_DICTIONARY_ID_BYTES batch.header:MAX_TIME config:KIB config:MIB config:GIB "
+        "batch.codecs.zstd:_DICTIONARY_ID_BYTES batch.header:MAX_TIME config:KIB config:MIB config:GIB "
         "spark.java:LEAST_VERSION": "no size of the engine",
         "log.read.reader:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
         "topics.groups:_SEGMENTS topics.groups:_CONFIG": "small in every workload: stores._small_groups",
@@ -124,9 +124,9 @@ NOT_VARIED: Mapping[str, str] = {
         "spark.planning:LEAST_TASK_BYTES spark.planning:TASK_BYTES spark.planning:SHARED_FROM "
         "spark.reading:_BATCH_ROWS": "how reading is shared out among tasks; nothing is written",
         "spark.losses:_REMEMBERED": "warnings that were given already",
-        "batch.compression:DEFAULT_MAX batch.compression:RATIO_FREE_BYTES batch.compression:RATIO_MAX "
-        "batch.compression:DECODER_BYTES batch.compression:BLOCKS_MAX batch.compression:_ZSTD_WINDOW_FREE "
-        "batch.compression:_ZSTD_WINDOW_MAX batch.compression:MIB batch.compression:_LZ4_STORED": "what a decoder "
+        "batch.codecs.bounds:DEFAULT_MAX batch.codecs.bounds:RATIO_FREE_BYTES batch.codecs.bounds:RATIO_MAX "
+        "batch.codecs.bounds:DECODER_BYTES batch.codecs.bounds:BLOCKS_MAX batch.codecs.zstd:_WINDOW_FREE "
+        "batch.codecs.zstd:_WINDOW_MAX batch.codecs.bounds:MIB batch.codecs.lz4:_STORED": "what a decoder "
         "refuses or a format says: tests/batch, and `fuzz`",
         "batch.checksum:_X_TO_THE_8": "a polynomial",
         "batch.checksum:_BLOCK_BYTES": "how CRC-32C is computed where the kernel is not compiled",
