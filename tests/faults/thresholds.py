@@ -117,7 +117,7 @@ NOT_VARIED: Mapping[str, str] = {
         "topics.groups:_SEGMENTS topics.groups:_CONFIG": "small in every workload: stores._small_groups",
         "log.maintain.upkeep:_LEAST_RUN": "which segments are worth merging by themselves; workloads merge on demand, "
         "from two",
-        "storage.file:_REMAP_BYTES storage.file:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "
+        "storage.file:_REMAP_BYTES storage.locks:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "
         "storage.system:_PLENTY_BYTES storage.file:_RESERVE_MOST_BYTES": "real files only: tests/storage and `kills`",
         "spark.writing:_FLUSH_BYTES spark.commit:_INTENT_BYTES": "varied by stores.spark_write itself, which needs "
         "both of them small",

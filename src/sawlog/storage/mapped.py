@@ -48,8 +48,6 @@ class MappedStorage:
 
     def forget(self, position: int, size: int) -> None:
         """Release the pages; they stay in the system's cache."""
-        from .file import forget_pages
-
         forget_pages(self._view, position, size)
 
     def close(self) -> None:
@@ -86,3 +84,12 @@ class MappedStorage:
 
     def release(self) -> None:
         """Nothing is reserved."""
+
+
+def forget_pages(view: memoryview, position: int, size: int) -> None:
+    """Drop whole pages of a mapping from this process's memory; accessing them again reloads them."""
+    page = mmap.PAGESIZE
+    first = (position + page - 1) // page * page
+    last = (position + size) // page * page
+    if last > first and hasattr(mmap, "MADV_DONTNEED") and isinstance(view.obj, mmap.mmap):
+        view.obj.madvise(mmap.MADV_DONTNEED, first, last - first)
