@@ -19,7 +19,32 @@ if TYPE_CHECKING:
     from .interface import Directory
 
 
-class MappedStorage:
+class ReadOnly:
+    """The calls of a storage that would change it, for one that can only be read."""
+
+    __slots__ = ()
+    name: str
+
+    def _refuse(self) -> NoReturn:
+        raise io.UnsupportedOperation(f"{self.name} is sealed")
+
+    def append(self, data: Buffer) -> int:
+        """Sealed means immutable."""
+        self._refuse()
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Sealed means immutable."""
+        self._refuse()
+
+    def truncate(self, size: int) -> None:
+        """Sealed means immutable."""
+        self._refuse()
+
+    def sync(self) -> None:
+        """Nothing was written."""
+
+
+class MappedStorage(ReadOnly):
     """Bytes that no longer change."""
 
     def __init__(self, name: str, path: str, fd: int, directory: Directory) -> None:
@@ -57,24 +82,6 @@ class MappedStorage:
         """Close, and delete the name; other mappings of it stay valid."""
         self.close()
         self._directory.remove(self.name)
-
-    def _refuse(self) -> NoReturn:
-        raise io.UnsupportedOperation(f"{self._path} is sealed")
-
-    def append(self, data: Buffer) -> int:
-        """Sealed means immutable."""
-        self._refuse()
-
-    def write_at(self, position: int, data: Buffer) -> None:
-        """Sealed means immutable."""
-        self._refuse()
-
-    def truncate(self, size: int) -> None:
-        """Sealed means immutable."""
-        self._refuse()
-
-    def sync(self) -> None:
-        """It was durable before it was sealed."""
 
     def reserve(self, size_bytes: int) -> None:
         """It does not grow."""
