@@ -33,9 +33,6 @@ Export writes segments of `segment_bytes` (default 256 MiB) with `index_bits` 32
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from zlib import crc32
-
 import numpy as np
 
 from ..batch import kernel
@@ -44,23 +41,30 @@ from ..log.log import Log
 from ..storage import Directory
 from .columns import MAX_VALUE_BYTES, Extra, Part, Values
 from .damage import Finding, Kind
-from .foreign import Damage, Detection, ExportJob, ExportReport
+from .foreign import Damage, ExportJob, ExportReport
+from .laminarmq_evidence import (
+    ENTRY,
+    ENTRY_BYTES,
+    LEAST_BYTES,
+    holds_records,
+    is_zero_from,
+    marked,
+    misaligned_by,
+    other_lengths,
+    proves,
+)
+from .laminarmq_export import OFFSET, LaminarmqWriter
 from .laminarmq_store import Decoder, Stretch, decoded, heads_at, stretch
-from .layout import Sniffed, detect_below
+from .layout import Sniffed, beginning
 from .numbering import MAX_OFFSET, Numbers, Trust, assign
+from .walked_format import WalkedFormat
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, Step, WalkedLog, segment_files
-from .writing import Rows, SegmentWriter, woven, write_segments
+from .writing import write_segments
 
 NAME = "laminarmq"
-ENTRY_BYTES = 16
-_ENTRY = np.dtype([("checksum", "<u8"), ("length", "<u4"), ("position", "<u4")])
 _MAX_ROWS = 1 << 16
-#: The header of records that could not keep their index.
-_OFFSET = f"{NAME}.offset"
 #: The header with the metadata of records, if a decoder was given.
 _METADATA = f"{NAME}.metadata"
-#: The minimum size of a record: the length of its metadata and one byte of it.
-_LEAST_BYTES = 5
 
 
 class LaminarmqLog(WalkedLog):
@@ -124,11 +128,11 @@ class LaminarmqLog(WalkedLog):
         if segment.index_size - cursor.entry < ENTRY_BYTES:
             return self._end_of_index(segment, cursor)
         count = min((segment.index_size - cursor.entry) // ENTRY_BYTES, _MAX_ROWS)
-        entries = np.frombuffer(self.read_index(segment, cursor.entry, count * ENTRY_BYTES), _ENTRY)
+        entries = np.frombuffer(self.read_index(segment, cursor.entry, count * ENTRY_BYTES), ENTRY)
         starts, lengths = entries["position"].astype(np.int64), entries["length"].astype(np.int64)
         ends = starts + lengths
         regular = (starts == np.concatenate(([cursor.position], ends[:-1]))) & (ends <= segment.size)
-        regular &= (lengths >= _LEAST_BYTES) & (lengths <= MAX_VALUE_BYTES)
+        regular &= (lengths >= LEAST_BYTES) & (lengths <= MAX_VALUE_BYTES)
         count = _leading(regular)
         if count:
             count = max(int(np.searchsorted(ends[:count] - cursor.position, CHUNK_BYTES, "right")), 1)
@@ -169,7 +173,7 @@ class LaminarmqLog(WalkedLog):
             at = cursor.position + int(found.starts[odd.index])
             self.note(odd.kind, segment, at, odd.detail, odd.outcome, offset=odd.offset)
         moved = stored != numbered.offsets
-        extras = (Extra(_OFFSET, stored, moved),) if moved.any() else ()
+        extras = (Extra(OFFSET, stored, moved),) if moved.any() else ()
         end = cursor.position + int(found.starts[-1] + found.lengths[-1])
         values = Values(found.data, numbered.offsets, found.starts, found.lengths, extras, found.parts)
         return Step(cursor.to(end, numbered.count, entry=cursor.entry + ENTRY_BYTES * count), values)
@@ -220,22 +224,22 @@ class LaminarmqLog(WalkedLog):
         """Handle an entry that does not follow the previous one, or whose record is bad."""
         checksum, length, position = (int(number) for number in entries[0])
         index = segment.index or ""
-        if self._is_zero_from(segment, cursor.entry):
+        if is_zero_from(self, segment, cursor.entry):
             size = segment.index_size - cursor.entry
             self.note(Kind.PADDED_INDEX, index, cursor.entry, f"{size} zeros at the end", size_bytes=size)
             return Step(cursor.to(cursor.position, entry=segment.index_size))
-        if length == 0 and position == 0 and checksum in (segment.base, self._marked(segment)):
+        if length == 0 and position == 0 and checksum in (segment.base, marked(self, segment)):
             self.note(Kind.SECOND_MARKER, index, cursor.entry, "the base marker is repeated here; skipped")
             return Step(cursor.to(cursor.position, entry=cursor.entry + ENTRY_BYTES))
-        if self._proves(segment, position, length, checksum):
+        if proves(self, segment, position, length, checksum):
             return self._elsewhere(segment, cursor, position)
-        shift = self._shift(segment, cursor)
-        if shift:
-            detail = f"{shift} bytes of a torn entry; the entries after it are read"
-            self.note(Kind.TORN_INDEX, index, cursor.entry, detail, size_bytes=shift)
-            return Step(cursor.to(cursor.position, entry=cursor.entry + shift))
-        for size in self._other_lengths(segment, cursor, entries):
-            if self._proves(segment, cursor.position, size, checksum):
+        torn_bytes = misaligned_by(self, segment, cursor)
+        if torn_bytes:
+            detail = f"{torn_bytes} bytes of a torn entry; the entries after it are read"
+            self.note(Kind.TORN_INDEX, index, cursor.entry, detail, size_bytes=torn_bytes)
+            return Step(cursor.to(cursor.position, entry=cursor.entry + torn_bytes))
+        for size in other_lengths(segment, cursor, entries):
+            if proves(self, segment, cursor.position, size, checksum):
                 detail = f"an entry has {length} bytes at {position}; the checksum proves {size} at {cursor.position}"
                 self.note(Kind.BAD_INDEX, index, cursor.entry, detail, offset=cursor.count.following)
                 data = self.read_data(segment, cursor.position, size)
@@ -279,7 +283,7 @@ class LaminarmqLog(WalkedLog):
         if any(rest):
             self.note(Kind.TORN_INDEX, segment.index or "", cursor.entry, f"{len(rest)} bytes are not a complete entry")
             checksum = int.from_bytes(rest[:8], "little")
-            if len(rest) >= 8 and self._proves(segment, cursor.position, left, checksum):
+            if len(rest) >= 8 and proves(self, segment, cursor.position, left, checksum):
                 data = self.read_data(segment, cursor.position, left)
                 ahead = cursor.to(cursor.position, entry=segment.index_size - ENTRY_BYTES)
                 return self._records(segment, ahead, data, np.zeros(1, np.int64), np.array([left], np.int64))
@@ -290,7 +294,7 @@ class LaminarmqLog(WalkedLog):
         after = self.enter(cursor.segment + 1, cursor)
         if left <= 0:
             return Step(after)
-        if self._holds_records(segment, cursor):
+        if holds_records(self, segment, cursor):
             detail = f"{left} bytes of records without entries in the index"
             return self._lost(segment, cursor, after, Kind.INDEX_BEHIND, detail, left)
         detail = f"{left} bytes without an entry, as after an interrupted append; left out"
@@ -352,77 +356,14 @@ class LaminarmqLog(WalkedLog):
         )
         return Step(after, lost=finding)
 
-    # --- evidence
-
-    def _proves(self, segment: SegmentFile, position: int, length: int, checksum: int) -> bool:
-        """Whether the bytes there have that checksum."""
-        if not _LEAST_BYTES <= length <= MAX_VALUE_BYTES or position + length > segment.size or checksum >> 32:
-            return False
-        found, end = 0, position + length
-        while position < end:
-            size = min(CHUNK_BYTES, end - position)
-            found = crc32(self.read_data(segment, position, size), found)
-            position += size
-        return found == checksum
-
-    def _shift(self, segment: SegmentFile, cursor: Cursor) -> int:
-        """By how many bytes the entries are misaligned after a torn one; 0 if they are not."""
-        raw = self.read_index(segment, cursor.entry, min(2 * ENTRY_BYTES, segment.index_size - cursor.entry))
-        for shift in range(1, min(len(raw) - ENTRY_BYTES + 1, ENTRY_BYTES)):
-            checksum, length, position = (int(n) for n in np.frombuffer(raw, _ENTRY, 1, shift)[0])
-            if position >= cursor.position and self._proves(segment, position, length, checksum):
-                return shift
-        return 0
-
-    def _other_lengths(
-        self, segment: SegmentFile, cursor: Cursor, entries: np.ndarray[tuple[int], np.dtype[np.void]]
-    ) -> Iterator[int]:
-        """The possible length of the record if its entry is wrong: up to the next record, or to the end."""
-        if len(entries) > 1:
-            yield int(entries["position"][1]) - cursor.position
-        if segment.index_size - cursor.entry < 2 * ENTRY_BYTES:
-            yield segment.size - cursor.position
-
-    def _is_zero_from(self, segment: SegmentFile, entry: int) -> bool:
-        size = ENTRY_BYTES
-        while entry < segment.index_size:
-            size = min(size, segment.index_size - entry)
-            if np.frombuffer(self.read_index(segment, entry, size), np.uint8).any():
-                return False
-            entry, size = entry + size, CHUNK_BYTES
-        return True
-
-    def _marked(self, segment: SegmentFile) -> int:
-        return int.from_bytes(self.read_index(segment, 0, 8), "little")
-
-    def _holds_records(self, segment: SegmentFile, cursor: Cursor) -> bool:
-        """Whether more than one record follows the last entry: the metadata of the next but one is there."""
-        index = cursor.count.stored + 2
-        size = min(segment.size - cursor.position, CHUNK_BYTES)
-        rest = bytes(self.read_data(segment, cursor.position, size))
-        for width in (4, 8):
-            if 0 <= index < 1 << (8 * width):
-                pattern = (1 + width).to_bytes(4, "little") + b"\1" + index.to_bytes(width, "little")
-                if pattern in rest[_LEAST_BYTES:]:
-                    return True
-        return False
-
 
 def _leading(good: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
     """How many are right, counted from the first."""
     return len(good) if bool(good.all()) else int(np.argmin(good))
 
 
-class LaminarmqFormat:
-    name = NAME
-    title = "laminarmq: <base>.store and a dense, checksummed <base>.index"
-
-    def detect(self, directory: Directory) -> Detection | None:
-        """By the names, and by a record whose checksum matches."""
-        return detect_below(NAME, directory, _sniff)
-
-    def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> LaminarmqLog:
-        return LaminarmqLog(directory, damage=damage, strict=strict)
+class LaminarmqFormat(WalkedFormat):
+    """How its logs are found, read and written."""
 
     def open_decoding(
         self, directory: Directory, metadata: Decoder, *, damage: Damage = "stop", strict: bool = False
@@ -439,34 +380,8 @@ class LaminarmqFormat:
             raise InvalidConfig(f"index_bits must be 32 or 64, not {bits!r}")
         if bits == 32 and job.end > 2**32:
             raise ExportRefused(f"offsets up to {job.end - 1} do not fit into 32 bits: export with index_bits=64")
-        writer = _Writer(directory, 4 if bits == 32 else 8)
+        writer = LaminarmqWriter(directory, 4 if bits == 32 else 8)
         return write_segments(NAME, log, directory, job, writer, "index_bits")
-
-
-class _Writer(SegmentWriter):
-    names = (".store", ".index")
-    kept_headers = (_OFFSET,)
-
-    def __init__(self, directory: Directory, width: int) -> None:
-        super().__init__(directory)
-        self._head = np.dtype([("size", "<u4"), ("tag", "u1"), ("index", f"<u{width}")])
-
-    def sizes(self, rows: Rows) -> Numbers:
-        return rows.lengths + self._head.itemsize
-
-    def index_head(self) -> bytes:
-        """The base marker, before the first entry."""
-        return self.base.to_bytes(8, "little") + bytes(8)
-
-    def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
-        heads = np.empty(len(rows), self._head)
-        heads["size"], heads["tag"], heads["index"] = self._head.itemsize - 4, 1, rows.offsets
-        data = woven(heads, rows)
-        starts, checksums = np.cumsum(sizes) - sizes, np.empty(len(rows), np.int64)
-        kernel.crc32_of(data, memoryview(starts), memoryview(sizes.copy()), memoryview(checksums))
-        entries = np.empty(len(rows), _ENTRY)
-        entries["checksum"], entries["length"], entries["position"] = checksums, sizes, position + starts
-        return data, entries.tobytes()
 
 
 def _sniff(directory: Directory) -> Sniffed | None:
@@ -482,7 +397,10 @@ def _sniff(directory: Directory) -> Sniffed | None:
         finally:
             log.let_go()
     for segment in found:
-        if segment.size and heads_at(_beginning(directory, segment.data or ""), segment.base, None) is not None:
+        if (
+            segment.size
+            and heads_at(beginning(directory, segment.data or "", ENTRY_BYTES), segment.base, None) is not None
+        ):
             return Sniffed(f"{segment.data} begins with a record whose metadata says {segment.base}", True)
     return None
 
@@ -494,18 +412,12 @@ def _sniff_empty(directory: Directory, found: list[SegmentFile]) -> Sniffed | No
     if not any(segment.data is not None and segment.index is not None for segment in found):
         return None
     for segment in found:
-        if segment.index_size and _beginning(directory, segment.index or "") != segment.base.to_bytes(16, "little"):
+        if segment.index_size and beginning(directory, segment.index or "", ENTRY_BYTES) != segment.base.to_bytes(
+            16, "little"
+        ):
             return None
-    marked = any(segment.index_size for segment in found)
-    return Sniffed(f"empty stores with {'the marker in their' if marked else 'empty'} indexes", marked)
+    has_marker = any(segment.index_size for segment in found)
+    return Sniffed(f"empty stores with {'the marker in their' if has_marker else 'empty'} indexes", has_marker)
 
 
-def _beginning(directory: Directory, name: str) -> bytes:
-    storage = directory.open_shared(name)
-    try:
-        return storage.read(0, min(storage.size, ENTRY_BYTES))
-    finally:
-        storage.close()
-
-
-FORMAT = LaminarmqFormat()
+FORMAT = LaminarmqFormat(NAME, "laminarmq: <base>.store and a dense, checksummed <base>.index", LaminarmqLog, _sniff)
