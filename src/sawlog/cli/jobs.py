@@ -14,7 +14,7 @@ import typer
 
 from .options import parsed
 from .output import note
-from .progress import Progress
+from .progress import ProgressBar
 from .units import duration_ms
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def running_job(title: str, total: int | None, unit: str) -> Iterator[tuple[Spar
     if sys.stderr.isatty():
         note("starting Spark")
     spark = running.session()
-    with Progress(title, total, unit) as progress:
+    with ProgressBar(title, total, unit) as progress:
         yield spark, progress.advance
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from .completion import complete_group, complete_topic
-from .output import Format
+from .output import OutputFormat
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ LogDir = Annotated[
     typer.Option("--log", metavar="DIR", help="The directory of one partition, instead of a store."),
 ]
 Output = Annotated[
-    Format,
+    OutputFormat,
     typer.Option(
         "--output",
         metavar="table|json|ndjson|csv",

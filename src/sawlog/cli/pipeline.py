@@ -21,7 +21,7 @@ from .asking import confirm
 from .helping import Command, CommandGroup
 from .jobs import Every, running_job, seconds
 from .options import Data, MaybeTopic, Output, Topic, read_as
-from .output import Column, Format, note
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .pipeline_stats import stats
 from .places import open_store
@@ -69,7 +69,7 @@ _SEGMENT_COLUMNS = [
 ]
 
 
-def _show(report: Any, output: Format, columns: list[Column] | None = None) -> None:
+def _show(report: Any, output: OutputFormat, columns: list[Column] | None = None) -> None:
     Printer(output).item(dataclasses.asdict(report), columns or _COUNTS)
     if getattr(report, "stopped", False):
         raise typer.Exit(INTERRUPTED)
@@ -123,7 +123,7 @@ def ingest(
         int, typer.Option("--files", min=1, metavar="N", help="Store at most N files per transaction.")
     ] = 1000,
     every: Every = None,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Copy files into a topic, each file exactly once: text, JSON lines, CSV or Parquet.
 
@@ -190,7 +190,7 @@ def export(
         str, typer.Option("--file-size", metavar="SIZE", help="Merge small files up to this size.")
     ] = "128MiB",
     every: Every = None,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Write a topic to Parquet files or to a Delta table, each record exactly once.
 
@@ -225,7 +225,7 @@ def export(
 
 
 @pipelines.command(cls=Command)
-def verify(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) -> None:
+def verify(data: Data, topic: MaybeTopic = None, output: Output = OutputFormat.TABLE) -> None:
     """Check every batch of every segment, in parallel.
 
     Does the same as `sawlog verify`, for stores that are too large for one process. Exits with 4 if there is damage.
@@ -259,7 +259,7 @@ def compact(
         bool, typer.Option("--dry-run", help="Show how many records would be dropped, without changing anything.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Rewrite a topic so that it keeps only the last record of each key.
 
@@ -287,7 +287,7 @@ def compact(
         _show_rewrite(report, output)
         return
     _show(report, output, [*_COUNTS, Column("dropped", shown=shown_count)])
-    if output is Format.TABLE:
+    if output is OutputFormat.TABLE:
         note("dry run: nothing was changed")
 
 
@@ -311,7 +311,7 @@ def repartition(
     partitions: Annotated[
         int, typer.Option("--partitions", "-P", min=1, metavar="N", help="The new number of partitions; more or fewer.")
     ],
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Rewrite a topic with a different number of partitions; the records of each key keep their order.
 
@@ -339,7 +339,7 @@ def _rewriting(data: Path, topic: str) -> Iterator[tuple[SparkSession, Callable[
         yield job
 
 
-def _show_rewrite(report: RewriteReport, output: Format) -> None:
+def _show_rewrite(report: RewriteReport, output: OutputFormat) -> None:
     _show(report, output, [*_COUNTS, *_SIZES, Column("followed", "added meanwhile", shown_count)])
 
 
@@ -360,7 +360,7 @@ def init(
             "--partitions", "-P", min=1, metavar="N", help="The number of partitions, if the topic of --to is created."
         ),
     ] = 1,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Create a project for Spark's declarative pipelines that reads a topic.
 
@@ -379,7 +379,7 @@ def init(
 
 
 @pipelines.command(cls=Command)
-def script(output: Output = Format.TABLE) -> None:
+def script(output: Output = OutputFormat.TABLE) -> None:
     """Print the path of the script for spark-submit; it takes the name of a job and its options.
 
     \b

@@ -12,7 +12,7 @@ import typer
 from .drawing import draw
 from .jobs import running_job, seconds
 from .options import Data, MaybeTopic, Output
-from .output import Column, Format
+from .output import Column, OutputFormat
 from .output import Output as Printer
 from .plot import BarChart, Chart, TimeChart, text_lines
 from .units import shown_count, shown_size, shown_time
@@ -51,7 +51,7 @@ def stats(
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the charts to this .svg or .png file.")
     ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Print only the table, without charts.")] = False,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Count records, bytes and distinct keys, and compute rates over time, record by record and in parallel.
 
@@ -69,7 +69,7 @@ def stats(
     with running_job("counting", None, "records") as (spark, advance):
         report = job.run(spark, params, advance)
     printer = Printer(output)
-    if output in (Format.JSON, Format.NDJSON):
+    if output in (OutputFormat.JSON, OutputFormat.NDJSON):
         printer.item(dataclasses.asdict(report))
     else:
         rows = map(dataclasses.asdict, report.partitions)

@@ -34,9 +34,9 @@ from ..errors import CorruptBatch
 from .drawing import draw
 from .offsets import Span, parse, resolve
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions, read_as
-from .output import Column, Format, note
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import Place, reading
+from .places import NamedLog, reading
 from .plot import BarChart, Chart, TimeChart, columns_wanted, text_lines
 from .units import shown_count, shown_size, shown_time
 
@@ -61,7 +61,7 @@ _COLUMNS = [
 class Tally:
     """The totals of one partition, from its batch headers."""
 
-    place: Place
+    place: NamedLog
     #: For each batch: first and newest timestamp, number of records, size in bytes.
     begins: Any
     times: Any
@@ -83,7 +83,7 @@ def stats(
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the charts to this .svg or .png file.")
     ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Print only the table, without charts.")] = False,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show the size of each partition and the rate over time, with charts in the terminal or in a file.
 
@@ -104,7 +104,7 @@ def stats(
         rows = [_row(each) for each in tallies]
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)
     rate = _rate(tallies, _FILE_STEPS if plot is not None else columns_wanted(width), topic)
-    if output in (Format.JSON, Format.NDJSON):
+    if output in (OutputFormat.JSON, OutputFormat.NDJSON):
         printer.item({"partitions": rows, "rate": _rate_rows(rate)})
     else:
         printer.rows(rows, _COLUMNS, empty="nothing to count: no topics")
@@ -119,7 +119,7 @@ def stats(
         printer.flush()
 
 
-def _tally(place: Place, span: Span) -> Tally:
+def _tally(place: NamedLog, span: Span) -> Tally:
     start, end = resolve(span, place.log)
     begins, times, counts, sizes, oldest, codecs = [], [], [], [], [], Counter[str]()
     while start < end:

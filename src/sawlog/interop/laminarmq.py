@@ -39,7 +39,7 @@ from ..batch import kernel
 from ..errors import ExportRefused, InvalidConfig
 from ..log.log import Log
 from ..storage import Directory
-from .columns import MAX_VALUE_BYTES, Extra, Part, Values
+from .columns import MAX_VALUE_BYTES, Extra, HeaderBytes, Values
 from .damage import Finding, Kind
 from .foreign import Damage, ExportJob, ExportReport
 from .laminarmq_evidence import (
@@ -58,7 +58,7 @@ from .laminarmq_store import Decoder, Stretch, decoded, heads_at, stretch
 from .layout import Sniffed, beginning
 from .numbering import MAX_OFFSET, Numbers, Trust, assign
 from .walked_format import WalkedFormat
-from .walking import CHUNK_BYTES, Cursor, SegmentFile, Step, WalkedLog, segment_files
+from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedLog, WalkStep, segment_files
 from .writing import write_segments
 
 NAME = "laminarmq"
@@ -120,7 +120,7 @@ class LaminarmqLog(WalkedLog):
 
     # --- steps
 
-    def step(self, cursor: Cursor) -> Step:
+    def step(self, cursor: Cursor) -> WalkStep:
         """Over as many consecutive entries as have good records."""
         segment = self.segments[cursor.segment]
         if segment.index is None:
@@ -147,7 +147,7 @@ class LaminarmqLog(WalkedLog):
 
     def _records(
         self, segment: SegmentFile, cursor: Cursor, data: memoryview, starts: Numbers, lengths: Numbers
-    ) -> Step:
+    ) -> WalkStep:
         """Records whose checksums match; ends before one whose metadata differs from the first."""
         if self._decoder is not None:
             return self._decoded_records(segment, cursor, data, starts, lengths, self._decoder)
@@ -164,7 +164,7 @@ class LaminarmqLog(WalkedLog):
         stored = self._indices(cursor, data, starts, size)
         return self._numbered(segment, cursor, Values(data, stored, starts + 4 + size, lengths - 4 - size))
 
-    def _numbered(self, segment: SegmentFile, cursor: Cursor, found: Values) -> Step:
+    def _numbered(self, segment: SegmentFile, cursor: Cursor, found: Values) -> WalkStep:
         """Records with the index in their metadata."""
         stored, count = found.offsets, len(found)
         numbered = assign(stored, cursor.count, base=segment.base, trust=Trust.CHECKED, final=True, loose=cursor.loose)
@@ -176,7 +176,7 @@ class LaminarmqLog(WalkedLog):
         extras = (Extra(OFFSET, stored, moved),) if moved.any() else ()
         end = cursor.position + int(found.starts[-1] + found.lengths[-1])
         values = Values(found.data, numbered.offsets, found.starts, found.lengths, extras, found.parts)
-        return Step(cursor.to(end, numbered.count, entry=cursor.entry + ENTRY_BYTES * count), values)
+        return WalkStep(cursor.to(end, numbered.count, entry=cursor.entry + ENTRY_BYTES * count), values)
 
     def _decoded_records(
         self,
@@ -186,7 +186,7 @@ class LaminarmqLog(WalkedLog):
         starts: Numbers,
         lengths: Numbers,
         decoder: Decoder,
-    ) -> Step:
+    ) -> WalkStep:
         """Records with metadata that the decoder understands; ends before one that it does not."""
         sizes, stored = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
         good, following = 0, cursor.count.stored + 1
@@ -202,7 +202,7 @@ class LaminarmqLog(WalkedLog):
             detail = f"the decoder rejects {size} bytes of metadata; the checksum is right"
             return self._lost(segment, cursor, after, Kind.UNREADABLE, detail, int(lengths[0]))
         starts, lengths, sizes = starts[:good] + 4, lengths[:good] - 4, sizes[:good]
-        kept = (Part(_METADATA, starts, sizes),)
+        kept = (HeaderBytes(_METADATA, starts, sizes),)
         found = Values(data, stored[:good], starts + sizes, lengths - sizes, parts=kept)
         return self._numbered(segment, cursor, found)
 
@@ -220,24 +220,24 @@ class LaminarmqLog(WalkedLog):
 
     def _odd_entry(
         self, segment: SegmentFile, cursor: Cursor, entries: np.ndarray[tuple[int], np.dtype[np.void]]
-    ) -> Step:
+    ) -> WalkStep:
         """Handle an entry that does not follow the previous one, or whose record is bad."""
         checksum, length, position = (int(number) for number in entries[0])
         index = segment.index or ""
         if is_zero_from(self, segment, cursor.entry):
             size = segment.index_size - cursor.entry
             self.note(Kind.PADDED_INDEX, index, cursor.entry, f"{size} zeros at the end", size_bytes=size)
-            return Step(cursor.to(cursor.position, entry=segment.index_size))
+            return WalkStep(cursor.to(cursor.position, entry=segment.index_size))
         if length == 0 and position == 0 and checksum in (segment.base, marked(self, segment)):
             self.note(Kind.SECOND_MARKER, index, cursor.entry, "the base marker is repeated here; skipped")
-            return Step(cursor.to(cursor.position, entry=cursor.entry + ENTRY_BYTES))
+            return WalkStep(cursor.to(cursor.position, entry=cursor.entry + ENTRY_BYTES))
         if proves(self, segment, position, length, checksum):
             return self._elsewhere(segment, cursor, position)
         torn_bytes = misaligned_by(self, segment, cursor)
         if torn_bytes:
             detail = f"{torn_bytes} bytes of a torn entry; the entries after it are read"
             self.note(Kind.TORN_INDEX, index, cursor.entry, detail, size_bytes=torn_bytes)
-            return Step(cursor.to(cursor.position, entry=cursor.entry + torn_bytes))
+            return WalkStep(cursor.to(cursor.position, entry=cursor.entry + torn_bytes))
         for size in other_lengths(segment, cursor, entries):
             if proves(self, segment, cursor.position, size, checksum):
                 detail = f"an entry has {length} bytes at {position}; the checksum proves {size} at {cursor.position}"
@@ -246,7 +246,7 @@ class LaminarmqLog(WalkedLog):
                 return self._records(segment, cursor, data, np.zeros(1, np.int64), np.array([size], np.int64))
         return self._unproven(segment, cursor, entries)
 
-    def _elsewhere(self, segment: SegmentFile, cursor: Cursor, position: int) -> Step:
+    def _elsewhere(self, segment: SegmentFile, cursor: Cursor, position: int) -> WalkStep:
         """The entry is right, but does not point at the end of the previous record."""
         if position > cursor.position:
             size = position - cursor.position
@@ -255,11 +255,11 @@ class LaminarmqLog(WalkedLog):
         else:
             detail = f"an entry points at byte {position}, before the end of the previous record; its checksum is right"
             self.note(Kind.BAD_INDEX, segment.index or "", cursor.entry, detail)
-        return Step(cursor.to(position, loose=cursor.loose))
+        return WalkStep(cursor.to(position, loose=cursor.loose))
 
     def _unproven(
         self, segment: SegmentFile, cursor: Cursor, entries: np.ndarray[tuple[int], np.dtype[np.void]]
-    ) -> Step:
+    ) -> WalkStep:
         """An entry that nothing confirms: the record is lost, or was never in the store."""
         ends = entries["position"].astype(np.int64) + entries["length"].astype(np.int64)
         last = cursor.entry + len(entries) * ENTRY_BYTES
@@ -267,7 +267,7 @@ class LaminarmqLog(WalkedLog):
             detail = f"{len(entries)} entries for records that are not in the store; left out"
             following = cursor.count.following
             self.note(Kind.INDEX_AHEAD, segment.index or "", cursor.entry, detail, "cut", offset=following)
-            return Step(cursor.to(cursor.position, entry=last))
+            return WalkStep(cursor.to(cursor.position, entry=last))
         length, position = int(entries["length"][0]), int(entries["position"][0])
         after = cursor.position + length if position == cursor.position and ends[0] <= segment.size else cursor.position
         step = cursor.to(after, cursor.count.skip(), entry=cursor.entry + ENTRY_BYTES)
@@ -276,7 +276,7 @@ class LaminarmqLog(WalkedLog):
             detail += " (it has more than 32 bits: another hasher than crc32fast?)"
         return self._lost(segment, cursor, step, Kind.CHECKSUM, detail, length)
 
-    def _end_of_index(self, segment: SegmentFile, cursor: Cursor) -> Step:
+    def _end_of_index(self, segment: SegmentFile, cursor: Cursor) -> WalkStep:
         """No more entries; examine the rest of both files."""
         rest = self.read_index(segment, cursor.entry, max(segment.index_size - cursor.entry, 0))
         left = segment.size - cursor.position
@@ -293,7 +293,7 @@ class LaminarmqLog(WalkedLog):
             return found
         after = self.enter(cursor.segment + 1, cursor)
         if left <= 0:
-            return Step(after)
+            return WalkStep(after)
         if holds_records(self, segment, cursor):
             detail = f"{left} bytes of records without entries in the index"
             return self._lost(segment, cursor, after, Kind.INDEX_BEHIND, detail, left)
@@ -301,9 +301,9 @@ class LaminarmqLog(WalkedLog):
         self.note(
             Kind.ORPHAN_BYTES, segment, cursor.position, detail, "cut", size_bytes=left, offset=cursor.count.following
         )
-        return Step(after)
+        return WalkStep(after)
 
-    def _unindexed(self, segment: SegmentFile, cursor: Cursor) -> Step | None:
+    def _unindexed(self, segment: SegmentFile, cursor: Cursor) -> WalkStep | None:
         """Records without an entry, found by their metadata; None if none is known to be complete."""
         index, size = cursor.count.stored + 1, CHUNK_BYTES
         while True:
@@ -318,7 +318,7 @@ class LaminarmqLog(WalkedLog):
                 return self._stretch(segment, cursor, data, found)
             size *= 2
 
-    def _stretch(self, segment: SegmentFile, cursor: Cursor, data: bytes, found: Stretch) -> Step | None:
+    def _stretch(self, segment: SegmentFile, cursor: Cursor, data: bytes, found: Stretch) -> WalkStep | None:
         if found.unclear is not None:
             detail = "two records without entries in the index, with no clear boundary between them"
             after = cursor.to(cursor.position + found.unclear, cursor.count.skip(2), loose=True)
@@ -338,23 +338,23 @@ class LaminarmqLog(WalkedLog):
         bounds = np.array(found.bounds, np.int64)
         return self._records(segment, cursor, memoryview(data), bounds[:-1], np.diff(bounds))
 
-    def _no_index(self, segment: SegmentFile, cursor: Cursor) -> Step:
+    def _no_index(self, segment: SegmentFile, cursor: Cursor) -> WalkStep:
         left = segment.size - cursor.position
         if left > 0 and (found := self._unindexed(segment, cursor)) is not None:
             return found
         detail = f"a store of {segment.size} bytes without an index: the end of its last record is unknown"
         after = self.enter(cursor.segment + 1, cursor)
         if left <= 0:
-            return Step(after)
+            return WalkStep(after)
         return self._lost(segment, cursor, after, Kind.MISSING_FILE, detail, left)
 
     def _lost(
         self, segment: SegmentFile, cursor: Cursor, after: Cursor, kind: Kind, detail: str, size_bytes: int
-    ) -> Step:
+    ) -> WalkStep:
         finding: Finding = self.note(
             kind, segment, cursor.position, detail, "lost", size_bytes=size_bytes, offset=cursor.count.following
         )
-        return Step(after, lost=finding)
+        return WalkStep(after, lost=finding)
 
 
 def _leading(good: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:

@@ -72,7 +72,7 @@ def _following(cursor: Cursor) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class WalkStep:
     """What one step covered: records, then perhaps something that could not be read, then where to continue."""
 
     after: Cursor
@@ -113,7 +113,7 @@ class WalkedLog(ForeignLog):
         """The segments, in order."""
 
     @abstractmethod
-    def step(self, cursor: Cursor) -> Step:
+    def step(self, cursor: Cursor) -> WalkStep:
         """Read on from there; the cursor is in a segment, perhaps at its end."""
 
     #: Where the data and the index of a segment begin.
@@ -156,7 +156,7 @@ class WalkedLog(ForeignLog):
         """Whether a segment begins at an impossible offset."""
         return self.named_by_offset and (segment.base - following > MAX_JUMP or segment.base >= MAX_OFFSET)
 
-    def _refused(self, cursor: Cursor) -> Step | None:
+    def _refused(self, cursor: Cursor) -> WalkStep | None:
         """Skip a segment that begins too far after the previous one: its name is damaged, or it is not part of this
         log."""
         segment, following = self.segments[cursor.segment], cursor.count.following
@@ -166,9 +166,9 @@ class WalkedLog(ForeignLog):
         outcome: Outcome = "lost" if segment.size else "mended"
         found = self.note(Kind.BAD_OFFSET, segment, 0, detail, outcome, size_bytes=segment.size, offset=following)
         after = self.enter(cursor.segment + 1, cursor.to(segment.size, Count(following - 1, following)))
-        return Step(after, lost=found if segment.size else None)
+        return WalkStep(after, lost=found if segment.size else None)
 
-    def _bounded(self, cursor: Cursor, step: Step) -> Step:
+    def _bounded(self, cursor: Cursor, step: WalkStep) -> WalkStep:
         """The same without records whose offsets are too large for a log of ours: the walk ends there."""
         values = step.values
         if values is None or int(values.offsets[-1]) < MAX_OFFSET:
@@ -179,7 +179,7 @@ class WalkedLog(ForeignLog):
         )
         lost = self.note(Kind.BAD_OFFSET, segment, cursor.position, detail, "lost", offset=MAX_OFFSET)
         after = Cursor(len(self.segments), 0, 0, Count(MAX_OFFSET - 1, MAX_OFFSET))
-        return Step(after, kept if len(kept) else None, lost)
+        return WalkStep(after, kept if len(kept) else None, lost)
 
     def segments_below(self, end: int) -> Iterator[tuple[str, int, int]]:
         """The non-empty segments that end at or below an offset up to which this log was read: file, first offset, and
@@ -189,7 +189,7 @@ class WalkedLog(ForeignLog):
             if first < last <= end:
                 yield self.segments[number].data or "", first, last
 
-    def walk(self, start: int | None = None) -> Iterator[Step]:
+    def walk(self, start: int | None = None) -> Iterator[WalkStep]:
         """From the last visited place before offset `start` (None: from the first place not visited yet) to the end."""
         cursor = self._marks[-1] if start is None else self._mark_before(start)
         while cursor.segment < len(self.segments):

@@ -75,7 +75,7 @@ DECISIONS: Mapping[tuple[Where, bool], Action] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RecoveryFinding:
     """One thing that was wrong, and what was done."""
 
     where: Where
@@ -97,11 +97,11 @@ class RecoveryReport:
     torn_files: tuple[str, ...] = ()
     rebuilt_indexes: int = 0
     #: Everything that was wrong.
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[RecoveryFinding] = field(default_factory=list)
     duration_ms: float = 0.0
 
     @property
-    def corruption(self) -> tuple[Finding, ...]:
+    def corruption(self) -> tuple[RecoveryFinding, ...]:
         """The findings that mean lost or damaged data."""
         return tuple(each for each in self.findings if each.action in (Action.REPORT, Action.SET_ASIDE))
 

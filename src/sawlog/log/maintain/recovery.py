@@ -50,7 +50,7 @@ from ..segment.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from ..segment.segment import Segment
 from ..write.cutting import cut, cut_at, delete_above
 from ..write.producers import ProducerState, replayed
-from .findings import DECISIONS, Action, Finding, RecoveryReport, Where
+from .findings import DECISIONS, Action, RecoveryFinding, RecoveryReport, Where
 from .swapping import UnfinishedSwap, finish_swap
 
 __all__ = [
@@ -59,10 +59,14 @@ __all__ = [
     "Action",
     "Finding",
     "Recovered",
+    "RecoveryFinding",
     "RecoveryReport",
     "Where",
     "recover",
 ]
+
+#: The name of before version 0.3; it stays until 0.4.
+Finding = RecoveryFinding
 
 #: A segment up to this size is copied as a whole when its tail has to be made durable again.
 SMALL_BYTES = 16 << 20
@@ -117,7 +121,7 @@ class _Recovery:
 
     def _find(self, where: Where, detail: str) -> Action:
         action = DECISIONS[where, self.clean]
-        self.report.findings.append(Finding(where, action, detail))
+        self.report.findings.append(RecoveryFinding(where, action, detail))
         return action
 
     # --- small files
