@@ -176,10 +176,10 @@ def outside(bound: Bound, log: OffsetBounds) -> str:
     return outside_text(_asked_offset(bound, log), log.lowest_offset, log.next_offset)
 
 
-def outside_text(asked: int, lowest: int, following: int) -> str:
+def outside_text(asked: int, lowest: int, next_offset: int) -> str:
     """Do the same for an offset and the bounds of a log."""
-    if asked > following:
-        return f"offset {asked} is beyond the end; using the end, {following}"
+    if asked > next_offset:
+        return f"offset {asked} is beyond the end; using the end, {next_offset}"
     if asked < lowest:
         return f"offset {asked} is before the first record; using the start, {lowest}"
     return ""

@@ -182,7 +182,7 @@ class FrameLog(WalkedLog):
         if len(blank):
             good = int(blank[0]) + 1  # the next step checks whether anything but zeros follows
         if parsed.stored is None:
-            following = cursor.count.following
+            following = cursor.count.next_offset
             return Numbered(np.arange(following, following + good, dtype=np.int64), cursor.count.skip(good))
         return assign(
             parsed.stored[:good],
@@ -202,7 +202,7 @@ class FrameLog(WalkedLog):
             at = cursor.position + int(frames.starts[odd.index]) - head
             self.note(odd.kind, segment, at, odd.detail, odd.outcome, offset=odd.offset)
         extras = [each.slice(0, taken) for each in parsed.extras]
-        if numbered.oddities or cursor.count.following != cursor.count.stored + 1:
+        if numbered.oddities or cursor.count.next_offset != cursor.count.stored + 1:
             extras.extend(self._renumbered(parsed, numbered))
         values = Values(frames.data, numbered.offsets, parsed.starts[:taken], parsed.lengths[:taken], tuple(extras))
         end = int(frames.starts[taken - 1] + frames.lengths[taken - 1])
@@ -237,7 +237,7 @@ class FrameLog(WalkedLog):
 
     def _cut(self, segment: SegmentFile, cursor: Cursor, kind: Kind, detail: str) -> WalkStep:
         rest = segment.size - cursor.position
-        self.note(kind, segment, cursor.position, detail, "cut", size_bytes=rest, offset=cursor.count.following)
+        self.note(kind, segment, cursor.position, detail, "cut", size_bytes=rest, offset=cursor.count.next_offset)
         return WalkStep(cursor.to(segment.size))
 
     def _no_frame(self, segment: SegmentFile, cursor: Cursor) -> WalkStep:
@@ -260,7 +260,7 @@ class FrameLog(WalkedLog):
         if cursor.position + end == segment.size or regular:
             after = cursor.to(cursor.position + end, cursor.count.skip(), loose=True)
             lost = self.note(
-                kind, segment, cursor.position, detail, "lost", size_bytes=end, offset=cursor.count.following
+                kind, segment, cursor.position, detail, "lost", size_bytes=end, offset=cursor.count.next_offset
             )
             return WalkStep(after, lost=lost)
         way = self.resync(segment, cursor)
@@ -288,7 +288,7 @@ class FrameLog(WalkedLog):
             f"{detail}; {size} bytes cannot be read",
             "lost",
             size_bytes=size,
-            offset=cursor.count.following,
+            offset=cursor.count.next_offset,
         )
         return WalkStep(cursor.to(found, loose=True), lost=lost)
 
@@ -351,6 +351,6 @@ class FrameLog(WalkedLog):
             f"{size} bytes of an incomplete record; left out; other records were written after them",
             "cut",
             size_bytes=size,
-            offset=cursor.count.following,
+            offset=cursor.count.next_offset,
         )
         return WalkStep(cursor.to(found))

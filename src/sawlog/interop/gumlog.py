@@ -136,7 +136,7 @@ class GumlogLog(RestartingLog):
             self.note(Kind.INDEX_BEHIND, segment.index, end, detail)
         elif entries > records:
             detail = f"{entries - records} entries for records that are not in the store"
-            offset = cursor.count.following
+            offset = cursor.count.next_offset
             self.note(Kind.INDEX_AHEAD, segment.index, records * _ENTRY_BYTES, detail, "cut", offset=offset)
 
     def _used_bytes(self, segment: SegmentFile) -> int:

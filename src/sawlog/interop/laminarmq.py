@@ -241,7 +241,7 @@ class LaminarmqLog(WalkedLog):
         for size in other_lengths(segment, cursor, entries):
             if proves(self, segment, cursor.position, size, checksum):
                 detail = f"an entry has {length} bytes at {position}; the checksum proves {size} at {cursor.position}"
-                self.note(Kind.BAD_INDEX, index, cursor.entry, detail, offset=cursor.count.following)
+                self.note(Kind.BAD_INDEX, index, cursor.entry, detail, offset=cursor.count.next_offset)
                 data = self.read_data(segment, cursor.position, size)
                 return self._records(segment, cursor, data, np.zeros(1, np.int64), np.array([size], np.int64))
         return self._unproven(segment, cursor, entries)
@@ -265,7 +265,7 @@ class LaminarmqLog(WalkedLog):
         last = cursor.entry + len(entries) * ENTRY_BYTES
         if bool((ends > segment.size).all()) and segment.index_size - last < ENTRY_BYTES:
             detail = f"{len(entries)} entries for records that are not in the store; left out"
-            following = cursor.count.following
+            following = cursor.count.next_offset
             self.note(Kind.INDEX_AHEAD, segment.index or "", cursor.entry, detail, "cut", offset=following)
             return WalkStep(cursor.to(cursor.position, entry=last))
         length, position = int(entries["length"][0]), int(entries["position"][0])
@@ -299,7 +299,7 @@ class LaminarmqLog(WalkedLog):
             return self._lost(segment, cursor, after, Kind.INDEX_BEHIND, detail, left)
         detail = f"{left} bytes without an entry, as after an interrupted append; left out"
         self.note(
-            Kind.ORPHAN_BYTES, segment, cursor.position, detail, "cut", size_bytes=left, offset=cursor.count.following
+            Kind.ORPHAN_BYTES, segment, cursor.position, detail, "cut", size_bytes=left, offset=cursor.count.next_offset
         )
         return WalkStep(after)
 
@@ -333,7 +333,7 @@ class LaminarmqLog(WalkedLog):
             cursor.position,
             detail,
             size_bytes=found.bounds[-1],
-            offset=cursor.count.following,
+            offset=cursor.count.next_offset,
         )
         bounds = np.array(found.bounds, np.int64)
         return self._records(segment, cursor, memoryview(data), bounds[:-1], np.diff(bounds))
@@ -352,7 +352,7 @@ class LaminarmqLog(WalkedLog):
         self, segment: SegmentFile, cursor: Cursor, after: Cursor, kind: Kind, detail: str, size_bytes: int
     ) -> WalkStep:
         finding: Finding = self.note(
-            kind, segment, cursor.position, detail, "lost", size_bytes=size_bytes, offset=cursor.count.following
+            kind, segment, cursor.position, detail, "lost", size_bytes=size_bytes, offset=cursor.count.next_offset
         )
         return WalkStep(after, lost=finding)
 

@@ -74,7 +74,7 @@ class PlainLog(FrameLog):
 
     def enter(self, number: int, before: Cursor | None) -> Cursor:
         """Segments are contiguous if one begins at the byte where the previous one ends."""
-        following = 0 if before is None else before.count.following
+        following = 0 if before is None else before.count.next_offset
         if number < len(self.segments) and before is not None:
             last, segment = self.segments[number - 1], self.segments[number]
             end = last.base + last.size
@@ -167,7 +167,7 @@ class PlainLog(FrameLog):
     def _first_of(self, number: int) -> int:
         """The last offset that is known to be before a segment, or at its beginning."""
         marks = [mark for mark in self._marks if mark.segment <= number]
-        return min(marks[-1].count.following, *[m.count.following for m in marks if m.segment == number] or [2**63])
+        return min(marks[-1].count.next_offset, *[m.count.next_offset for m in marks if m.segment == number] or [2**63])
 
     def _bytes(self) -> tuple[int, int]:
         return self.segments[0].base, self.segments[-1].base + self.segments[-1].size

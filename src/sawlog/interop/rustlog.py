@@ -180,7 +180,7 @@ class RustLogLog(RestartingLog):
         else:
             offset = int.from_bytes(entry[:8], "big")
             detail = f"an entry for offset {offset}, which is no longer in the log"
-            self.note(Kind.INDEX_AHEAD, segment.index, cursor.entry, detail, "cut", offset=cursor.count.following)
+            self.note(Kind.INDEX_AHEAD, segment.index, cursor.entry, detail, "cut", offset=cursor.count.next_offset)
 
 
 def _are_hopeless(window: bytes, at: Numbers, base: int) -> npt.NDArray[np.bool_]:

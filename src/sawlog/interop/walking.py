@@ -67,8 +67,8 @@ class Cursor:
         )
 
 
-def _following(cursor: Cursor) -> int:
-    return cursor.count.following
+def _next_offset(cursor: Cursor) -> int:
+    return cursor.count.next_offset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,12 +134,12 @@ class WalkedLog(ForeignLog):
     def enter(self, number: int, before: Cursor | None) -> Cursor:
         """The beginning of a segment, after another or as the first; reports if the two are not contiguous."""
         if before is not None:
-            self._ends[number - 1] = before.count.following
+            self._ends[number - 1] = before.count.next_offset
         if number >= len(self.segments):
             assert before is not None
             return Cursor(number, 0, 0, before.count)
         segment = self.segments[number]
-        following = segment.base if before is None else before.count.following
+        following = segment.base if before is None else before.count.next_offset
         if self._is_too_far(segment, following):
             return Cursor(number, self.first_position, self.first_entry, Count(segment.base - 1, following))
         if segment.base > following:
@@ -152,14 +152,14 @@ class WalkedLog(ForeignLog):
         self._firsts[number] = following
         return Cursor(number, self.first_position, self.first_entry, Count(segment.base - 1, following))
 
-    def _is_too_far(self, segment: SegmentFile, following: int) -> bool:
+    def _is_too_far(self, segment: SegmentFile, next_offset: int) -> bool:
         """Whether a segment begins at an impossible offset."""
-        return self.named_by_offset and (segment.base - following > MAX_JUMP or segment.base >= MAX_OFFSET)
+        return self.named_by_offset and (segment.base - next_offset > MAX_JUMP or segment.base >= MAX_OFFSET)
 
     def _refused(self, cursor: Cursor) -> WalkStep | None:
         """Skip a segment that begins too far after the previous one: its name is damaged, or it is not part of this
         log."""
-        segment, following = self.segments[cursor.segment], cursor.count.following
+        segment, following = self.segments[cursor.segment], cursor.count.next_offset
         if not self._is_too_far(segment, following):
             return None
         detail = f"a segment begins at offset {segment.base}, expected {following}: the gap is too large for a log"
@@ -203,8 +203,8 @@ class WalkedLog(ForeignLog):
 
     def _mark_before(self, start: int) -> Cursor:
         """The first of the last places that are not after `start`: findings there must be met again."""
-        last = max(bisect_right(self._marks, start, key=_following) - 1, 0)
-        return self._marks[bisect_left(self._marks, _following(self._marks[last]), key=_following)]
+        last = max(bisect_right(self._marks, start, key=_next_offset) - 1, 0)
+        return self._marks[bisect_left(self._marks, _next_offset(self._marks[last]), key=_next_offset)]
 
     def _remember(self, cursor: Cursor) -> None:
         if self._passed(cursor) - self._passed(self._marks[-1]) >= MARK_BYTES:
@@ -220,7 +220,7 @@ class WalkedLog(ForeignLog):
     @property
     def next_offset(self) -> int:
         """The offset after the last record; the first call reads the whole log."""
-        return self._survey().count.following
+        return self._survey().count.next_offset
 
     @property
     def report(self) -> ForeignReport:
@@ -248,12 +248,12 @@ class WalkedLog(ForeignLog):
                 raise step.lost.error(self.path)
             if progress is not None:
                 progress(self._passed(step.after), total)
-            if end is not None and step.after.count.following >= end:
+            if end is not None and step.after.count.next_offset >= end:
                 return
         if progress is not None and total == 0:
             progress(0, 0)
-        if end is None and self._ended is not None and start > self._ended.count.following:
-            raise OffsetOutOfRange(start, self.lowest_offset, self._ended.count.following, self.path)
+        if end is None and self._ended is not None and start > self._ended.count.next_offset:
+            raise OffsetOutOfRange(start, self.lowest_offset, self._ended.count.next_offset, self.path)
 
     def _passed(self, cursor: Cursor) -> int:
         return self._before[cursor.segment] + cursor.position
