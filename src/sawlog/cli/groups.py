@@ -11,7 +11,7 @@ from .asking import confirm
 from .completion import complete_topic
 from .helping import Command, CommandGroup
 from .offsets import Bound, offset_of, outside, outside_text, parse_bound
-from .options import Data, Group, Output, Partitions, parsed
+from .options import Data, Group, Output, Partitions, Yes, parsed
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import chosen, open_store
@@ -143,7 +143,7 @@ def seek(
 def delete(
     group: Group,
     data: Data,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Delete a group and its offsets. A later consumer with that name starts as a new group. Asks first, unless --yes

@@ -48,6 +48,7 @@ Partitions = Annotated[
     list[int] | None,
     typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; can be repeated."),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def read_as(reader: Callable[[str], T], text: str, option: str) -> T:

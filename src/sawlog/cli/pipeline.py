@@ -20,7 +20,7 @@ from . import CORRUPT, INTERRUPTED
 from .asking import confirm
 from .helping import Command, CommandGroup
 from .jobs import Every, running_job, seconds
-from .options import Data, MaybeTopic, Output, Topic, read_as
+from .options import Data, MaybeTopic, Output, Topic, Yes, read_as
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .pipeline_stats import stats
@@ -258,7 +258,7 @@ def compact(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show how many records would be dropped, without changing anything.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Rewrite a topic so that it keeps only the last record of each key.

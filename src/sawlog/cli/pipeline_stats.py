@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .drawing import draw
+from .drawing import NoPlot, Plot, check_plot, show_charts
 from .jobs import running_job, seconds
 from .options import Data, MaybeTopic, Output
 from .output import Column, OutputFormat
 from .output import Output as Printer
-from .plot import BarChart, Chart, TimeChart, text_lines
+from .plot import BarChart, Chart, TimeChart
 from .units import shown_count, shown_size, shown_time
 
 if TYPE_CHECKING:
@@ -47,10 +46,8 @@ def stats(
     parquet: Annotated[
         Path | None, typer.Option("--parquet", metavar="DIR", help="Write partitions.parquet and rates.parquet there.")
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the charts to this .svg or .png file.")
-    ] = None,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Print only the table, without charts.")] = False,
+    plot: Plot = None,
+    no_plot: NoPlot = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Count records, bytes and distinct keys, and compute rates over time, record by record and in parallel.
@@ -62,8 +59,7 @@ def stats(
     """
     from ..pipelines import stats as job
 
-    if plot is not None and plot.suffix not in (".svg", ".png"):
-        raise typer.BadParameter(f"{plot.name} is neither .svg nor .png", param_hint="--plot")
+    check_plot(plot)
     params = job.StatsParams(str(data), topic, seconds(every), None if parquet is None else str(parquet))
     job.check_params(params)
     with running_job("counting", None, "records") as (spark, advance):
@@ -75,15 +71,7 @@ def stats(
         rows = map(dataclasses.asdict, report.partitions)
         printer.rows(rows, _COLUMNS, empty="nothing to count: no topics")
     charts = _charts(report, topic)
-    if plot is not None:
-        draw(charts, plot)
-    elif printer.for_people and not no_plot:
-        width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-        for chart in charts:
-            printer.line()
-            for line in text_lines(chart, width):
-                printer.line(line)
-        printer.flush()
+    show_charts(charts, printer, plot, no_plot=no_plot)
 
 
 def _charts(report: StatsReport, topic: str | None) -> list[Chart]:

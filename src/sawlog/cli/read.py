@@ -169,16 +169,7 @@ def _print(found: Iterator[Found], printer: Printer, printing: RecordPrinter | N
 
 
 def _row(place: NamedLog, record: Record) -> Row:
-    headers = [{"key": key, "value": value} for key, value in record.headers]
-    return {
-        "topic": place.topic,
-        "partition": place.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "key": record.key,
-        "value": record.value,
-        "headers": headers,
-    }
+    return {"topic": place.topic, **_arrow_row(place, record)}
 
 
 def _text(value: bytes | None) -> str:

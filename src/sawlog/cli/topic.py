@@ -13,7 +13,7 @@ from ..topics.store import Store
 from .asking import confirm
 from .helping import Command, CommandGroup
 from .offsets import offset_of, outside, parse_bound
-from .options import Data, Output, Partitions, Topic, read_as
+from .options import Data, Output, Partitions, Topic, Yes, read_as
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import chosen, open_store
@@ -175,7 +175,7 @@ def alter(
 def delete(
     name: Topic,
     data: Data,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Delete a topic with all its records. Asks first, unless --yes is given.
@@ -209,7 +209,7 @@ def trim(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be dropped, without changing anything.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Drop the oldest records: up to an offset, up to a time, or all but the last N.

@@ -69,9 +69,7 @@ class GumlogLog(RestartingLog):
     )
 
     def _segments_of(self) -> list[SegmentFile]:
-        found, strangers = segment_files(self.directory, ".store", ".index")
-        for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "ignored")
+        found = self._listed(".store", ".index")
         for segment in found:
             if segment.data is None:
                 self.note(Kind.MISSING_FILE, segment, 0, "an index without a store; ignored")

@@ -87,9 +87,7 @@ class LaminarmqLog(WalkedLog):
         super().__init__(directory, damage=damage, strict=strict)
 
     def _segments_of(self) -> list[SegmentFile]:
-        found, strangers = segment_files(self.directory, ".store", ".index")
-        for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "ignored")
+        found = self._listed(".store", ".index")
         for segment in found:
             if segment.data is None and segment.index_size > ENTRY_BYTES:
                 count = segment.index_size // ENTRY_BYTES - 1

@@ -59,9 +59,7 @@ class PlainLog(FrameLog):
         super().__init__(directory, damage=damage, strict=strict)
 
     def _segments_of(self) -> list[SegmentFile]:
-        found, strangers = segment_files(self.directory, ".store", ".index")
-        for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "ignored")
+        found = self._listed(".store", ".index")
         for segment in found:
             if segment.index is not None:
                 self.note(Kind.STRANGER, segment.index, 0, "an index, which a plain log does not have; ignored")

@@ -56,9 +56,7 @@ class RustLogLog(RestartingLog):
     trust = Trust.BARE
 
     def _segments_of(self) -> list[SegmentFile]:
-        found, strangers = segment_files(self.directory, ".log", ".index", digits="[0-9]{20}")
-        for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "ignored")
+        found = self._listed(".log", ".index", digits="[0-9]{20}")
         for segment in found:
             self._check_index(segment)
         return [segment for segment in found if segment.data is not None]

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 4 << 20
 #: A place to return to is remembered once per this many bytes.
 MARK_BYTES = 1 << 20
+#: What the names of segments are made of.
+_DIGITS = "[0-9]{1,20}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,13 @@ class WalkedLog(ForeignLog):
         return self.segments[0].base
 
     # --- walking
+
+    def _listed(self, data_suffix: str, index_suffix: str, *, digits: str = _DIGITS) -> list[SegmentFile]:
+        """The files of the segments; the names of other files are noted."""
+        found, strangers = segment_files(self.directory, data_suffix, index_suffix, digits=digits)
+        for name in strangers:
+            self.note(Kind.STRANGER, name, 0, "ignored")
+        return found
 
     def enter(self, number: int, before: Cursor | None) -> Cursor:
         """The beginning of a segment, after another or as the first; reports if the two are not contiguous."""
@@ -320,7 +329,7 @@ def _within(lost: Finding, start: int, end: int | None) -> bool:
 
 
 def segment_files(
-    directory: Directory, data_suffix: str, index_suffix: str, *, digits: str = "[0-9]{1,20}"
+    directory: Directory, data_suffix: str, index_suffix: str, *, digits: str = _DIGITS
 ) -> tuple[list[SegmentFile], list[str]]:
     """Files named after a number, in pairs and sorted by it; and the names of the other files."""
     pattern = re.compile(rf"({digits})({re.escape(data_suffix)}|{re.escape(index_suffix)})")
