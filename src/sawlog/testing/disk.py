@@ -98,8 +98,7 @@ class _PowerCut:
                 change.apply(folder, names, in_order=False)
         for name, node in names.items():
             if isinstance(node, Folder):
-                made = Folder(found.disk, f"{found.path}/{name}")
-                made.parent = found
+                made = Folder(found.disk, f"{found.path}/{name}", found)
                 self.fill(node, made)
                 found.entries[name] = made
             else:

@@ -51,7 +51,7 @@ class Folder:
     """A directory of the simulated disk: both the `Directory` and the content itself; there is one object per
     directory."""
 
-    def __init__(self, disk: Medium, path: str) -> None:
+    def __init__(self, disk: Medium, path: str, parent: Folder | None = None) -> None:
         self.path = path
         self.disk = disk
         self.entries: dict[str, Node] = {}
@@ -61,7 +61,7 @@ class Folder:
         self.locked: dict[str, object] = {}
         #: What processes publish to each other: not on the device, and lost in a power cut.
         self.numbers: dict[str, PublishedMemory] = {}
-        self.parent: Folder | None = None
+        self.parent = parent
         self._changed = 0
         self._doubting = False
 
@@ -112,8 +112,7 @@ class Folder:
         with self.disk.lock:
             if create:
                 if name not in self.entries:
-                    made = Folder(self.disk, f"{self.path}/{name}")
-                    made.parent = self
+                    made = Folder(self.disk, f"{self.path}/{name}", self)
                     self._change("mkdir", name, (self, name, made))
                 self.sync()
             found = self.entries.get(name)
@@ -146,14 +145,13 @@ class Folder:
             call = "rename" if target is self else "move"
             self._change(call, name, (self, name, None), (target, new, node))
             if isinstance(node, Folder):
-                node.parent = target
-                node._move_to(f"{target.path}/{new}")
+                node._move_to(target, f"{target.path}/{new}")
 
-    def _move_to(self, path: str) -> None:
-        self.path = path
+    def _move_to(self, parent: Folder, path: str) -> None:
+        self.parent, self.path = parent, path
         for name, node in self.entries.items():
             if isinstance(node, Folder):
-                node._move_to(f"{path}/{name}")
+                node._move_to(self, f"{path}/{name}")
 
     def rename(self, old: str, new: str) -> None:
         """Atomic within the directory."""

@@ -224,13 +224,12 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
             # The watermark on disk must not speak of a position in a file that is replaced.
             appender.checkpoints.save(clean=False)
             for segment in run:
-                segment.repairs, segment.pinned = False, True
-                _ = segment.storage  # open, so that current readers can continue
+                segment.begin_replacement()
             renaming = True
             directory.rename(made.name, name)
         except BaseException:
             for segment in run:
-                segment.pinned, segment.repairs = False, True
+                segment.cancel_replacement()
             discard(appender, made)
             if renaming:
                 _take_back(appender, name)

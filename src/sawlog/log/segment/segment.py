@@ -151,6 +151,15 @@ class Segment(Batches):
             return
         self._open = None
 
+    def begin_replacement(self) -> None:
+        """Another file is about to get its name: stay open for current readers, and leave the index files alone."""
+        self.repairs, self.pinned = False, True
+        _ = self.storage
+
+    def cancel_replacement(self) -> None:
+        """Its file keeps its name."""
+        self.pinned, self.repairs = False, True
+
     def seal(self) -> None:
         """Seal the segment: the indexes are written, and the file is mapped when it is read."""
         self.timestamps()
