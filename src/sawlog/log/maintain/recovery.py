@@ -65,7 +65,7 @@ __all__ = [
     "recover",
 ]
 
-#: The name of before version 0.3; it stays until 0.4.
+#: The earlier name; it stays until version 0.4.
 Finding = RecoveryFinding
 
 #: A segment up to this size is copied as a whole when its tail has to be made durable again.
