@@ -150,8 +150,7 @@ class Access:
                 self._become_reader()
         if self._inherited:
             raise LogClosed(
-                f"the log {self.directory.path} was opened by the process that this one was forked from; open it again "
-                "here"
+                f"the log {self.directory.path} was opened by the parent process, before the fork; open it again here"
             )
         if not self._locks_late:
             raise ReadOnlyLog(f'the log {self.directory.path} was opened with mode="r"')
