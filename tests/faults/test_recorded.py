@@ -52,7 +52,7 @@ def test_what_files_promise_survives_many_power_cuts(name: str, place: Path) -> 
 
 # --- an fsync that is left out is found
 
-_FILE = "sawlog.storage.file:FileDirectory"
+_FILE = "FileDirectory"
 _BY_NAME = {each.name: each for each in MUTANTS}
 #: What is planted, and in which workloads it shows.
 LEFT_OUT = {
