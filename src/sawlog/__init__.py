@@ -67,7 +67,7 @@ from .errors import (
 )
 from .log.log import Log, SegmentInfo
 from .log.maintain.compaction import CompactionReport
-from .log.maintain.recovery import RecoveryReport
+from .log.maintain.findings import RecoveryReport
 from .log.maintain.retention import RetentionReport
 from .log.maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
 from .log.read.reader import Fetched

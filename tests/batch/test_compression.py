@@ -29,7 +29,8 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sawlog.batch import compression
+from sawlog.batch.codecs import bounds
+from sawlog.batch.codecs import lz4 as our_lz4
 from sawlog.batch.compression import (
     CODECS,
     DECODER_BYTES,
@@ -330,7 +331,7 @@ def xxh32(data: bytes) -> int:
 
 
 def test_the_lz4_headers_carry_their_own_checksum() -> None:
-    headers = compression._LZ4_PLAIN
+    headers = our_lz4._PLAIN
     assert len(headers) == 4
     for header, block_bytes in headers.items():
         assert header[:5] == bytes.fromhex("04224d1860")
@@ -341,7 +342,7 @@ def test_the_lz4_headers_carry_their_own_checksum() -> None:
 @pytest.mark.parametrize("size_bytes", [500, 64 << 10, (64 << 10) + 1, 900_000])
 def test_lz4_frames_are_plain_and_no_wider_than_they_must_be(size_bytes: int) -> None:
     header = packed_by_us(LZ4, batch_of(size_bytes))[:7]
-    assert compression._LZ4_PLAIN[header] == (64 << 10 if size_bytes <= 64 << 10 else 256 << 10)
+    assert our_lz4._PLAIN[header] == (64 << 10 if size_bytes <= 64 << 10 else 256 << 10)
 
 
 @pytest.mark.parametrize("size_bytes", [500, 64 << 10, (64 << 10) + 1, 900_000])
@@ -429,7 +430,7 @@ def test_a_xerial_header_between_blocks_is_passed_over() -> None:
 
 
 def test_xerial_headers_count_as_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "BLOCKS_MAX", 500)
+    monkeypatch.setattr(bounds, "BLOCKS_MAX", 500)
     assert decompress(SNAPPY, XERIAL * 490) == b""
     with pytest.raises(DecompressionLimit, match="blocks"):
         decompress(SNAPPY, XERIAL * 510)
@@ -598,7 +599,7 @@ def lz4_of_tiny_blocks(count: int) -> bytes:
 def test_blocks_are_counted(
     codec: int, blocks: Callable[[int], bytes], each: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compression, "BLOCKS_MAX", 500)
+    monkeypatch.setattr(bounds, "BLOCKS_MAX", 500)
     assert decompress(codec, blocks(490)) == each * 490
     with pytest.raises(DecompressionLimit, match="blocks"):
         decompress(codec, blocks(510))
@@ -607,7 +608,7 @@ def test_blocks_are_counted(
 @pytest.mark.parametrize("codec", [LZ4, ZSTD], ids=codec_name)
 def test_frames_count_as_blocks(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
     skipped = struct.pack("<II", 0x184D2A50, 0)
-    monkeypatch.setattr(compression, "BLOCKS_MAX", 500)
+    monkeypatch.setattr(bounds, "BLOCKS_MAX", 500)
     assert decompress(codec, skipped * 490 + packed_by_us(codec, SMALL)) == SMALL
     with pytest.raises(DecompressionLimit, match="blocks"):
         decompress(codec, skipped * 510)

@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from sawlog.cli.inputs import _unmarked
-from sawlog.cli.output import Column, Format, Output, cell, plain, uncell, visible
+from sawlog.cli.output import Column, Output, OutputFormat, cell, plain, uncell, visible
 from sawlog.cli.units import shown_size
 
 COLUMNS = [Column("name"), Column("size_bytes", "size", shown_size), Column("value")]
 ROWS = [{"name": "a", "size_bytes": 2048, "value": b"x"}, {"name": "bb", "size_bytes": 5, "value": b"\xff"}]
 
 
-def printed(form: Format, rows: list[dict[str, object]], columns: list[Column] = COLUMNS) -> str:
+def printed(form: OutputFormat, rows: list[dict[str, object]], columns: list[Column] = COLUMNS) -> str:
     stream = io.BytesIO()
     Output(form, stream).rows(rows, columns)
     return stream.getvalue().decode()
 
 
 def test_table_is_aligned_and_readable() -> None:
-    assert printed(Format.TABLE, ROWS).splitlines() == [
+    assert printed(OutputFormat.TABLE, ROWS).splitlines() == [
         "NAME     SIZE  VALUE",
         "a     2.0 KiB  x",
         "bb        5 B  base64:/w==",
@@ -33,49 +33,49 @@ def test_table_is_aligned_and_readable() -> None:
 
 
 def test_json_is_one_array() -> None:
-    assert json.loads(printed(Format.JSON, ROWS)) == [
+    assert json.loads(printed(OutputFormat.JSON, ROWS)) == [
         {"name": "a", "size_bytes": 2048, "value": "x"},
         {"name": "bb", "size_bytes": 5, "value": {"base64": "/w=="}},
     ]
 
 
 def test_json_of_nothing_is_an_empty_array() -> None:
-    assert json.loads(printed(Format.JSON, [])) == []
+    assert json.loads(printed(OutputFormat.JSON, [])) == []
 
 
 def test_ndjson_is_one_object_a_line() -> None:
-    assert [json.loads(line)["name"] for line in printed(Format.NDJSON, ROWS).splitlines()] == ["a", "bb"]
+    assert [json.loads(line)["name"] for line in printed(OutputFormat.NDJSON, ROWS).splitlines()] == ["a", "bb"]
 
 
 def test_csv_has_a_head_and_a_line_a_row() -> None:
-    rows = list(csv.reader(io.StringIO(printed(Format.CSV, ROWS))))
+    rows = list(csv.reader(io.StringIO(printed(OutputFormat.CSV, ROWS))))
     assert rows == [["name", "size_bytes", "value"], ["a", "2048", "x"], ["bb", "5", "base64:/w=="]]
 
 
 def test_csv_of_nothing_has_its_head() -> None:
-    assert printed(Format.CSV, []) == "name,size_bytes,value\n"
+    assert printed(OutputFormat.CSV, []) == "name,size_bytes,value\n"
 
 
-@pytest.mark.parametrize("form", [Format.JSON, Format.NDJSON])
-def test_text_in_json_stays_text(form: Format) -> None:
+@pytest.mark.parametrize("form", [OutputFormat.JSON, OutputFormat.NDJSON])
+def test_text_in_json_stays_text(form: OutputFormat) -> None:
     assert "Zürich" in printed(form, [{"name": "Zürich"}])
 
 
 def test_long_tables_are_printed_to_the_end() -> None:
     rows = [{"name": f"n{number}", "size_bytes": number, "value": None} for number in range(1200)]
-    lines = printed(Format.TABLE, rows).splitlines()
+    lines = printed(OutputFormat.TABLE, rows).splitlines()
     assert len(lines) == 1201
     assert lines[-1].startswith("n1199")
 
 
 def test_long_cells_are_cut_in_tables_only() -> None:
     row = {"name": "a", "value": b"x" * 500}
-    assert "x" * 80 not in printed(Format.TABLE, [row])
-    assert "x" * 500 in printed(Format.CSV, [row])
+    assert "x" * 80 not in printed(OutputFormat.TABLE, [row])
+    assert "x" * 500 in printed(OutputFormat.CSV, [row])
 
 
 def test_control_characters_are_made_visible_in_tables() -> None:
-    shown = printed(Format.TABLE, [{"name": "a", "value": "\x1b[2J\nnext\x9b".encode()}])
+    shown = printed(OutputFormat.TABLE, [{"name": "a", "value": "\x1b[2J\nnext\x9b".encode()}])
     assert "\x1b" not in shown
     assert "\\x1b[2J\\nnext" in shown
     assert len(shown.splitlines()) == 2
@@ -103,16 +103,16 @@ def test_text_that_looks_marked_is_marked_itself() -> None:
 
 def test_one_thing_is_a_list_for_people_and_an_object_for_programs() -> None:
     stream = io.BytesIO()
-    Output(Format.TABLE, stream).item(
+    Output(OutputFormat.TABLE, stream).item(
         {"name": "orders", "size_bytes": 2048}, [Column("size_bytes", "size", shown_size)]
     )
     assert stream.getvalue().decode().splitlines() == ["name  orders", "size  2.0 KiB"]
     stream = io.BytesIO()
-    Output(Format.JSON, stream).item({"name": "orders", "tags": ("a", 1)})
+    Output(OutputFormat.JSON, stream).item({"name": "orders", "tags": ("a", 1)})
     assert json.loads(stream.getvalue()) == {"name": "orders", "tags": ["a", 1]}
 
 
 def test_wide_characters_take_their_room() -> None:
-    lines = printed(Format.TABLE, [{"name": "日本", "value": b"x"}, {"name": "abcd", "value": b"y"}]).splitlines()
+    lines = printed(OutputFormat.TABLE, [{"name": "日本", "value": b"x"}, {"name": "abcd", "value": b"y"}]).splitlines()
     assert lines[1].endswith("x")
     assert lines[1].index("x") == lines[2].index("y") - 2

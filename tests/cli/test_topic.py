@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.cli.output import Format
+from sawlog.cli.output import OutputFormat
 from sawlog.topics.settings import SETTINGS
 from sawlog.topics.store import Store
 
@@ -163,7 +163,7 @@ def test_trim_to_a_wrong_place_is_a_usage_error(sawlog: Cli, orders: Path) -> No
     assert "0 to 1" in sawlog("topic", "trim", "orders", "--to", "5", "-p", "7").failed(2)
 
 
-@pytest.mark.parametrize("form", list(Format))
-def test_settings_are_listed_with_what_they_are_for(sawlog: Cli, form: Format) -> None:
+@pytest.mark.parametrize("form", list(OutputFormat))
+def test_settings_are_listed_with_what_they_are_for(sawlog: Cli, form: OutputFormat) -> None:
     text = sawlog("topic", "settings", "--output", form.value).ok().out
     assert all(name in text for name in SETTINGS)

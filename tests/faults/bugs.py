@@ -268,8 +268,7 @@ _REWRITING = (
     _mutant(
         "swap without fsync",
         "a rewritten segment takes the place of the old ones before it was synced (ALICE)",
-        ("_replace_run", "storage.sync()", "pass"),
-        ("_merge_run", "storage.sync()", "pass"),
+        ("_replacement", "storage.sync()", "pass"),
     ),
     _mutant(
         "swap before its name is durable",
@@ -449,8 +448,8 @@ _SHOWING = (
     _mutant(
         "rewrite joins epochs",
         "compaction and merging make one batch of batches of several leader epochs",
-        ("_Rebatch._enter_epoch", "if epoch != self._epoch:", "if self._epoch < 0:"),
-        ("_Rebatch._kinds", "rows[:, LEADER_EPOCH]]", "0 * rows[:, LEADER_EPOCH]]"),
+        ("Rebatch._enter_epoch", "if epoch != self._epoch:", "if self._epoch < 0:"),
+        ("Rebatch._kinds", "rows[:, LEADER_EPOCH]]", "0 * rows[:, LEADER_EPOCH]]"),
         by="readers",
     ),
     _mutant(

@@ -1,7 +1,7 @@
 """Something happens during a call: at the n-th place of the engine where a signal handler could run, or
 another thread could get its turn.
 
-A trace function counts these places: after a call, at a jump back, and at the beginning of a function, opcode by
+A trace function counts these places: after a call, after a jump back, and after the beginning of a function, opcode by
 opcode. So what a seed chooses happens at the same place every time. What runs inside the codecs and the simulated disk
 does not count, nor does what is done to the disk while it stands still (the crashes of the enumeration), nor what the
 garbage collector does.
@@ -59,8 +59,6 @@ class Within:
         if not frame.f_code.co_filename.startswith(_SOURCES):
             return None
         frame.f_trace_opcodes = True
-        if event == "call":
-            self._before[frame] = "RESUME"
         if event in ("return", "exception"):  # after a call that raises no handler runs
             self._before.pop(frame, None)
         if event == "opcode" and self._left:

@@ -31,7 +31,7 @@ from typing import Any
 from unittest import mock
 
 from sawlog.log.files.names import VISIBLE
-from sawlog.storage import FileDirectory, file, published
+from sawlog.storage import FileDirectory, file, locks, published
 from sawlog.testing import Workload
 from sawlog.testing.crashes import _own_ids, _standing_still
 
@@ -96,7 +96,7 @@ class Files:
 @contextmanager
 def _started_machine(boot: bytes) -> Iterator[None]:
     """A machine that was started with this boot id; in the end its processes die."""
-    before = set(file._held)
+    before = set(locks._held)
     with (
         mock.patch.object(file, "boot_id", return_value=boot),
         mock.patch.object(published, "boot_id", return_value=boot),
@@ -106,7 +106,7 @@ def _started_machine(boot: bytes) -> Iterator[None]:
         try:
             yield
         finally:
-            for lock in set(file._held) - before:
+            for lock in set(locks._held) - before:
                 lock.release()
 
 

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from types import TracebackType
 
-from sawlog.cli.progress import Progress
+from sawlog.cli.progress import ProgressBar
 
 #: Where nobody watches, a line so often says that it is still at work.
 _SIGN_OF_LIFE_S = 30.0
@@ -24,7 +24,7 @@ class Tally:
 
     def __init__(self, title: str, total: int | None, unit: str) -> None:
         self._title, self._unit, self._total = title, unit, total
-        self._bar = Progress(title, total, unit)
+        self._bar = ProgressBar(title, total, unit)
         self.counts: Counter[str] = Counter()
         #: What was found, each with the line that replays it.
         self.violations: list[str] = []

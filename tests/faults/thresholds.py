@@ -45,7 +45,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.write.cutting:_COPY_BYTES", 150, 512, 1100),
     _one("log.write.streams:_COPY_BYTES", 100, 300, 900),
     _one(BLOCK_BYTES, 50, 300, 1000),
-    _one("log.maintain.rewrite:_WRITE_BYTES", 50, 300, 1500),
+    _one("log.maintain.replacement:_WRITE_BYTES", 50, 300, 1500),
     _one("log.maintain.rewrite:MOST_SEGMENTS", 2, 3),
     _one("topics.transactions.intents:_PLACE_BYTES", 70, 200, 1000),
     # How much goes into one batch, one placement, one file.
@@ -59,7 +59,7 @@ TABLE: tuple[Threshold, ...] = (
         300,
         1000,
     ),
-    _one("log.maintain.rewrite:BATCH_BYTES", 80, 300, 1000),
+    _one("log.maintain.rebatch:BATCH_BYTES", 80, 300, 1000),
     _one(
         "topics.transactions.intents:INLINE_BYTES topics.transactions.drafts:INLINE_BYTES "
         "topics.transactions.staging:INLINE_BYTES spark.writing:INLINE_BYTES",
@@ -73,7 +73,7 @@ TABLE: tuple[Threshold, ...] = (
     # Offsets that one segment, one batch, one table has room for.
     _one(
         "log.segment.index:MAX_SPAN log.write.appender:MAX_SPAN log.write.active:MAX_SPAN log.write.keeping:MAX_SPAN "
-        "log.segment.damage:MAX_SPAN log.maintain.rewrite:MAX_SPAN",
+        "log.segment.damage:MAX_SPAN log.maintain.rebatch:MAX_SPAN log.maintain.replacement:MAX_SPAN",
         12,
         30,
     ),
@@ -119,23 +119,23 @@ NOT_VARIED: Mapping[str, str] = {
         "batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES "
         "topics.partitioner:_RECORD_BYTES": "the size of a thing, not a limit",
         "batch.kernel:ROW_WIDTH": "the size of a thing, not a limit",
-        "batch.compression:_ZSTD_DICTIONARY_ID_BYTES config:KIB config:MIB config:GIB "
+        "batch.codecs.zstd:_DICTIONARY_ID_BYTES config:KIB config:MIB config:GIB "
         "spark.java:LEAST_VERSION": "no size of the engine",
         "log.read.reader:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
         "topics.groups.offsets:_SEGMENTS topics.groups.offsets:_CONFIG": "small in every workload: "
         "stores._small_groups",
         "log.maintain.upkeep:_LEAST_RUN": "which segments are worth merging by themselves; workloads merge on demand, "
         "from two",
-        "storage.file:_REMAP_BYTES storage.file:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "
+        "storage.file:_REMAP_BYTES storage.locks:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "
         "storage.system:_PLENTY_BYTES storage.file:_RESERVE_MOST_BYTES": "real files only: tests/storage and `kills`",
         "spark.writing:_FLUSH_BYTES spark.commit:_INTENT_BYTES": "varied by stores.spark_write itself, which needs "
         "both of them small",
         "spark.planning:LEAST_TASK_BYTES spark.planning:TASK_BYTES spark.planning:SHARED_FROM "
         "spark.reading:_BATCH_ROWS": "how reading is shared out among tasks; nothing is written",
         "spark.losses:_REMEMBERED": "warnings that were given already",
-        "batch.compression:DEFAULT_MAX batch.compression:RATIO_FREE_BYTES batch.compression:RATIO_MAX "
-        "batch.compression:DECODER_BYTES batch.compression:BLOCKS_MAX batch.compression:_ZSTD_WINDOW_FREE "
-        "batch.compression:_ZSTD_WINDOW_MAX batch.compression:MIB batch.compression:_LZ4_STORED": "what a decoder "
+        "batch.codecs.bounds:DEFAULT_MAX batch.codecs.bounds:RATIO_FREE_BYTES batch.codecs.bounds:RATIO_MAX "
+        "batch.codecs.bounds:DECODER_BYTES batch.codecs.bounds:BLOCKS_MAX batch.codecs.zstd:_WINDOW_FREE "
+        "batch.codecs.zstd:_WINDOW_MAX batch.codecs.bounds:MIB batch.codecs.lz4:_STORED": "what a decoder "
         "refuses or a format says: tests/batch, and `fuzz`",
         "batch.checksum:_X_TO_THE_8": "a polynomial",
         "batch.checksum:_BLOCK_BYTES": "how CRC-32C is computed where the kernel is not compiled",

@@ -44,7 +44,7 @@ def test_offsets(said: list[int], trust: Trust, given_: list[int], kinds: list[K
     made = numbered(said, trust)
     assert made.offsets.tolist() == given_
     assert [odd.kind for odd in made.oddities] == kinds
-    assert made.count.following == given_[-1] + 1
+    assert made.count.next_offset == given_[-1] + 1
     assert not made.bad
 
 
@@ -89,7 +89,7 @@ def test_offsets_always_go_up_and_numbering_always_gets_on(
     offsets = made.offsets.tolist()
     assert offsets == sorted(set(offsets))
     assert all(offset >= 10 for offset in offsets)
-    assert made.count.following == (offsets[-1] + 1 if offsets else 10)
+    assert made.count.next_offset == (offsets[-1] + 1 if offsets else 10)
     assert offsets or made.bad
     if final:
         assert made.bad or len(offsets) == len(said)

@@ -31,17 +31,17 @@ def target(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def write(spark: Any, data: Path, target: Path) -> Callable[..., export.ExportReport]:
+def write(spark: Any, data: Path, target: Path) -> Callable[..., export.TableExportReport]:
     """Run it on the topic `orders`."""
 
-    def run(progress: Any = None, **params: Any) -> export.ExportReport:
+    def run(progress: Any = None, **params: Any) -> export.TableExportReport:
         given = {"data": str(data), "topic": "orders", "target": str(target), **params}
         return export.run(spark, ExportParams(**given), progress)
 
     return run
 
 
-Write = Callable[..., export.ExportReport]
+Write = Callable[..., export.TableExportReport]
 Fill = Callable[..., Path]
 
 

@@ -155,7 +155,7 @@ def interrupted(work: Callable[[], None], number: int) -> bool:
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
         nonlocal passed
-        if not frame.f_code.co_filename.endswith("storage/file.py"):
+        if not frame.f_code.co_filename.endswith(("storage/file.py", "storage/handle.py", "storage/locks.py")):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":

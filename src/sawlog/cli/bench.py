@@ -21,7 +21,7 @@ from ..config import Interval, LogConfig
 from ..log.log import Log
 from .doctor import file_system_of
 from .options import MaybeData, Output, read_as
-from .output import Column, Format, note
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .produce import Compression
 from .units import shown_count, shown_duration, shown_size, size_bytes
@@ -53,7 +53,7 @@ def bench(
         str,
         typer.Option("--durability", metavar="POLICY", help="When an append is acknowledged: always, os or interval."),
     ] = "always",
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Measure writing and reading on this machine: single appends, batches, a buffered writer, scans, Arrow.
 
@@ -68,7 +68,7 @@ def bench(
     config = LogConfig(durability=read_as(_durability, durability, "--durability"), compression=compression.value)
     beside = None if data is None else data.resolve().parent
     with tempfile.TemporaryDirectory(prefix=".sawlog-bench-", dir=beside) as place:
-        if output is Format.TABLE:
+        if output is OutputFormat.TABLE:
             note(_machine(Path(place), durability, length, compression))
         with Log.open(Path(place) / "log", config) as log:
             Printer(output).rows(list(_steps(log, length, seconds)), _COLUMNS)

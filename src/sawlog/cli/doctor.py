@@ -1,6 +1,6 @@
 """`sawlog doctor`: checks whether this machine and this directory are suitable for a log, and what to change if not.
 
-Each check is a function that returns a `Finding`: ok, warning or bad, with advice if there is something to do. It
+Each check is a function that returns a `CheckResult`: ok, warning or bad, with advice if there is something to do. It
 writes one file, to measure fsync, and removes it at once; it does so only if the directory is writable.
 """
 
@@ -28,7 +28,7 @@ from ..log.log import Log
 from ..storage.system import sync_data
 from . import FAILED
 from .options import MaybeData, Output
-from .output import Column, Format, note
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import open_store
 from .units import shown_duration, shown_size
@@ -56,7 +56,7 @@ _FUTURE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The result of one check."""
 
     check: str
@@ -71,7 +71,7 @@ def doctor(
         Path | None,
         typer.Option("--dir", metavar="DIR", help="Check a directory that holds no store yet."),
     ] = None,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Check this machine and the store's directory: file system, fsync, free space, limits, kernel, clock.
 
@@ -100,9 +100,9 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-def examine(place: Path, data: Path | None) -> Iterator[Finding]:
+def examine(place: Path, data: Path | None) -> Iterator[CheckResult]:
     """Run all checks."""
-    checks: list[Callable[[], Finding]] = [
+    checks: list[Callable[[], CheckResult]] = [
         _versions,
         _kernel,
         lambda: _file_system(place),
@@ -122,14 +122,14 @@ def examine(place: Path, data: Path | None) -> Iterator[Finding]:
 # --- the program
 
 
-def _versions() -> Finding:
-    return Finding("versions", OK, f"sawlog {__version__}, Python {platform.python_version()}, {platform.system()}")
+def _versions() -> CheckResult:
+    return CheckResult("versions", OK, f"sawlog {__version__}, Python {platform.python_version()}, {platform.system()}")
 
 
-def _kernel() -> Finding:
+def _kernel() -> CheckResult:
     if kernel_info().compiled:
-        return Finding("kernel", OK, "compiled")
-    return Finding(
+        return CheckResult("kernel", OK, "compiled")
+    return CheckResult(
         "kernel",
         WARNING,
         "interpreted: 20 to 200 times slower",
@@ -140,21 +140,23 @@ def _kernel() -> Finding:
 # --- the directory
 
 
-def _file_system(place: Path) -> Finding:
+def _file_system(place: Path) -> CheckResult:
     kind = file_system_of(place.resolve())
     if kind is None:
-        return Finding("file system", OK, "unknown: this system does not report it")
+        return CheckResult("file system", OK, "unknown: this system does not report it")
     name = kind.removeprefix("fuse.")
     if kind in _ODD_FILE_SYSTEMS:
-        return Finding("file system", WARNING, f"{kind} {_ODD_FILE_SYSTEMS[kind]}", "use a local disk with ext4 or xfs")
+        return CheckResult(
+            "file system", WARNING, f"{kind} {_ODD_FILE_SYSTEMS[kind]}", "use a local disk with ext4 or xfs"
+        )
     if kind.startswith("fuse"):
-        return Finding(
+        return CheckResult(
             "file system",
             WARNING,
             f"{name} through FUSE",
             "make sure that fsync, flock and mmap work on it, or use ext4",
         )
-    return Finding("file system", OK, kind)
+    return CheckResult("file system", OK, kind)
 
 
 def file_system_of(path: Path) -> str | None:
@@ -172,20 +174,20 @@ def file_system_of(path: Path) -> str | None:
     return kind
 
 
-def _free_space(place: Path) -> Finding:
+def _free_space(place: Path) -> CheckResult:
     usage = shutil.disk_usage(place)
     detail = f"{shown_size(usage.free)} of {shown_size(usage.total)} free"
     if usage.free < _FREE_LEAST_BYTES or usage.free < usage.total * _FREE_LEAST_SHARE:
-        return Finding(
+        return CheckResult(
             "free space",
             WARNING,
             detail,
             "free some space, or set retention.bytes: writing stops when the disk is full",
         )
-    return Finding("free space", OK, detail)
+    return CheckResult("free space", OK, detail)
 
 
-def _lock(place: Path) -> Finding:
+def _lock(place: Path) -> CheckResult:
     """Check that flock works, on an open directory, so that nothing has to be written."""
     with contextlib.ExitStack() as last:
         first, second = os.open(place, os.O_RDONLY), os.open(place, os.O_RDONLY)
@@ -194,36 +196,36 @@ def _lock(place: Path) -> Finding:
         try:
             fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            return Finding("locks", WARNING, f"not tested: {error.strerror}")
+            return CheckResult("locks", WARNING, f"not tested: {error.strerror}")
         try:
             fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return Finding("locks", OK, "flock excludes other processes")
-    return Finding(
+            return CheckResult("locks", OK, "flock excludes other processes")
+    return CheckResult(
         "locks", BAD, "flock grants the same lock twice", "two writers could write at once here: use a local disk"
     )
 
 
-def _sync(place: Path) -> Finding:
+def _sync(place: Path) -> CheckResult:
     """Measure fdatasync, which is what durability costs."""
     file = place / f".sawlog-doctor-{os.getpid()}"
     try:
         times_ms = measure_sync(file)
     except OSError as error:
-        return Finding(
+        return CheckResult(
             "fsync", WARNING, f"not measured: {error.strerror}", "run it as a user with write permission there"
         )
     median, worst = times_ms[len(times_ms) // 2], times_ms[min(len(times_ms) * 99 // 100, len(times_ms) - 1)]
     detail = f"{shown_duration(median)} (median), {shown_duration(worst)} (p99) of {len(times_ms)}"
     if median < _TOO_QUICK_MS:
-        return Finding(
+        return CheckResult(
             "fsync", WARNING, detail, "too fast for any disk: acknowledged records may not survive a power cut"
         )
     if median > _SLOW_MS:
-        return Finding(
+        return CheckResult(
             "fsync", WARNING, detail, "slow: write in batches or from many threads, or use durability=interval"
         )
-    return Finding("fsync", OK, detail)
+    return CheckResult("fsync", OK, detail)
 
 
 def measure_sync(file: Path) -> list[float]:
@@ -246,33 +248,33 @@ def measure_sync(file: Path) -> list[float]:
 # --- limits
 
 
-def _open_files() -> Finding:
+def _open_files() -> CheckResult:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     detail = f"at most {_limit(soft)} open files (hard limit: {_limit(hard)})"
     if 0 <= soft < _FILES_WANTED:
-        return Finding(
+        return CheckResult(
             "open files", WARNING, detail, f"`ulimit -n {_FILES_WANTED}` or more: each mapped segment needs one"
         )
-    return Finding("open files", OK, detail)
+    return CheckResult("open files", OK, detail)
 
 
-def _file_size() -> Finding:
+def _file_size() -> CheckResult:
     soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if soft == resource.RLIM_INFINITY or soft >= 2**31:
-        return Finding("file size", OK, f"at most {_limit(soft)} bytes")
-    return Finding(
+        return CheckResult("file size", OK, f"at most {_limit(soft)} bytes")
+    return CheckResult(
         "file size", WARNING, f"at most {soft:,} bytes", "`ulimit -f unlimited`, or set segment.bytes below that"
     )
 
 
-def _maps() -> Finding:
+def _maps() -> CheckResult:
     try:
         most = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return Finding("mappings", OK, "no limit known")
+        return CheckResult("mappings", OK, "no limit known")
     if most < 4096:
-        return Finding("mappings", WARNING, f"at most {most:,} mappings", "`sysctl vm.max_map_count=65530`")
-    return Finding("mappings", OK, f"at most {most:,} mappings")
+        return CheckResult("mappings", WARNING, f"at most {most:,} mappings", "`sysctl vm.max_map_count=65530`")
+    return CheckResult("mappings", OK, f"at most {most:,} mappings")
 
 
 def _limit(number: int) -> str:
@@ -282,7 +284,7 @@ def _limit(number: int) -> str:
 # --- the store
 
 
-def _store(data: Path) -> Iterator[Finding]:
+def _store(data: Path) -> Iterator[CheckResult]:
     """Check whether the store can be opened, and whether its timestamps agree with this clock."""
     try:
         with open_store(data) as store:
@@ -290,15 +292,15 @@ def _store(data: Path) -> Iterator[Finding]:
             partitions = sum(store.topic(name).partitions for name in names)
             newest = max((_newest(store.topic(name).partition(0)) for name in names), default=-1)
     except SawlogError as error:
-        yield Finding("store", BAD, str(error), "run `sawlog verify`, then `sawlog repair`")
+        yield CheckResult("store", BAD, str(error), "run `sawlog verify`, then `sawlog repair`")
         return
-    yield Finding("store", OK, f"{len(names)} topics, {partitions} partitions")
+    yield CheckResult("store", OK, f"{len(names)} topics, {partitions} partitions")
     ahead = newest - now_ms()
     if ahead > _FUTURE_MS:
         detail = f"the newest record is {shown_duration(ahead)} ahead of this clock"
-        yield Finding("clock", WARNING, detail, "set the clock: retention by age and reading by time depend on it")
+        yield CheckResult("clock", WARNING, detail, "set the clock: retention by age and reading by time depend on it")
     else:
-        yield Finding("clock", OK, "no record has a timestamp in the future")
+        yield CheckResult("clock", OK, "no record has a timestamp in the future")
 
 
 def _newest(log: Log) -> int:

@@ -11,8 +11,8 @@ from .asking import confirm
 from .completion import complete_topic
 from .helping import Command, CommandGroup
 from .offsets import Bound, offset_of, outside, outside_text, parse_bound
-from .options import Data, Group, Output, Partitions, parsed
-from .output import Column, Format, note
+from .options import Data, Group, Output, Partitions, Yes, parsed
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import chosen, open_store
 from .units import shown_count
@@ -33,7 +33,7 @@ _ROW_COLUMNS = [
 
 
 @groups.command("list", cls=Command)
-def list_groups(data: Data, output: Output = Format.TABLE) -> None:
+def list_groups(data: Data, output: Output = OutputFormat.TABLE) -> None:
     """List the consumer groups: members, partitions, lag.
 
     \b
@@ -57,7 +57,7 @@ def list_groups(data: Data, output: Output = Format.TABLE) -> None:
 
 
 @groups.command(cls=Command)
-def describe(group: Group, data: Data, output: Output = Format.TABLE) -> None:
+def describe(group: Group, data: Data, output: Output = OutputFormat.TABLE) -> None:
     """Show a group's position and lag in each partition, and which member reads it.
 
     csv prints one line per partition, json one object.
@@ -71,7 +71,7 @@ def describe(group: Group, data: Data, output: Output = Format.TABLE) -> None:
     with open_store(data) as store:
         found = store.groups.describe(group)
     rows = [{column.name: getattr(row, column.name) for column in _ROW_COLUMNS} for row in found.rows]
-    if output in (Format.JSON, Format.NDJSON):
+    if output in (OutputFormat.JSON, OutputFormat.NDJSON):
         printer.item({"group": group, "members": list(found.members), "rows": rows})
         return
     printer.rows(rows, _ROW_COLUMNS, empty=f"{group} has no committed offsets yet")
@@ -104,7 +104,7 @@ def seek(
     ] = None,
     partition: Partitions = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets without changing anything.")] = False,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Move a group to an offset, to a time, or by a number of records. Its members must be stopped first.
 
@@ -132,10 +132,10 @@ def seek(
             )  # commit creates a new group
             move(group, {(row["topic"], row["partition"]): row["to"] for row in rows})
     columns = [Column("topic"), Column("partition"), Column("committed", "from"), Column("to"), Column("lag")]
-    if output is not Format.TABLE:
+    if output is not OutputFormat.TABLE:
         columns.append(Column("remark"))  # a person has seen it on stderr
     Printer(output).rows(rows, columns)
-    if dry_run and output is Format.TABLE:
+    if dry_run and output is OutputFormat.TABLE:
         note("dry run: nothing was changed")
 
 
@@ -143,8 +143,8 @@ def seek(
 def delete(
     group: Group,
     data: Data,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    output: Output = Format.TABLE,
+    yes: Yes = False,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Delete a group and its offsets. A later consumer with that name starts as a new group. Asks first, unless --yes
     is given.
@@ -158,7 +158,7 @@ def delete(
     confirm(f"delete the group {group} with its offsets in {len(found.rows)} partitions", yes)
     with open_store(data, "w") as store:
         store.groups.delete(group)
-    if output is Format.TABLE:
+    if output is OutputFormat.TABLE:
         note(f"{group}: deleted")
     else:
         Printer(output).item({"group": group, "partitions": len(found.rows), "deleted": True})

@@ -1,8 +1,8 @@
 """The inputs of `produce`: lines, NDJSON, CSV, Parquet, and the output of `read --output ndjson`.
 
-Each reader yields one `Entry` per record, or a `BadInput` with the line or row number for invalid input. It continues
-after invalid input, so the caller decides whether to stop. Readers do not read ahead more than necessary: lines typed
-at a terminal are stored one by one.
+Each reader yields one `InputRecord` per record, or a `BadInput` with the line or row number for invalid input. It
+continues after invalid input, so the caller decides whether to stop. Readers do not read ahead more than necessary:
+lines typed at a terminal are stored one by one.
 
 A field can be named by a path: `customer.id`. Text becomes UTF-8, null stays null, everything else becomes JSON.
 """
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import SawlogError
-from ..pipelines.csvfile import Fault, read_rows
+from ..pipelines.csvfile import RowFault, read_rows
 from .output import plain
 from .units import time_ms
 
 
-class Kind(StrEnum):
+class InputFormat(StrEnum):
     """The format of the input."""
 
     LINES = "lines"
@@ -35,12 +35,17 @@ class Kind(StrEnum):
     FILE = "file"
 
 
-_BY_SUFFIX = {".ndjson": Kind.NDJSON, ".jsonl": Kind.NDJSON, ".csv": Kind.CSV, ".parquet": Kind.PARQUET}
+_BY_SUFFIX = {
+    ".ndjson": InputFormat.NDJSON,
+    ".jsonl": InputFormat.NDJSON,
+    ".csv": InputFormat.CSV,
+    ".parquet": InputFormat.PARQUET,
+}
 
 
-def kind_of(path: Path | None) -> Kind:
+def kind_of(path: Path | None) -> InputFormat:
     """Return a file's format by its suffix; lines if the suffix is unknown."""
-    return _BY_SUFFIX.get(path.suffix.lower(), Kind.LINES) if path is not None else Kind.LINES
+    return _BY_SUFFIX.get(path.suffix.lower(), InputFormat.LINES) if path is not None else InputFormat.LINES
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InputRecord:
     """A record, and the number of its line or row."""
 
     where: int
@@ -72,17 +77,17 @@ class BadInput(SawlogError):
         super().__init__(f"{unit} {where}: {reason}")
 
 
-Parts = Iterator[Entry | BadInput]
+Parts = Iterator[InputRecord | BadInput]
 
 
-def read_input(kind: Kind, stream: BinaryIO, fields: Fields) -> Parts:
+def read_input(kind: InputFormat, stream: BinaryIO, fields: Fields) -> Parts:
     """Yield the records of an input of any kind except `file`, which is one record and is streamed."""
-    readers: dict[Kind, Callable[[BinaryIO, Fields], Parts]] = {
-        Kind.LINES: _lines,
-        Kind.NDJSON: _ndjson,
-        Kind.CSV: _csv,
-        Kind.PARQUET: _parquet,
-        Kind.RECORDS: _records,
+    readers: dict[InputFormat, Callable[[BinaryIO, Fields], Parts]] = {
+        InputFormat.LINES: _lines,
+        InputFormat.NDJSON: _ndjson,
+        InputFormat.CSV: _csv,
+        InputFormat.PARQUET: _parquet,
+        InputFormat.RECORDS: _records,
     }
     return readers[kind](stream, fields)
 
@@ -96,11 +101,11 @@ def _lines(stream: BinaryIO, fields: Fields) -> Parts:
     for number, line in enumerate(stream, 1):
         value = line.removesuffix(b"\n")
         if delimiter is None:
-            yield Entry(number, value, key)
+            yield InputRecord(number, value, key)
             continue
         before, found, after = value.partition(delimiter)
         if found:
-            yield Entry(number, after, before)
+            yield InputRecord(number, after, before)
         else:
             yield BadInput(number, f"no {fields.key_delimiter!r} after the key")
 
@@ -115,7 +120,7 @@ def _ndjson(stream: BinaryIO, fields: Fields) -> Parts:
             yield _try(number, _ndjson_entry, text, fields)
 
 
-def _ndjson_entry(number: int, text: bytes, fields: Fields) -> Entry:
+def _ndjson_entry(number: int, text: bytes, fields: Fields) -> InputRecord:
     return _entry(number, _object(text), fields, text)
 
 
@@ -129,7 +134,7 @@ def _records(stream: BinaryIO, fields: Fields) -> Parts:
 def _csv(stream: BinaryIO, fields: Fields) -> Parts:
     names: list[str] | None = None
     for row in read_rows(stream):
-        if isinstance(row, Fault):
+        if isinstance(row, RowFault):
             yield BadInput(row.line, row.reason)
         elif names is None:
             names = row.cells
@@ -137,7 +142,7 @@ def _csv(stream: BinaryIO, fields: Fields) -> Parts:
             yield _try(row.line, _csv_entry, names, row.cells, fields)
 
 
-def _csv_entry(number: int, names: list[str], row: list[str], fields: Fields) -> Entry:
+def _csv_entry(number: int, names: list[str], row: list[str], fields: Fields) -> InputRecord:
     if len(row) != len(names):
         raise ValueError(f"{len(row)} fields, but the header has {len(names)}")
     return _entry(number, dict(zip(names, row, strict=True)), fields)
@@ -164,21 +169,21 @@ def parquet_batches(stream: BinaryIO) -> Iterator[Any]:
         raise BadInput(0, f"not a Parquet file: {error}", "file") from error
 
 
-def _parquet_entry(number: int, row: dict[str, Any], fields: Fields) -> Entry:
+def _parquet_entry(number: int, row: dict[str, Any], fields: Fields) -> InputRecord:
     if fields.value is None and "value" in row:
         row = {name: row.get(name) for name in ("value", "key", "timestamp", "headers")}
         chosen = Fields(fields.key or "key", "value", fields.timestamp or "timestamp")
         made = _entry(number, row, chosen)
         pairs = row["headers"] or ()
         headers = tuple((each["key"], each["value"]) if isinstance(each, dict) else tuple(each) for each in pairs)
-        return Entry(number, made.value, made.key, headers, made.timestamp)
+        return InputRecord(number, made.value, made.key, headers, made.timestamp)
     return _entry(number, row, fields)
 
 
 # --- from an object to a record
 
 
-def _try(number: int, make: Callable[..., Entry], *arguments: Any) -> Entry | BadInput:
+def _try(number: int, make: Callable[..., InputRecord], *arguments: Any) -> InputRecord | BadInput:
     try:
         return make(number, *arguments)
     except (ValueError, TypeError, KeyError) as error:
@@ -195,14 +200,14 @@ def _object(text: bytes) -> dict[str, Any]:
     return found
 
 
-def _entry(number: int, found: dict[str, Any], fields: Fields, whole: bytes | None = None) -> Entry:
+def _entry(number: int, found: dict[str, Any], fields: Fields, whole: bytes | None = None) -> InputRecord:
     key = None if fields.key is None else _as_bytes(_field(found, fields.key))
     stamp = None if fields.timestamp is None else _as_time(_field(found, fields.timestamp))
     if fields.value is not None:
         value = _as_bytes(_field(found, fields.value))
     else:
         value = whole if whole is not None else json.dumps(plain(found), ensure_ascii=False).encode()
-    return Entry(number, value, key, (), stamp)
+    return InputRecord(number, value, key, (), stamp)
 
 
 def _field(found: Any, path: str) -> Any:
@@ -232,7 +237,7 @@ def _as_time(value: Any) -> int | None:
     raise ValueError(f"{value!r} is not a time; give milliseconds since 1970 or an ISO time")
 
 
-def _stored(number: int, text: bytes) -> Entry:
+def _stored(number: int, text: bytes) -> InputRecord:
     """Parse a record as `read --output ndjson` writes it."""
     found = _object(text)
     pairs: Iterable[Any] = found.get("headers") or ()
@@ -243,7 +248,7 @@ def _stored(number: int, text: bytes) -> Entry:
     if "value" not in found:
         raise ValueError("no field 'value' in the record; expected the output of `read --output ndjson`")
     when = None if stamp is None or stamp < 0 else stamp
-    return Entry(number, _unmarked(found["value"]), _unmarked(found.get("key")), headers, when)
+    return InputRecord(number, _unmarked(found["value"]), _unmarked(found.get("key")), headers, when)
 
 
 def _unmarked(value: Any) -> bytes | None:

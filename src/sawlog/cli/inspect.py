@@ -28,7 +28,7 @@ from ..topics import documents
 from . import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of
 from .options import Output
-from .output import Column, Format, Row, note
+from .output import Column, OutputFormat, Row, note
 from .output import Output as Printer
 from .units import shown_size, shown_time
 
@@ -67,7 +67,7 @@ def inspect(
         ),
     ],
     records: Annotated[bool, typer.Option("--records", help="Also show the records of each batch.")] = False,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show the content of one file of a log, batch by batch, with the first bad byte marked.
 

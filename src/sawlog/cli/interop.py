@@ -16,10 +16,10 @@ import typer
 from ..errors import UnknownFormat
 from . import CORRUPT
 from .options import Data, Output, Topic, parsed, read_as
-from .output import Column, Format, note
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import open_store
-from .progress import Progress
+from .progress import ProgressBar
 from .topic import Settings, given_settings
 from .units import shown_count, shown_duration, shown_rate, shown_size, size_bytes, time_ms
 
@@ -100,7 +100,7 @@ def import_(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Show what would be imported; write nothing.")
     ] = False,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Copy another system's logs into topics and keep their offsets. Run it again to continue where it stopped.
 
@@ -205,7 +205,7 @@ def _names(found: Detection, topic: str | None) -> tuple[str | None, str | None]
 
 
 def _show_plan(
-    found: Detection, data: Path, rename: str | None, only: str | None, on_damage: OnDamage, output: Format
+    found: Detection, data: Path, rename: str | None, only: str | None, on_damage: OnDamage, output: OutputFormat
 ) -> None:
     """Show each log and what would happen to it. Nothing is written, not even a new store."""
     printer = Printer(output)
@@ -260,11 +260,11 @@ def _existing(data: Path) -> Iterator[dict[tuple[str, int], int]]:
 @contextmanager
 def _bar(title: str) -> Iterator[Told]:
     """A progress bar whose total is known only at the first update."""
-    bar: list[Progress] = []
+    bar: list[ProgressBar] = []
 
     def told(done: int, total: int) -> None:
         if not bar:
-            bar.append(Progress(title, total, "bytes").__enter__())
+            bar.append(ProgressBar(title, total, "bytes").__enter__())
         bar[0].advance(done - bar[0].done)
 
     try:
@@ -296,7 +296,7 @@ def export(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Show what would be written; write nothing.")
     ] = False,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Write all partitions of a topic in another system's format and directory layout.
 

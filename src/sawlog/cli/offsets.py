@@ -65,7 +65,7 @@ START, END = Bound(Anchor.START), Bound(Anchor.END)
 EVERYTHING = Span(START)
 
 
-class Offsets(Protocol):
+class OffsetBounds(Protocol):
     """What `resolve` needs from a log."""
 
     @property
@@ -153,12 +153,12 @@ def _time_after(start: Bound, text: str, now: int) -> Bound | None:
 # --- finding it in a log
 
 
-def offset_of(bound: Bound, log: Offsets) -> int:
+def offset_of(bound: Bound, log: OffsetBounds) -> int:
     """Return the offset of a bound in this log, limited to the log's range."""
     return min(max(_asked_offset(bound, log), log.lowest_offset), log.next_offset)
 
 
-def _asked_offset(bound: Bound, log: Offsets) -> int:
+def _asked_offset(bound: Bound, log: OffsetBounds) -> int:
     """Return the offset of a bound, even if it is outside the log's range."""
     if bound.anchor is Anchor.TIME:
         return log.offset_at(max(bound.number, 0))
@@ -166,7 +166,7 @@ def _asked_offset(bound: Bound, log: Offsets) -> int:
     return since + bound.number
 
 
-def outside(bound: Bound, log: Offsets) -> str:
+def outside(bound: Bound, log: OffsetBounds) -> str:
     """Return a message if a bound names an offset outside the log; otherwise an empty string.
 
     Times, and "the last N" of fewer than N records, are not offsets that the user named, so they get no message.
@@ -176,16 +176,16 @@ def outside(bound: Bound, log: Offsets) -> str:
     return outside_text(_asked_offset(bound, log), log.lowest_offset, log.next_offset)
 
 
-def outside_text(asked: int, lowest: int, following: int) -> str:
+def outside_text(asked: int, lowest: int, next_offset: int) -> str:
     """Do the same for an offset and the bounds of a log."""
-    if asked > following:
-        return f"offset {asked} is beyond the end; using the end, {following}"
+    if asked > next_offset:
+        return f"offset {asked} is beyond the end; using the end, {next_offset}"
     if asked < lowest:
         return f"offset {asked} is before the first record; using the start, {lowest}"
     return ""
 
 
-def resolve(span: Span, log: Offsets) -> tuple[int, int]:
+def resolve(span: Span, log: OffsetBounds) -> tuple[int, int]:
     """Return (from, to) of a span in the current log; `to` is never below `from`."""
     start = offset_of(span.start, log)
     end = log.next_offset if span.end is None else offset_of(span.end, log)

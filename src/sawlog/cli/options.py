@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from .completion import complete_group, complete_topic
-from .output import Format
+from .output import OutputFormat
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ LogDir = Annotated[
     typer.Option("--log", metavar="DIR", help="The directory of one partition, instead of a store."),
 ]
 Output = Annotated[
-    Format,
+    OutputFormat,
     typer.Option(
         "--output",
         metavar="table|json|ndjson|csv",
@@ -48,6 +48,7 @@ Partitions = Annotated[
     list[int] | None,
     typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; can be repeated."),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def read_as(reader: Callable[[str], T], text: str, option: str) -> T:

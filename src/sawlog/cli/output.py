@@ -42,7 +42,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False).encode
 Row = Mapping[str, Any]
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """The output formats."""
 
     TABLE = "table"
@@ -136,7 +136,7 @@ def visible(text: str) -> str:
 class Output:
     """Prints rows in the requested format."""
 
-    def __init__(self, form: Format = Format.TABLE, stream: BinaryIO | None = None) -> None:
+    def __init__(self, form: OutputFormat = OutputFormat.TABLE, stream: BinaryIO | None = None) -> None:
         self.form = form
         self._stream = stream if stream is not None else sys.stdout.buffer
         self._bold = stream is None and colour_wanted(sys.stdout)
@@ -144,7 +144,7 @@ class Output:
     @property
     def for_people(self) -> bool:
         """Whether the output is for a person, so that text may appear between the rows."""
-        return self.form is Format.TABLE
+        return self.form is OutputFormat.TABLE
 
     def write(self, data: bytes) -> None:
         """Write bytes unchanged."""
@@ -160,10 +160,10 @@ class Output:
     def rows(self, rows: Iterable[Row], columns: Sequence[Column], *, live: bool = False, empty: str = "") -> int:
         """Print rows and return their number. `live` flushes each row. `empty` is the note if there are none."""
         printers = {
-            Format.TABLE: self._table,
-            Format.JSON: self._json,
-            Format.NDJSON: self._ndjson,
-            Format.CSV: self._csv,
+            OutputFormat.TABLE: self._table,
+            OutputFormat.JSON: self._json,
+            OutputFormat.NDJSON: self._ndjson,
+            OutputFormat.CSV: self._csv,
         }
         write = self._stream.write
         for line in printers[self.form](counted := _Counted(rows), columns, live):
@@ -178,16 +178,16 @@ class Output:
 
     def item(self, fields: Row, columns: Sequence[Column] = ()) -> None:
         """Print one object: a list of fields for people, a JSON object or a row for programs."""
-        if self.form is Format.TABLE:
+        if self.form is OutputFormat.TABLE:
             known = {column.name: column for column in columns}
             shown = [(known.get(name, Column(name)), value) for name, value in fields.items()]
             width = max((len(_title(column)) for column, _ in shown), default=0)
             for column, value in shown:
                 self.line(f"{self._strong(_title(column).ljust(width))}  {_shown(column, value, cut=False)}".rstrip())
-        elif self.form is Format.CSV:
+        elif self.form is OutputFormat.CSV:
             self.rows([fields], [Column(name) for name in fields])
         else:
-            indent = 2 if self.form is Format.JSON else None
+            indent = 2 if self.form is OutputFormat.JSON else None
             self.line(json.dumps(plain(fields), ensure_ascii=False, indent=indent))
         self.flush()
 

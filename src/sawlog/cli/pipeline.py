@@ -7,8 +7,6 @@ and shows its report. Spark is imported only when a job starts.
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -20,21 +18,19 @@ import typer
 from ..topics.settings import is_compacted
 from . import CORRUPT, INTERRUPTED
 from .asking import confirm
-from .drawing import draw
 from .helping import Command, CommandGroup
-from .options import Data, MaybeTopic, Output, Topic, parsed, read_as
-from .output import Column, Format, note
+from .jobs import Every, running_job, seconds
+from .options import Data, MaybeTopic, Output, Topic, Yes, read_as
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
+from .pipeline_stats import stats
 from .places import open_store
-from .plot import BarChart, Chart, TimeChart, text_lines
-from .progress import Progress
-from .units import duration_ms, shown_count, shown_size, shown_time, size_bytes
+from .units import shown_count, shown_size, size_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ..pipelines.rewrite import RewriteReport
-    from ..pipelines.stats import StatsReport
 
 pipelines = typer.Typer(
     help="Run jobs on Spark: ingest, export, verify, compact, repartition, stats.",
@@ -60,12 +56,6 @@ class _TableFormat(StrEnum):
     DELTA = "delta"
 
 
-_Every = Annotated[
-    str | None,
-    typer.Option(
-        "--every", metavar="TIME", help="Repeat at this interval, such as 30s or 5m, until Ctrl-C.  [default: run once]"
-    ),
-]
 _COUNTS = [Column("records", shown=shown_count), Column("records_before", "records before", shown_count)]
 _SIZES = [Column("size_bytes", "size", shown_size), Column("size_bytes_before", "size before", shown_size)]
 _SEGMENT_COLUMNS = [
@@ -77,39 +67,9 @@ _SEGMENT_COLUMNS = [
     Column("size_bytes", "size", shown_size),
     Column("problems", shown=lambda problems: str(len(problems)) if problems else "none"),
 ]
-_STATS_COLUMNS = [
-    Column("topic"),
-    Column("partition", shown=lambda number: "all" if number is None else str(number)),
-    Column("records", shown=shown_count),
-    Column("bytes", "keys and values", shown_size),
-    Column("size_bytes", "on disk", shown_size),
-    Column("keys", "keys (approx.)", shown_count),
-    Column("without_key", shown=shown_count),
-    Column("oldest", shown=shown_time),
-    Column("newest", shown=shown_time),
-]
 
 
-@contextmanager
-def _running(title: str, total: int | None, unit: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
-    """Yield a Spark session and a progress callback. Call the job's own `check_params` before this, because starting
-    Spark takes long."""
-    from ..pipelines import running
-
-    running.check_packages()
-    if sys.stderr.isatty():
-        note("starting Spark")
-    spark = running.session()
-    with Progress(title, total, unit) as progress:
-        yield spark, progress.advance
-
-
-def _seconds(every: str | None) -> float | None:
-    found = parsed("--every", every, duration_ms)
-    return None if found is None else found / 1000
-
-
-def _show(report: Any, output: Format, columns: list[Column] | None = None) -> None:
+def _show(report: Any, output: OutputFormat, columns: list[Column] | None = None) -> None:
     Printer(output).item(dataclasses.asdict(report), columns or _COUNTS)
     if getattr(report, "stopped", False):
         raise typer.Exit(INTERRUPTED)
@@ -162,8 +122,8 @@ def ingest(
     files: Annotated[
         int, typer.Option("--files", min=1, metavar="N", help="Store at most N files per transaction.")
     ] = 1000,
-    every: _Every = None,
-    output: Output = Format.TABLE,
+    every: Every = None,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Copy files into a topic, each file exactly once: text, JSON lines, CSV or Parquet.
 
@@ -192,11 +152,11 @@ def ingest(
         header=not no_header,
         partitions=partitions,
         compression=compression,
-        every_s=_seconds(every),
+        every_s=seconds(every),
         files=files,
     )
     job.check_params(params)
-    with _running("ingesting", None, "records") as (spark, advance):
+    with running_job("ingesting", None, "records") as (spark, advance):
         report = job.run(spark, params, advance)
     _show(report, output)
 
@@ -229,8 +189,8 @@ def export(
     file_size: Annotated[
         str, typer.Option("--file-size", metavar="SIZE", help="Merge small files up to this size.")
     ] = "128MiB",
-    every: _Every = None,
-    output: Output = Format.TABLE,
+    every: Every = None,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Write a topic to Parquet files or to a Delta table, each record exactly once.
 
@@ -253,19 +213,19 @@ def export(
         json=json,
         schema=schema,
         headers=headers,
-        every_s=_seconds(every),
+        every_s=seconds(every),
         max_records=max_records,
         compact=not no_compact,
         file_bytes=read_as(size_bytes, file_size, "--file-size"),
     )
     job.check_params(params)
-    with _running("exporting", None, "records") as (spark, advance):
+    with running_job("exporting", None, "records") as (spark, advance):
         report = job.run(spark, params, advance)
     _show(report, output)
 
 
 @pipelines.command(cls=Command)
-def verify(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) -> None:
+def verify(data: Data, topic: MaybeTopic = None, output: Output = OutputFormat.TABLE) -> None:
     """Check every batch of every segment, in parallel.
 
     Does the same as `sawlog verify`, for stores that are too large for one process. Exits with 4 if there is damage.
@@ -280,7 +240,7 @@ def verify(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) 
     with open_store(data) as store:
         topics = [store.topic(topic)] if topic is not None else list(store)
         total = sum(each.describe().size_bytes for each in topics)
-    with _running("verifying", total, "bytes") as (spark, advance):
+    with running_job("verifying", total, "bytes") as (spark, advance):
         report = job.run(spark, job.VerifyParams(str(data), topic), advance)
     Printer(output).rows(map(dataclasses.asdict, report.segments), _SEGMENT_COLUMNS, empty="nothing to verify")
     for segment in report.segments:
@@ -298,8 +258,8 @@ def compact(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show how many records would be dropped, without changing anything.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    output: Output = Format.TABLE,
+    yes: Yes = False,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Rewrite a topic so that it keeps only the last record of each key.
 
@@ -327,7 +287,7 @@ def compact(
         _show_rewrite(report, output)
         return
     _show(report, output, [*_COUNTS, Column("dropped", shown=shown_count)])
-    if output is Format.TABLE:
+    if output is OutputFormat.TABLE:
         note("dry run: nothing was changed")
 
 
@@ -351,7 +311,7 @@ def repartition(
     partitions: Annotated[
         int, typer.Option("--partitions", "-P", min=1, metavar="N", help="The new number of partitions; more or fewer.")
     ],
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Rewrite a topic with a different number of partitions; the records of each key keep their order.
 
@@ -375,84 +335,15 @@ def repartition(
 def _rewriting(data: Path, topic: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
     with open_store(data) as store:
         total = store.topic(topic).describe().records
-    with _running("rewriting", total, "records") as job:
+    with running_job("rewriting", total, "records") as job:
         yield job
 
 
-def _show_rewrite(report: RewriteReport, output: Format) -> None:
+def _show_rewrite(report: RewriteReport, output: OutputFormat) -> None:
     _show(report, output, [*_COUNTS, *_SIZES, Column("followed", "added meanwhile", shown_count)])
 
 
-@pipelines.command(cls=Command)
-def stats(
-    data: Data,
-    topic: MaybeTopic = None,
-    every: Annotated[
-        str | None,
-        typer.Option(
-            "--every",
-            metavar="TIME",
-            help="The step of the rates, such as 1m or 1h.  [default: chosen by the time span]",
-        ),
-    ] = None,
-    parquet: Annotated[
-        Path | None, typer.Option("--parquet", metavar="DIR", help="Write partitions.parquet and rates.parquet there.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the charts to this .svg or .png file.")
-    ] = None,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Print only the table, without charts.")] = False,
-    output: Output = Format.TABLE,
-) -> None:
-    """Count records, bytes and distinct keys, and compute rates over time, record by record and in parallel.
-
-    \b
-    Examples:
-      sawlog pipeline stats -d data
-      sawlog pipeline stats orders -d data --every 1h --plot orders.svg --parquet report
-    """
-    from ..pipelines import stats as job
-
-    if plot is not None and plot.suffix not in (".svg", ".png"):
-        raise typer.BadParameter(f"{plot.name} is neither .svg nor .png", param_hint="--plot")
-    params = job.StatsParams(str(data), topic, _seconds(every), None if parquet is None else str(parquet))
-    job.check_params(params)
-    with _running("counting", None, "records") as (spark, advance):
-        report = job.run(spark, params, advance)
-    printer = Printer(output)
-    if output in (Format.JSON, Format.NDJSON):
-        printer.item(dataclasses.asdict(report))
-    else:
-        rows = map(dataclasses.asdict, report.partitions)
-        printer.rows(rows, _STATS_COLUMNS, empty="nothing to count: no topics")
-    charts = _charts(report, topic)
-    if plot is not None:
-        draw(charts, plot)
-    elif printer.for_people and not no_plot:
-        width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-        for chart in charts:
-            printer.line()
-            for line in text_lines(chart, width):
-                printer.line(line)
-        printer.flush()
-
-
-def _charts(report: StatsReport, topic: str | None) -> list[Chart]:
-    """Return charts of the rate over time, and of the records of each partition."""
-    each = [row for row in report.partitions if row.partition is not None]
-    if not each:
-        return []
-    one = len({row.topic for row in each}) == 1
-    names = [f"partition {row.partition}" if one else f"{row.topic}/{row.partition}" for row in each]
-    bars = BarChart("Records by partition", "records", names, [float(row.records) for row in each], shown_count)
-    if not report.rates:
-        return [bars]
-    first, step = min(rate.time for rate in report.rates), report.step_ms
-    values = [0.0] * ((max(rate.time for rate in report.rates) - first) // step + 1)
-    for rate in report.rates:
-        values[(rate.time - first) // step] += rate.records / step * 1000
-    title = f"Records of {topic or 'all topics'} over time"
-    return [TimeChart(title, "records/s", first, step, values), bars]
+pipelines.command(cls=Command)(stats)
 
 
 @pipelines.command(cls=Command)
@@ -469,7 +360,7 @@ def init(
             "--partitions", "-P", min=1, metavar="N", help="The number of partitions, if the topic of --to is created."
         ),
     ] = 1,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Create a project for Spark's declarative pipelines that reads a topic.
 
@@ -488,7 +379,7 @@ def init(
 
 
 @pipelines.command(cls=Command)
-def script(output: Output = Format.TABLE) -> None:
+def script(output: Output = OutputFormat.TABLE) -> None:
     """Print the path of the script for spark-submit; it takes the name of a job and its options.
 
     \b

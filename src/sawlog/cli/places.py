@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NamedLog:
     """One log and its name: the topic and partition, or the directory's name and 0."""
 
     topic: str
@@ -58,12 +58,12 @@ def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
 @contextmanager
 def reading(
     data: Path | None, log: Path | None, topic: str | None = None, partitions: Sequence[int] | None = None
-) -> Iterator[list[Place]]:
+) -> Iterator[list[NamedLog]]:
     """Open the logs that the command line names for reading."""
     check_place(data, log, topic)
     if log is not None:
         with Log.open(log, mode="r") as found:
-            yield [Place(log.resolve().name, 0, found)]
+            yield [NamedLog(log.resolve().name, 0, found)]
         return
     assert data is not None
     with open_store(data) as store:
@@ -71,9 +71,9 @@ def reading(
         yield [place for name in names for place in places_of(store.topic(name), partitions)]
 
 
-def places_of(topic: Topic, partitions: Sequence[int] | None = None) -> list[Place]:
+def places_of(topic: Topic, partitions: Sequence[int] | None = None) -> list[NamedLog]:
     """Open the selected partitions of a topic."""
-    return [Place(topic.name, number, _log_of(topic, number)) for number in chosen(topic, partitions)]
+    return [NamedLog(topic.name, number, _log_of(topic, number)) for number in chosen(topic, partitions)]
 
 
 def _log_of(topic: Topic, number: int) -> Log:

@@ -17,12 +17,12 @@ from ..errors import InvalidRecord
 from ..topics.partitioner import partition_for
 from ..topics.settings import is_compacted
 from ..topics.topic import Topic as TopicOf
-from .inputs import BadInput, Entry, Fields, Kind, kind_of, parquet_batches, plain_rows, read_input
+from .inputs import BadInput, Fields, InputFormat, InputRecord, kind_of, parquet_batches, plain_rows, read_input
 from .options import Data, Output, Topic
-from .output import Format, note
 from .output import Output as Printer
+from .output import OutputFormat, note
 from .places import chosen, open_store
-from .progress import Progress
+from .progress import ProgressBar
 from .sink import Sink, open_sink
 from .units import shown_size
 
@@ -63,7 +63,7 @@ def produce(
         list[Path] | None, typer.Argument(metavar="[FILE]...", help="The files to read; - is stdin.  [default: stdin]")
     ] = None,
     kind: Annotated[
-        Kind | None,
+        InputFormat | None,
         typer.Option(
             "--input",
             "-i",
@@ -118,7 +118,7 @@ def produce(
     on_error: Annotated[
         OnError, typer.Option("--on-error", metavar="stop|skip", help="What to do about invalid input.")
     ] = OnError.STOP,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Write records to a topic, from stdin or from files.
 
@@ -193,17 +193,17 @@ def _headers(given: list[str] | None) -> tuple[tuple[str, bytes], ...]:
     return tuple(made)
 
 
-def _check(kind: Kind, wishes: Wishes) -> None:
+def _check(kind: InputFormat, wishes: Wishes) -> None:
     """Reject options that have no meaning for this kind of input, instead of ignoring them."""
     fields = wishes.fields
     for option, field in (("--value", fields.value), ("--timestamp", fields.timestamp)):
-        if field is not None and kind in (Kind.LINES, Kind.FILE, Kind.RECORDS):
+        if field is not None and kind in (InputFormat.LINES, InputFormat.FILE, InputFormat.RECORDS):
             raise typer.BadParameter(f"{kind} has no fields: use it with ndjson, csv or parquet", param_hint=option)
-    if fields.key_delimiter is not None and kind is not Kind.LINES:
+    if fields.key_delimiter is not None and kind is not InputFormat.LINES:
         raise typer.BadParameter(f"only for --input lines, not {kind}", param_hint="--key-delimiter")
-    if fields.key is not None and kind is Kind.RECORDS:
+    if fields.key is not None and kind is InputFormat.RECORDS:
         raise typer.BadParameter("--input records already contains the keys", param_hint="--key")
-    if wishes.compression is not None and kind is Kind.FILE:
+    if wishes.compression is not None and kind is InputFormat.FILE:
         raise typer.BadParameter("--input file is streamed without compression", param_hint="--compression")
 
 
@@ -212,12 +212,12 @@ def _sources(files: list[Path] | None) -> list[Path | None]:
     return [None if str(path) == "-" else path for path in files] if files else [None]
 
 
-def _produce_from(path: Path | None, kind: Kind, topic: TopicOf, wishes: Wishes, done: _Done) -> None:
+def _produce_from(path: Path | None, kind: InputFormat, topic: TopicOf, wishes: Wishes, done: _Done) -> None:
     """Produce the content of one file, or of stdin."""
     with _opened(path) as (stream, size):
-        if kind is Kind.FILE:
+        if kind is InputFormat.FILE:
             _stream_one(topic, stream, size, wishes, done, quiet=_is_typed(path))
-        elif kind is Kind.PARQUET and not wishes.single:
+        elif kind is InputFormat.PARQUET and not wishes.single:
             _append_tables(topic, stream, wishes.partition, done)
         else:
             entries = read_input(kind, stream, wishes.fields)
@@ -235,13 +235,13 @@ def _opened(path: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
         yield stream, path.stat().st_size
 
 
-def _keyed(entries: Iterator[Entry | BadInput], topic: TopicOf) -> Iterator[Entry | BadInput]:
+def _keyed(entries: Iterator[InputRecord | BadInput], topic: TopicOf) -> Iterator[InputRecord | BadInput]:
     """Yield the same entries; in a compacted topic, one without a key becomes bad input."""
     if not is_compacted(topic.settings):
         yield from entries
         return
     for each in entries:
-        without = isinstance(each, Entry) and each.key is None
+        without = isinstance(each, InputRecord) and each.key is None
         yield BadInput(each.where, _NO_KEY.format(topic.name)) if without else each
 
 
@@ -251,10 +251,10 @@ def _is_typed(path: Path | None) -> bool:
 
 
 def _append_all(
-    sink: Sink, entries: Iterator[Entry | BadInput], path: Path | None, wishes: Wishes, done: _Done
+    sink: Sink, entries: Iterator[InputRecord | BadInput], path: Path | None, wishes: Wishes, done: _Done
 ) -> None:
     source = "stdin" if path is None else str(path)
-    with Progress("producing", None, "records", quiet=_is_typed(path)) as progress:
+    with ProgressBar("producing", None, "records", quiet=_is_typed(path)) as progress:
         for each in entries:
             bad = each if isinstance(each, BadInput) else _append_one(sink, each, wishes)
             if bad is not None:
@@ -264,7 +264,7 @@ def _append_all(
                 done.skipped += 1
                 note(f"skipped {error}")
                 continue
-            assert isinstance(each, Entry)
+            assert isinstance(each, InputRecord)
             done.records += 1
             done.size_bytes += len(each.value or b"") + len(each.key or b"")
             progress.advance(1)
@@ -272,7 +272,7 @@ def _append_all(
                 _wait(done, wishes.rate)
 
 
-def _append_one(sink: Sink, entry: Entry, wishes: Wishes) -> BadInput | None:
+def _append_one(sink: Sink, entry: InputRecord, wishes: Wishes) -> BadInput | None:
     """Append one record; return the reason if it is refused."""
     value = None if wishes.empty_is_null and not entry.value else entry.value
     try:
@@ -309,7 +309,7 @@ def _stream_one(
     if key is None and is_compacted(topic.settings):
         raise InvalidRecord(_NO_KEY.format(topic.name))
     number = 0 if key is None else partition_for(key, topic.partitions)
-    with Progress("producing", size, "bytes", quiet=quiet) as progress:
+    with ProgressBar("producing", size, "bytes", quiet=quiet) as progress:
         # At a terminal, `read` would need a second Ctrl-D to end; `read1` does not.
         read = getattr(stream, "read1", stream.read)
 
@@ -324,9 +324,9 @@ def _stream_one(
         done.size_bytes += progress.done
 
 
-def _report(topic: str, done: _Done, output: Format) -> None:
+def _report(topic: str, done: _Done, output: OutputFormat) -> None:
     seconds = monotonic() - done.began
-    if output is Format.TABLE:
+    if output is OutputFormat.TABLE:
         skipped = f", {done.skipped:,} skipped" if done.skipped else ""
         count = f"{done.records:,} record{'' if done.records == 1 else 's'}"
         note(f"{count} to {topic}, {shown_size(done.size_bytes)}{skipped}, {seconds:.2f} s")

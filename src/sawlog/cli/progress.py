@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 
-class Progress:
+class ProgressBar:
     """Shows progress; without a terminal it only counts. A `total` of None means that the total is unknown.
 
     With `quiet` it also only counts: for input that is typed into the same terminal.
@@ -23,7 +23,7 @@ class Progress:
         self._task: Any = None
         self.done = 0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         if sys.stderr.isatty() and not self._quiet:
             self._bar = self._start()
             self._bar.start()

@@ -21,15 +21,15 @@ from .formats import Printer as RecordPrinter
 from .formats import compile_format
 from .offsets import Span, parse, resolve
 from .options import LogDir, MaybeData, Partitions, parsed, read_as
-from .output import Column, Format, Row, note
+from .output import Column, OutputFormat, Row, note
 from .output import Output as Printer
-from .places import Place, reading
+from .places import NamedLog, reading
 from .units import shown_time
 
 #: How long a follower waits before it checks again; doubled while there are no new records.
 _POLL_S, _POLL_MOST_S = 0.005, 0.1
 
-Found = tuple[Place, Record]
+Found = tuple[NamedLog, Record]
 
 _COLUMNS = [
     Column("topic"),
@@ -73,7 +73,7 @@ def read(
         bool, typer.Option("--skip-damage", help="Continue after damage; still exits with 4.")
     ] = False,
     output: Annotated[
-        Format | None,
+        OutputFormat | None,
         typer.Option(
             "--output",
             metavar="table|json|ndjson|csv",
@@ -139,7 +139,7 @@ def _pattern(text: str) -> re.Pattern[bytes]:
         raise ValueError(f"{text!r} is not a regular expression: {error}") from error
 
 
-def _format(form: str | None, raw: bool, output: Format | None, out: Path | None) -> RecordPrinter | None:
+def _format(form: str | None, raw: bool, output: OutputFormat | None, out: Path | None) -> RecordPrinter | None:
     """Return the function that prints a record; None if rows are wanted."""
     if sum((form is not None, raw, output is not None)) > 1:
         raise typer.BadParameter("--format, --raw and --output exclude each other")
@@ -151,12 +151,12 @@ def _format(form: str | None, raw: bool, output: Format | None, out: Path | None
 
 
 @contextmanager
-def _printer(output: Format | None, out: Path | None) -> Iterator[Printer]:
+def _printer(output: OutputFormat | None, out: Path | None) -> Iterator[Printer]:
     if out is None:
-        yield Printer(output or Format.NDJSON)
+        yield Printer(output or OutputFormat.NDJSON)
         return
     with out.open("wb") as stream:
-        yield Printer(output or Format.NDJSON, stream)
+        yield Printer(output or OutputFormat.NDJSON, stream)
 
 
 def _print(found: Iterator[Found], printer: Printer, printing: RecordPrinter | None, follow: bool) -> None:
@@ -168,17 +168,8 @@ def _print(found: Iterator[Found], printer: Printer, printing: RecordPrinter | N
     printer.flush()
 
 
-def _row(place: Place, record: Record) -> Row:
-    headers = [{"key": key, "value": value} for key, value in record.headers]
-    return {
-        "topic": place.topic,
-        "partition": place.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "key": record.key,
-        "value": record.value,
-        "headers": headers,
-    }
+def _row(place: NamedLog, record: Record) -> Row:
+    return {"topic": place.topic, **_arrow_row(place, record)}
 
 
 def _text(value: bytes | None) -> str:
@@ -195,7 +186,7 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
 
 
 def _records(
-    places: list[Place], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
+    places: list[NamedLog], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
 ) -> Iterator[Found]:
     """Yield the records of a span, place by place; then, if `idle` is given, new records as they arrive. `idle` is
     called before each wait."""
@@ -230,7 +221,7 @@ def _records(
         wait = min(2 * wait, _POLL_MOST_S)
 
 
-def _scan(place: Place, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
+def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
     """Yield the records of one log; continue after damage if that is wanted and something readable follows."""
     while start < end:
         try:
@@ -256,7 +247,7 @@ def _scan(place: Place, start: int, end: int, damage: list[str] | None) -> Itera
 
 def _write_parquet(
     out: Path,
-    places: list[Place],
+    places: list[NamedLog],
     span: Span,
     pattern: re.Pattern[bytes] | None,
     count: int | None,
@@ -288,7 +279,7 @@ def _write_parquet(
 
 
 def _batches(
-    places: list[Place],
+    places: list[NamedLog],
     span: Span,
     pattern: re.Pattern[bytes] | None,
     damage: list[str] | None,
@@ -311,7 +302,7 @@ def _batches(
         yield pa.RecordBatch.from_pylist([_arrow_row(place, record) for place, record in rows], schema=whole)
 
 
-def _arrow_row(place: Place, record: Record) -> dict[str, Any]:
+def _arrow_row(place: NamedLog, record: Record) -> dict[str, Any]:
     headers = [{"key": key, "value": value} for key, value in record.headers]
     return {
         "partition": place.partition,

@@ -19,14 +19,14 @@ import typer
 from ..config import LogConfig
 from ..log.files.names import LOCK, LOG
 from ..log.log import Log
-from ..log.maintain.recovery import Action, Finding, RecoveryReport
+from ..log.maintain.findings import Action, RecoveryFinding, RecoveryReport
 from ..log.read.verify import Problem, VerifyReport
 from ..storage import FileDirectory
 from ..topics.names import TOPICS, partition_name
 from ..topics.settings import log_config
 from . import CORRUPT
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
-from .output import Column, Format, note
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .overlay import Overlay
 from .places import check_place, chosen, open_store
@@ -52,7 +52,7 @@ def repair(
         Path | None,
         typer.Option("--backup", metavar="DIR", help="Where --apply puts the copies.  [default: next to the store]"),
     ] = None,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show what opening a log for writing would repair (--plan), or do it after making a copy (--apply).
 
@@ -165,7 +165,7 @@ def _rows(topic: str, partition: int, found: Repaired) -> Iterator[dict[str, Any
             yield {**place, **_problem_row(problem)}
 
 
-def _finding_row(finding: Finding) -> dict[str, Any]:
+def _finding_row(finding: RecoveryFinding) -> dict[str, Any]:
     return {"what": finding.where.value, "action": finding.action.value, "detail": finding.detail}
 
 

@@ -6,10 +6,8 @@ first timestamp to its newest, so the resolution is that of the batches.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -31,13 +29,13 @@ from ..batch.header import (
     new_rows,
 )
 from ..errors import CorruptBatch
-from .drawing import draw
+from .drawing import NoPlot, Plot, check_plot, show_charts, terminal_columns
 from .offsets import Span, parse, resolve
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions, read_as
-from .output import Column, Format, note
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import Place, reading
-from .plot import BarChart, Chart, TimeChart, columns_wanted, text_lines
+from .places import NamedLog, reading
+from .plot import BarChart, Chart, TimeChart, columns_wanted
 from .units import shown_count, shown_size, shown_time
 
 _FETCH_BYTES = 8 << 20
@@ -61,7 +59,7 @@ _COLUMNS = [
 class Tally:
     """The totals of one partition, from its batch headers."""
 
-    place: Place
+    place: NamedLog
     #: For each batch: first and newest timestamp, number of records, size in bytes.
     begins: Any
     times: Any
@@ -79,11 +77,9 @@ def stats(
     offset: Annotated[
         str, typer.Option("--offset", "-o", metavar="OFFSET", help="Only this range, as for `sawlog read`.")
     ] = "start",
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the charts to this .svg or .png file.")
-    ] = None,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Print only the table, without charts.")] = False,
-    output: Output = Format.TABLE,
+    plot: Plot = None,
+    no_plot: NoPlot = False,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show the size of each partition and the rate over time, with charts in the terminal or in a file.
 
@@ -95,31 +91,22 @@ def stats(
       sawlog stats orders -d data -o @-1d: --plot orders.svg
       sawlog stats orders -d data --output json | jq '.rate'
     """
-    if plot is not None and plot.suffix not in (".svg", ".png"):
-        raise typer.BadParameter(f"{plot.name} is neither .svg nor .png", param_hint="--plot")
+    check_plot(plot)
     span = read_as(parse, offset, "--offset")
     printer = Printer(output)
     with reading(data, log, topic, partition) as places:
         tallies = [_tally(place, span) for place in places]
         rows = [_row(each) for each in tallies]
-    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-    rate = _rate(tallies, _FILE_STEPS if plot is not None else columns_wanted(width), topic)
-    if output in (Format.JSON, Format.NDJSON):
+    rate = _rate(tallies, _FILE_STEPS if plot is not None else columns_wanted(terminal_columns()), topic)
+    if output in (OutputFormat.JSON, OutputFormat.NDJSON):
         printer.item({"partitions": rows, "rate": _rate_rows(rate)})
     else:
         printer.rows(rows, _COLUMNS, empty="nothing to count: no topics")
     charts: list[Chart] = [chart for chart in (rate, _sizes(tallies)) if chart is not None]
-    if plot is not None:
-        draw(charts, plot)
-    elif printer.for_people and not no_plot:
-        for chart in charts:
-            printer.line()
-            for line in text_lines(chart, width):
-                printer.line(line)
-        printer.flush()
+    show_charts(charts, printer, plot, no_plot=no_plot)
 
 
-def _tally(place: Place, span: Span) -> Tally:
+def _tally(place: NamedLog, span: Span) -> Tally:
     start, end = resolve(span, place.log)
     begins, times, counts, sizes, oldest, codecs = [], [], [], [], [], Counter[str]()
     while start < end:

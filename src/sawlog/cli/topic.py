@@ -13,8 +13,8 @@ from ..topics.store import Store
 from .asking import confirm
 from .helping import Command, CommandGroup
 from .offsets import offset_of, outside, parse_bound
-from .options import Data, Output, Partitions, Topic, read_as
-from .output import Column, Format, note
+from .options import Data, Output, Partitions, Topic, Yes, read_as
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import chosen, open_store
 from .units import duration_ms, shown_count, shown_size, shown_time, size_bytes
@@ -59,7 +59,7 @@ def create(
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Do nothing if the topic already exists.")
     ] = False,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Create a topic; also the store, if the directory is missing or empty.
 
@@ -77,7 +77,7 @@ def create(
 
 
 @topics.command("list", cls=Command)
-def list_topics(data: Data, output: Output = Format.TABLE) -> None:
+def list_topics(data: Data, output: Output = OutputFormat.TABLE) -> None:
     """List the topics: partitions, records, size, settings.
 
     \b
@@ -101,7 +101,7 @@ def list_topics(data: Data, output: Output = Format.TABLE) -> None:
 
 
 @topics.command(cls=Command)
-def describe(name: Topic, data: Data, output: Output = Format.TABLE) -> None:
+def describe(name: Topic, data: Data, output: Output = OutputFormat.TABLE) -> None:
     """Show one topic: its settings, and the offsets and size of each partition.
 
     csv prints one line per partition, json one object.
@@ -115,7 +115,7 @@ def describe(name: Topic, data: Data, output: Output = Format.TABLE) -> None:
     with open_store(data) as store:
         found = store.topic(name).describe()
     rows = [{column.name: getattr(row, column.name) for column in _PARTITION_COLUMNS} for row in found.rows]
-    if output is Format.CSV:
+    if output is OutputFormat.CSV:
         printer.rows(rows, _PARTITION_COLUMNS)
         return
     about: dict[str, Any] = {
@@ -151,7 +151,7 @@ def alter(
         list[str] | None,
         typer.Option("--unset", metavar="NAME", help="Reset a setting to its default; can be repeated."),
     ] = None,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Change settings, or add partitions.
 
@@ -175,8 +175,8 @@ def alter(
 def delete(
     name: Topic,
     data: Data,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    output: Output = Format.TABLE,
+    yes: Yes = False,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Delete a topic with all its records. Asks first, unless --yes is given.
 
@@ -191,7 +191,7 @@ def delete(
     confirm(f"delete the topic {name} with {what}", yes)
     with open_store(data, "w") as store:
         store.delete_topic(name)
-    if output is Format.TABLE:
+    if output is OutputFormat.TABLE:
         note(f"{name}: deleted")
     else:
         Printer(output).item({"name": name, "id": found.id, "records": found.records, "deleted": True})
@@ -209,8 +209,8 @@ def trim(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be dropped, without changing anything.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    output: Output = Format.TABLE,
+    yes: Yes = False,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Drop the oldest records: up to an offset, up to a time, or all but the last N.
 
@@ -243,7 +243,7 @@ def trim(
 
 
 @topics.command("settings", cls=Command)
-def show_settings(output: Output = Format.TABLE) -> None:
+def show_settings(output: Output = OutputFormat.TABLE) -> None:
     """List the settings that a topic can have, and what each is for.
 
     \b
@@ -252,7 +252,7 @@ def show_settings(output: Output = Format.TABLE) -> None:
     """
     rows = [{"name": each.name, "about": each.about} for each in SETTINGS.values()]
     about = Column("about", shown=lambda text: text)
-    if output is Format.TABLE:
+    if output is OutputFormat.TABLE:
         Printer(output).item(
             {row["name"]: row["about"] for row in rows}, [Column(row["name"], row["name"]) for row in rows]
         )
@@ -260,11 +260,11 @@ def show_settings(output: Output = Format.TABLE) -> None:
         Printer(output).rows(rows, [Column("name", "setting"), about])
 
 
-def _report(store: Store, name: str, output: Format, what: str) -> None:
+def _report(store: Store, name: str, output: OutputFormat, what: str) -> None:
     topic = store.topic(name)
     count = f"{topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
     given = "".join(f", {key}={value}" for key, value in topic.settings.items())
-    if output is Format.TABLE:
+    if output is OutputFormat.TABLE:
         note(f"{name}: {what}, {count}{given}")
     else:
         about = {"name": name, "id": topic.id, "partitions": topic.partitions, "settings": topic.settings}

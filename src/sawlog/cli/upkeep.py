@@ -9,14 +9,14 @@ import typer
 from ..log.maintain.upkeep import UpkeepReport
 from . import CORRUPT
 from .options import Data, MaybeTopic, Output
-from .output import Column, Format, note
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import open_store
 
 _ACTIONS = ("retention", "compaction", "merge", "recompression", "scrub")
 
 
-def upkeep(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) -> None:
+def upkeep(data: Data, topic: MaybeTopic = None, output: Output = OutputFormat.TABLE) -> None:
     """Run retention, compaction, merging, recompression and scrubbing now, as the topics' settings say.
 
     A running writer does this periodically. A partition that another process is writing to is skipped. Exits with 4 if
@@ -35,10 +35,10 @@ def upkeep(data: Data, topic: MaybeTopic = None, output: Output = Format.TABLE) 
             if len(reports) < one.partitions:
                 left = one.partitions - len(reports)
                 note(f"{one.name}: skipped {left} of {one.partitions} partitions: another process is writing to them")
-            rows += [_row(one.name, report) for report in reports if report or output is not Format.TABLE]
+            rows += [_row(one.name, report) for report in reports if report or output is not OutputFormat.TABLE]
             damage += [str(each) for report in reports if report.scrub for each in report.scrub.problems]
     columns = [Column("topic"), Column("path", cut=False), *map(Column, _ACTIONS), Column("duration_ms")]
-    if output is Format.TABLE:
+    if output is OutputFormat.TABLE:
         columns = [Column("topic"), Column("done", cut=False)]
     Printer(output).rows(rows, columns, empty="nothing to do")
     for each in damage:

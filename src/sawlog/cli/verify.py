@@ -14,10 +14,10 @@ from ..log.read.verify import Problem
 from ..topics.names import GROUPS
 from . import CORRUPT
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
-from .output import Column, Format, note
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import Place, reading
-from .progress import Progress
+from .places import NamedLog, reading
+from .progress import ProgressBar
 from .units import shown_count, shown_size
 
 _COLUMNS = [
@@ -36,7 +36,7 @@ def verify(
     data: MaybeData = None,
     log: LogDir = None,
     partition: Partitions = None,
-    output: Output = Format.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Read and check every batch, every record and every index entry; for a whole store also the groups' offsets.
 
@@ -53,7 +53,7 @@ def verify(
     with reading(data, log, topic, partition) as topics, _offsets(data, log or topic or partition) as offsets:
         places = [*topics, *offsets]
         total = sum(place.log.size_bytes for place in places)
-        with Progress("verifying", total, "bytes") as progress:
+        with ProgressBar("verifying", total, "bytes") as progress:
             rows = list(_checked(places, problems, progress))
     printer.rows(rows, _COLUMNS, empty="nothing to verify: no topics")
     if problems:
@@ -64,17 +64,17 @@ def verify(
 
 
 @contextmanager
-def _offsets(data: Path | None, narrowed: object) -> Iterator[list[Place]]:
+def _offsets(data: Path | None, narrowed: object) -> Iterator[list[NamedLog]]:
     """Return the log of the groups' committed offsets, if a whole store is verified and there is one."""
     path = data / GROUPS if data is not None and not narrowed else None
     if path is None or not any(path.glob("*.log")):
         yield []
         return
     with Log.open(path, mode="r") as log:
-        yield [Place("(groups)", 0, log)]
+        yield [NamedLog("(groups)", 0, log)]
 
 
-def _checked(places: list[Place], problems: list[Problem], progress: Progress) -> Iterator[dict[str, Any]]:
+def _checked(places: list[NamedLog], problems: list[Problem], progress: ProgressBar) -> Iterator[dict[str, Any]]:
     for place in places:
         report = place.log.verify()
         problems += report.problems

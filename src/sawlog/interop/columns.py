@@ -34,15 +34,15 @@ class Extra:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class HeaderBytes:
     """A header that all records get, and where in the buffer its bytes are."""
 
     name: str
     starts: Numbers
     lengths: Numbers
 
-    def slice(self, first: int, last: int) -> Part:
-        return Part(self.name, self.starts[first:last], self.lengths[first:last])
+    def slice(self, first: int, last: int) -> HeaderBytes:
+        return HeaderBytes(self.name, self.starts[first:last], self.lengths[first:last])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ class Values:
     starts: Numbers
     lengths: Numbers
     extras: tuple[Extra, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[HeaderBytes, ...] = ()
 
     def __len__(self) -> int:
         return len(self.offsets)

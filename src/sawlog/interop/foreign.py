@@ -11,14 +11,14 @@ as far as it goes.
 from __future__ import annotations
 
 import io
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
+from ..closing import Closing
 from ..errors import InvalidConfig, LogClosed, OffsetOutOfRange, RecordRemoved
 from ..log.log import Log
 from ..log.read.reader import ARROW_ROWS
@@ -66,7 +66,7 @@ class Detection:
     ignored: tuple[str, ...] = ()
 
 
-class ForeignLog(ABC):
+class ForeignLog(Closing):
     """One log of another system, read only. Created by `sawlog.interop.open`. Not thread-safe."""
 
     #: The name of the format.
@@ -194,14 +194,6 @@ class ForeignLog(ABC):
     def close(self) -> None:
         """Release all resources. Safe to call twice."""
         self._closed = True
-
-    def __enter__(self) -> ForeignLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}{' closed' if self._closed else ''}>"

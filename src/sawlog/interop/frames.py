@@ -18,7 +18,7 @@ from ..batch import kernel
 from .columns import Extra, Values
 from .damage import Kind
 from .numbering import Numbered, Numbers, Trust, assign
-from .walking import CHUNK_BYTES, Cursor, SegmentFile, Step, WalkedLog
+from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedLog, WalkStep
 
 #: The largest number of records per step.
 _MAX_ROWS = 1 << 17
@@ -118,12 +118,12 @@ class FrameLog(WalkedLog):
 
     # --- steps
 
-    def step(self, cursor: Cursor) -> Step:
+    def step(self, cursor: Cursor) -> WalkStep:
         """Over as many good records as there are."""
         segment = self.segments[cursor.segment]
         if cursor.position >= segment.size:
             self.leave(segment, cursor)
-            return Step(self.enter(cursor.segment + 1, cursor))
+            return WalkStep(self.enter(cursor.segment + 1, cursor))
         if self._is_blank(segment, cursor):
             return self._cut(segment, cursor, Kind.ZERO_TAIL, "zeros up to the end of the file; left out")
         frames = self.frames(segment, cursor.position)
@@ -182,7 +182,7 @@ class FrameLog(WalkedLog):
         if len(blank):
             good = int(blank[0]) + 1  # the next step checks whether anything but zeros follows
         if parsed.stored is None:
-            following = cursor.count.following
+            following = cursor.count.next_offset
             return Numbered(np.arange(following, following + good, dtype=np.int64), cursor.count.skip(good))
         return assign(
             parsed.stored[:good],
@@ -193,20 +193,22 @@ class FrameLog(WalkedLog):
             loose=cursor.loose,
         )
 
-    def _take(self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered) -> Step:
+    def _take(
+        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered
+    ) -> WalkStep:
         taken = len(numbered.offsets)
         head = self.frame.head_size
         for odd in numbered.oddities:
             at = cursor.position + int(frames.starts[odd.index]) - head
             self.note(odd.kind, segment, at, odd.detail, odd.outcome, offset=odd.offset)
         extras = [each.slice(0, taken) for each in parsed.extras]
-        if numbered.oddities or cursor.count.following != cursor.count.stored + 1:
+        if numbered.oddities or cursor.count.next_offset != cursor.count.stored + 1:
             extras.extend(self._renumbered(parsed, numbered))
         values = Values(frames.data, numbered.offsets, parsed.starts[:taken], parsed.lengths[:taken], tuple(extras))
         end = int(frames.starts[taken - 1] + frames.lengths[taken - 1])
         positions = cursor.position + frames.starts[:taken] - head
         entry = self.seen(segment, cursor, positions, None if parsed.stored is None else parsed.stored[:taken])
-        return Step(cursor.to(cursor.position + end, numbered.count, entry=entry), values)
+        return WalkStep(cursor.to(cursor.position + end, numbered.count, entry=entry), values)
 
     def _renumbered(self, parsed: Parsed, numbered: Numbered) -> list[Extra]:
         """Records that could not keep their offset store the original one in a header."""
@@ -233,12 +235,12 @@ class FrameLog(WalkedLog):
             size = min(CHUNK_BYTES, segment.size - position)
         return True
 
-    def _cut(self, segment: SegmentFile, cursor: Cursor, kind: Kind, detail: str) -> Step:
+    def _cut(self, segment: SegmentFile, cursor: Cursor, kind: Kind, detail: str) -> WalkStep:
         rest = segment.size - cursor.position
-        self.note(kind, segment, cursor.position, detail, "cut", size_bytes=rest, offset=cursor.count.following)
-        return Step(cursor.to(segment.size))
+        self.note(kind, segment, cursor.position, detail, "cut", size_bytes=rest, offset=cursor.count.next_offset)
+        return WalkStep(cursor.to(segment.size))
 
-    def _no_frame(self, segment: SegmentFile, cursor: Cursor) -> Step:
+    def _no_frame(self, segment: SegmentFile, cursor: Cursor) -> WalkStep:
         way = self.resync(segment, cursor)
         if way is not None and way.torn:
             return self._left_out(segment, cursor, way.position)
@@ -247,7 +249,7 @@ class FrameLog(WalkedLog):
         rest = segment.size - cursor.position
         return self._cut(segment, cursor, Kind.TORN_TAIL, f"the last {rest} bytes are not a complete record; left out")
 
-    def _bad_frame(self, segment: SegmentFile, cursor: Cursor, frames: Frames, kind: Kind, detail: str) -> Step:
+    def _bad_frame(self, segment: SegmentFile, cursor: Cursor, frames: Frames, kind: Kind, detail: str) -> WalkStep:
         end = int(frames.starts[0] + frames.lengths[0])
         regular = self._goes_on(segment, cursor, frames)
         torn = self.joined(
@@ -258,9 +260,9 @@ class FrameLog(WalkedLog):
         if cursor.position + end == segment.size or regular:
             after = cursor.to(cursor.position + end, cursor.count.skip(), loose=True)
             lost = self.note(
-                kind, segment, cursor.position, detail, "lost", size_bytes=end, offset=cursor.count.following
+                kind, segment, cursor.position, detail, "lost", size_bytes=end, offset=cursor.count.next_offset
             )
-            return Step(after, lost=lost)
+            return WalkStep(after, lost=lost)
         way = self.resync(segment, cursor)
         if way is not None and way.torn:
             return self._left_out(segment, cursor, way.position)
@@ -277,7 +279,7 @@ class FrameLog(WalkedLog):
             return False
         return parsed.stored is None or int(parsed.stored[0]) == cursor.count.stored + 2
 
-    def _lost(self, segment: SegmentFile, cursor: Cursor, found: int, kind: Kind, detail: str) -> Step:
+    def _lost(self, segment: SegmentFile, cursor: Cursor, found: int, kind: Kind, detail: str) -> WalkStep:
         size = found - cursor.position
         lost = self.note(
             kind,
@@ -286,15 +288,15 @@ class FrameLog(WalkedLog):
             f"{detail}; {size} bytes cannot be read",
             "lost",
             size_bytes=size,
-            offset=cursor.count.following,
+            offset=cursor.count.next_offset,
         )
-        return Step(cursor.to(found, loose=True), lost=lost)
+        return WalkStep(cursor.to(found, loose=True), lost=lost)
 
     # --- incomplete records
 
     def _torn_among(
         self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered
-    ) -> Step | None:
+    ) -> WalkStep | None:
         """Up to the first incomplete record, or over it; None if all are complete."""
         stored, head = parsed.stored, self.frame.head_size
         if stored is None or self.trust == Trust.CHECKED:
@@ -340,7 +342,7 @@ class FrameLog(WalkedLog):
         held = (n for n in long.tolist() if self.may_hold_records(segment, data, int(starts[n]), int(ends[n])))
         return sorted({*held, *(number for number in odd if 0 <= number <= last), last})
 
-    def _left_out(self, segment: SegmentFile, cursor: Cursor, found: int) -> Step:
+    def _left_out(self, segment: SegmentFile, cursor: Cursor, found: int) -> WalkStep:
         size = found - cursor.position
         self.note(
             Kind.TORN_TAIL,
@@ -349,6 +351,6 @@ class FrameLog(WalkedLog):
             f"{size} bytes of an incomplete record; left out; other records were written after them",
             "cut",
             size_bytes=size,
-            offset=cursor.count.following,
+            offset=cursor.count.next_offset,
         )
-        return Step(cursor.to(found))
+        return WalkStep(cursor.to(found))

@@ -35,11 +35,12 @@ from ..log.log import Log
 from ..storage import Directory
 from .columns import MAX_VALUE_BYTES, Extra
 from .damage import Kind
-from .foreign import Damage, Detection, ExportJob, ExportReport
+from .foreign import ExportJob, ExportReport
 from .frames import Frame, Frames, Parsed
-from .layout import Sniffed, detect_below
+from .layout import Sniffed, beginning
 from .numbering import MAX_OFFSET, Numbers, Trust
 from .restarts import Head, Range, RestartingLog, views
+from .walked_format import WalkedFormat
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, segment_files
 from .writing import NO_TIMES, Rows, SegmentWriter, content_of, write_segments
 
@@ -68,9 +69,7 @@ class GumlogLog(RestartingLog):
     )
 
     def _segments_of(self) -> list[SegmentFile]:
-        found, strangers = segment_files(self.directory, ".store", ".index")
-        for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "ignored")
+        found = self._listed(".store", ".index")
         for segment in found:
             if segment.data is None:
                 self.note(Kind.MISSING_FILE, segment, 0, "an index without a store; ignored")
@@ -135,7 +134,7 @@ class GumlogLog(RestartingLog):
             self.note(Kind.INDEX_BEHIND, segment.index, end, detail)
         elif entries > records:
             detail = f"{entries - records} entries for records that are not in the store"
-            offset = cursor.count.following
+            offset = cursor.count.next_offset
             self.note(Kind.INDEX_AHEAD, segment.index, records * _ENTRY_BYTES, detail, "cut", offset=offset)
 
     def _used_bytes(self, segment: SegmentFile) -> int:
@@ -281,27 +280,15 @@ class _Stores(io.RawIOBase):
         return 0
 
 
-class GumlogFormat:
-    name = NAME
-    title = "GUMLOG: <base>.store with protobuf records, <base>.index"
-
-    def detect(self, directory: Directory) -> Detection | None:
-        """By the names, and by a first record that parses and has the offset in the file name."""
-        return detect_below(NAME, directory, _sniff)
-
-    def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> GumlogLog:
-        return GumlogLog(directory, damage=damage, strict=strict)
-
-    def place(self, topic: str, partition: int) -> str:
-        """GUMLOG has no topics: a directory for each log."""
-        return f"{topic}-{partition}"
+class GumlogFormat(WalkedFormat):
+    """How its logs are found, read and written."""
 
     def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
         """Stores and indexes as GUMLOG leaves them when it is closed cleanly."""
-        return write_segments(NAME, log, directory, job, _Writer(directory))
+        return write_segments(NAME, log, directory, job, GumlogWriter(directory))
 
 
-class _Writer(SegmentWriter):
+class GumlogWriter(SegmentWriter):
     names = (".store", ".index")
     kept_headers = (_TERM, _TYPE, f"{NAME}.offset")
 
@@ -352,11 +339,7 @@ def _sniff(directory: Directory) -> Sniffed | None:
         indexed = any(segment.index is not None for segment in stores)
         return Sniffed("empty stores with indexes", False) if indexed else None
     for segment in [each for each in stores if each.size and each.base < MAX_OFFSET][:4]:
-        storage = directory.open_shared(segment.data or "")
-        try:
-            head = memoryview(storage.read(0, min(segment.size, _SNIFF_BYTES)))
-        finally:
-            storage.close()
+        head = memoryview(beginning(directory, segment.data or "", _SNIFF_BYTES))
         count, certain = _records_in(head, segment.base)
         if count:
             return Sniffed(f"{segment.data} begins with protobuf records from offset {segment.base} on", certain)
@@ -377,4 +360,4 @@ def _records_in(head: memoryview, base: int) -> tuple[int, bool]:
     return (len(right) if right.all() else int(np.argmin(right))), any(head[:end])
 
 
-FORMAT = GumlogFormat()
+FORMAT = GumlogFormat(NAME, "GUMLOG: <base>.store with protobuf records, <base>.index", GumlogLog, _sniff)

@@ -29,35 +29,35 @@ class Gaps:
     """Counts offsets that no batch covers."""
 
     def __init__(self, start: int) -> None:
-        self._following = start
+        self._next_offset = start
         self.count = self.offsets = 0
         #: The first of these offsets.
         self.first = -1
 
     def pass_over(self, rows: Rows) -> None:
         """Count the batches that come next."""
-        missing = rows[:, BASE] - np.concatenate(([self._following], rows[:-1, LAST] + 1))
+        missing = rows[:, BASE] - np.concatenate(([self._next_offset], rows[:-1, LAST] + 1))
         holes = np.flatnonzero(missing > 0)
         if len(holes):
             if not self.count:
                 self.first = int(rows[holes[0], BASE] - missing[holes[0]])
             self.count += len(holes)
             self.offsets += int(missing[holes].sum())
-        self._following = int(rows[-1, LAST]) + 1
+        self._next_offset = int(rows[-1, LAST]) + 1
 
     def close(self, end: int) -> None:
         """Count up to the end of the log."""
-        if end > self._following:
-            self.first = self.first if self.count else self._following
-            self.count, self.offsets = self.count + 1, self.offsets + end - self._following
+        if end > self._next_offset:
+            self.first = self.first if self.count else self._next_offset
+            self.count, self.offsets = self.count + 1, self.offsets + end - self._next_offset
 
 
 class BrokenPlace:
     """A place without a complete batch, and what that means."""
 
-    def __init__(self, segment: Segment, storage: Storage, position: int, following: int, reason: str) -> None:
+    def __init__(self, segment: Segment, storage: Storage, position: int, next_offset: int, reason: str) -> None:
         self._segment, self._storage = segment, storage
-        self._position, self._following, self._reason = position, following, reason
+        self._position, self._next_offset, self._reason = position, next_offset, reason
         self._size = segment.size - position
 
     def found(self, may_be_torn: Callable[[int], bool] | None = None) -> tuple[Finding, int, int]:
@@ -67,27 +67,29 @@ class BrokenPlace:
         interrupted append."""
         self._refuse_old()
         segment, end = self._segment, self._segment.size
-        at, base = segment.resume(self._storage, self._position, end, self._following)
+        at, base = segment.resume(self._storage, self._position, end, self._next_offset)
         if base is not None:
             return self._lost(at - self._position), at, base
         if may_be_torn is None:
-            return self._lost(self._size), end, self._following
+            return self._lost(self._size), end, self._next_offset
         rest = self._storage.view(self._position, self._size)
         if not self._has_batch(rest):
             if not np.frombuffer(rest, np.uint8).any():
-                return self._tail(Kind.ZERO_TAIL, "space that was never written", "cut"), end, self._following
-            if may_be_torn(self._following):
-                return self._tail(Kind.TORN_TAIL, "an append that was not finished", "cut"), end, self._following
-            return self._tail(Kind.TORN_TAIL, "the broker had written more", "lost"), end, self._following
-        return self._lost(self._size), end, self._following
+                return self._tail(Kind.ZERO_TAIL, "space that was never written", "cut"), end, self._next_offset
+            if may_be_torn(self._next_offset):
+                return self._tail(Kind.TORN_TAIL, "an append that was not finished", "cut"), end, self._next_offset
+            return self._tail(Kind.TORN_TAIL, "the broker had written more", "lost"), end, self._next_offset
+        return self._lost(self._size), end, self._next_offset
 
     def _tail(self, kind: Kind, detail: str, outcome: Literal["cut", "lost"]) -> Finding:
         size, segment = self._size, self._segment
-        return Finding(kind, segment.name, self._position, f"{size:,} bytes: {detail}", outcome, size, self._following)
+        return Finding(
+            kind, segment.name, self._position, f"{size:,} bytes: {detail}", outcome, size, self._next_offset
+        )
 
     def _lost(self, size: int) -> Finding:
         kind = Kind.CHECKSUM if "checksum" in self._reason else Kind.UNREADABLE
-        return Finding(kind, self._segment.name, self._position, self._reason, "lost", size, self._following)
+        return Finding(kind, self._segment.name, self._position, self._reason, "lost", size, self._next_offset)
 
     def _has_batch(self, rest: memoryview) -> bool:
         """Whether a complete batch with the right checksum follows anywhere: an interrupted append leaves none."""

@@ -86,7 +86,7 @@ class _File:
     aborted: bytearray = field(default_factory=bytearray)
 
 
-class _Writer:
+class PartitionWriter:
     """Writes batches to the files of one partition."""
 
     def __init__(self, directory: Directory, bases: frozenset[int], segment_bytes: int) -> None:
@@ -197,7 +197,7 @@ def write_partition(log: Log, directory: Directory, job: ExportJob) -> ExportRep
     """Write the whole batches that contain these offsets into an empty directory."""
     start, end, options = job.start, job.end, job.options
     _check_options(options, _OPTIONS)
-    writer = _Writer(directory, frozenset(each.base_offset for each in log.segments), _segment_bytes(options))
+    writer = PartitionWriter(directory, frozenset(each.base_offset for each in log.segments), _segment_bytes(options))
     total, records = log.size_bytes, 0
     first, following, done = -1, start, 0
     for data, rows in _without_fillers(_batches(log, start, end)):

@@ -33,34 +33,38 @@ Export writes segments of `segment_bytes` (default 256 MiB) with `index_bits` 32
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from zlib import crc32
-
 import numpy as np
 
 from ..batch import kernel
 from ..errors import ExportRefused, InvalidConfig
 from ..log.log import Log
 from ..storage import Directory
-from .columns import MAX_VALUE_BYTES, Extra, Part, Values
+from .columns import MAX_VALUE_BYTES, Extra, HeaderBytes, Values
 from .damage import Finding, Kind
-from .foreign import Damage, Detection, ExportJob, ExportReport
+from .foreign import Damage, ExportJob, ExportReport
+from .laminarmq_evidence import (
+    ENTRY,
+    ENTRY_BYTES,
+    LEAST_BYTES,
+    holds_records,
+    is_zero_from,
+    marked,
+    misaligned_by,
+    other_lengths,
+    proves,
+)
+from .laminarmq_export import OFFSET, LaminarmqWriter
 from .laminarmq_store import Decoder, Stretch, decoded, heads_at, stretch
-from .layout import Sniffed, detect_below
+from .layout import Sniffed, beginning
 from .numbering import MAX_OFFSET, Numbers, Trust, assign
-from .walking import CHUNK_BYTES, Cursor, SegmentFile, Step, WalkedLog, segment_files
-from .writing import Rows, SegmentWriter, woven, write_segments
+from .walked_format import WalkedFormat
+from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedLog, WalkStep, segment_files
+from .writing import write_segments
 
 NAME = "laminarmq"
-ENTRY_BYTES = 16
-_ENTRY = np.dtype([("checksum", "<u8"), ("length", "<u4"), ("position", "<u4")])
 _MAX_ROWS = 1 << 16
-#: The header of records that could not keep their index.
-_OFFSET = f"{NAME}.offset"
 #: The header with the metadata of records, if a decoder was given.
 _METADATA = f"{NAME}.metadata"
-#: The minimum size of a record: the length of its metadata and one byte of it.
-_LEAST_BYTES = 5
 
 
 class LaminarmqLog(WalkedLog):
@@ -83,9 +87,7 @@ class LaminarmqLog(WalkedLog):
         super().__init__(directory, damage=damage, strict=strict)
 
     def _segments_of(self) -> list[SegmentFile]:
-        found, strangers = segment_files(self.directory, ".store", ".index")
-        for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "ignored")
+        found = self._listed(".store", ".index")
         for segment in found:
             if segment.data is None and segment.index_size > ENTRY_BYTES:
                 count = segment.index_size // ENTRY_BYTES - 1
@@ -116,7 +118,7 @@ class LaminarmqLog(WalkedLog):
 
     # --- steps
 
-    def step(self, cursor: Cursor) -> Step:
+    def step(self, cursor: Cursor) -> WalkStep:
         """Over as many consecutive entries as have good records."""
         segment = self.segments[cursor.segment]
         if segment.index is None:
@@ -124,11 +126,11 @@ class LaminarmqLog(WalkedLog):
         if segment.index_size - cursor.entry < ENTRY_BYTES:
             return self._end_of_index(segment, cursor)
         count = min((segment.index_size - cursor.entry) // ENTRY_BYTES, _MAX_ROWS)
-        entries = np.frombuffer(self.read_index(segment, cursor.entry, count * ENTRY_BYTES), _ENTRY)
+        entries = np.frombuffer(self.read_index(segment, cursor.entry, count * ENTRY_BYTES), ENTRY)
         starts, lengths = entries["position"].astype(np.int64), entries["length"].astype(np.int64)
         ends = starts + lengths
         regular = (starts == np.concatenate(([cursor.position], ends[:-1]))) & (ends <= segment.size)
-        regular &= (lengths >= _LEAST_BYTES) & (lengths <= MAX_VALUE_BYTES)
+        regular &= (lengths >= LEAST_BYTES) & (lengths <= MAX_VALUE_BYTES)
         count = _leading(regular)
         if count:
             count = max(int(np.searchsorted(ends[:count] - cursor.position, CHUNK_BYTES, "right")), 1)
@@ -143,7 +145,7 @@ class LaminarmqLog(WalkedLog):
 
     def _records(
         self, segment: SegmentFile, cursor: Cursor, data: memoryview, starts: Numbers, lengths: Numbers
-    ) -> Step:
+    ) -> WalkStep:
         """Records whose checksums match; ends before one whose metadata differs from the first."""
         if self._decoder is not None:
             return self._decoded_records(segment, cursor, data, starts, lengths, self._decoder)
@@ -160,7 +162,7 @@ class LaminarmqLog(WalkedLog):
         stored = self._indices(cursor, data, starts, size)
         return self._numbered(segment, cursor, Values(data, stored, starts + 4 + size, lengths - 4 - size))
 
-    def _numbered(self, segment: SegmentFile, cursor: Cursor, found: Values) -> Step:
+    def _numbered(self, segment: SegmentFile, cursor: Cursor, found: Values) -> WalkStep:
         """Records with the index in their metadata."""
         stored, count = found.offsets, len(found)
         numbered = assign(stored, cursor.count, base=segment.base, trust=Trust.CHECKED, final=True, loose=cursor.loose)
@@ -169,10 +171,10 @@ class LaminarmqLog(WalkedLog):
             at = cursor.position + int(found.starts[odd.index])
             self.note(odd.kind, segment, at, odd.detail, odd.outcome, offset=odd.offset)
         moved = stored != numbered.offsets
-        extras = (Extra(_OFFSET, stored, moved),) if moved.any() else ()
+        extras = (Extra(OFFSET, stored, moved),) if moved.any() else ()
         end = cursor.position + int(found.starts[-1] + found.lengths[-1])
         values = Values(found.data, numbered.offsets, found.starts, found.lengths, extras, found.parts)
-        return Step(cursor.to(end, numbered.count, entry=cursor.entry + ENTRY_BYTES * count), values)
+        return WalkStep(cursor.to(end, numbered.count, entry=cursor.entry + ENTRY_BYTES * count), values)
 
     def _decoded_records(
         self,
@@ -182,7 +184,7 @@ class LaminarmqLog(WalkedLog):
         starts: Numbers,
         lengths: Numbers,
         decoder: Decoder,
-    ) -> Step:
+    ) -> WalkStep:
         """Records with metadata that the decoder understands; ends before one that it does not."""
         sizes, stored = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
         good, following = 0, cursor.count.stored + 1
@@ -198,7 +200,7 @@ class LaminarmqLog(WalkedLog):
             detail = f"the decoder rejects {size} bytes of metadata; the checksum is right"
             return self._lost(segment, cursor, after, Kind.UNREADABLE, detail, int(lengths[0]))
         starts, lengths, sizes = starts[:good] + 4, lengths[:good] - 4, sizes[:good]
-        kept = (Part(_METADATA, starts, sizes),)
+        kept = (HeaderBytes(_METADATA, starts, sizes),)
         found = Values(data, stored[:good], starts + sizes, lengths - sizes, parts=kept)
         return self._numbered(segment, cursor, found)
 
@@ -216,33 +218,33 @@ class LaminarmqLog(WalkedLog):
 
     def _odd_entry(
         self, segment: SegmentFile, cursor: Cursor, entries: np.ndarray[tuple[int], np.dtype[np.void]]
-    ) -> Step:
+    ) -> WalkStep:
         """Handle an entry that does not follow the previous one, or whose record is bad."""
         checksum, length, position = (int(number) for number in entries[0])
         index = segment.index or ""
-        if self._is_zero_from(segment, cursor.entry):
+        if is_zero_from(self, segment, cursor.entry):
             size = segment.index_size - cursor.entry
             self.note(Kind.PADDED_INDEX, index, cursor.entry, f"{size} zeros at the end", size_bytes=size)
-            return Step(cursor.to(cursor.position, entry=segment.index_size))
-        if length == 0 and position == 0 and checksum in (segment.base, self._marked(segment)):
+            return WalkStep(cursor.to(cursor.position, entry=segment.index_size))
+        if length == 0 and position == 0 and checksum in (segment.base, marked(self, segment)):
             self.note(Kind.SECOND_MARKER, index, cursor.entry, "the base marker is repeated here; skipped")
-            return Step(cursor.to(cursor.position, entry=cursor.entry + ENTRY_BYTES))
-        if self._proves(segment, position, length, checksum):
+            return WalkStep(cursor.to(cursor.position, entry=cursor.entry + ENTRY_BYTES))
+        if proves(self, segment, position, length, checksum):
             return self._elsewhere(segment, cursor, position)
-        shift = self._shift(segment, cursor)
-        if shift:
-            detail = f"{shift} bytes of a torn entry; the entries after it are read"
-            self.note(Kind.TORN_INDEX, index, cursor.entry, detail, size_bytes=shift)
-            return Step(cursor.to(cursor.position, entry=cursor.entry + shift))
-        for size in self._other_lengths(segment, cursor, entries):
-            if self._proves(segment, cursor.position, size, checksum):
+        torn_bytes = misaligned_by(self, segment, cursor)
+        if torn_bytes:
+            detail = f"{torn_bytes} bytes of a torn entry; the entries after it are read"
+            self.note(Kind.TORN_INDEX, index, cursor.entry, detail, size_bytes=torn_bytes)
+            return WalkStep(cursor.to(cursor.position, entry=cursor.entry + torn_bytes))
+        for size in other_lengths(segment, cursor, entries):
+            if proves(self, segment, cursor.position, size, checksum):
                 detail = f"an entry has {length} bytes at {position}; the checksum proves {size} at {cursor.position}"
-                self.note(Kind.BAD_INDEX, index, cursor.entry, detail, offset=cursor.count.following)
+                self.note(Kind.BAD_INDEX, index, cursor.entry, detail, offset=cursor.count.next_offset)
                 data = self.read_data(segment, cursor.position, size)
                 return self._records(segment, cursor, data, np.zeros(1, np.int64), np.array([size], np.int64))
         return self._unproven(segment, cursor, entries)
 
-    def _elsewhere(self, segment: SegmentFile, cursor: Cursor, position: int) -> Step:
+    def _elsewhere(self, segment: SegmentFile, cursor: Cursor, position: int) -> WalkStep:
         """The entry is right, but does not point at the end of the previous record."""
         if position > cursor.position:
             size = position - cursor.position
@@ -251,19 +253,19 @@ class LaminarmqLog(WalkedLog):
         else:
             detail = f"an entry points at byte {position}, before the end of the previous record; its checksum is right"
             self.note(Kind.BAD_INDEX, segment.index or "", cursor.entry, detail)
-        return Step(cursor.to(position, loose=cursor.loose))
+        return WalkStep(cursor.to(position, loose=cursor.loose))
 
     def _unproven(
         self, segment: SegmentFile, cursor: Cursor, entries: np.ndarray[tuple[int], np.dtype[np.void]]
-    ) -> Step:
+    ) -> WalkStep:
         """An entry that nothing confirms: the record is lost, or was never in the store."""
         ends = entries["position"].astype(np.int64) + entries["length"].astype(np.int64)
         last = cursor.entry + len(entries) * ENTRY_BYTES
         if bool((ends > segment.size).all()) and segment.index_size - last < ENTRY_BYTES:
             detail = f"{len(entries)} entries for records that are not in the store; left out"
-            following = cursor.count.following
+            following = cursor.count.next_offset
             self.note(Kind.INDEX_AHEAD, segment.index or "", cursor.entry, detail, "cut", offset=following)
-            return Step(cursor.to(cursor.position, entry=last))
+            return WalkStep(cursor.to(cursor.position, entry=last))
         length, position = int(entries["length"][0]), int(entries["position"][0])
         after = cursor.position + length if position == cursor.position and ends[0] <= segment.size else cursor.position
         step = cursor.to(after, cursor.count.skip(), entry=cursor.entry + ENTRY_BYTES)
@@ -272,14 +274,14 @@ class LaminarmqLog(WalkedLog):
             detail += " (it has more than 32 bits: another hasher than crc32fast?)"
         return self._lost(segment, cursor, step, Kind.CHECKSUM, detail, length)
 
-    def _end_of_index(self, segment: SegmentFile, cursor: Cursor) -> Step:
+    def _end_of_index(self, segment: SegmentFile, cursor: Cursor) -> WalkStep:
         """No more entries; examine the rest of both files."""
         rest = self.read_index(segment, cursor.entry, max(segment.index_size - cursor.entry, 0))
         left = segment.size - cursor.position
         if any(rest):
             self.note(Kind.TORN_INDEX, segment.index or "", cursor.entry, f"{len(rest)} bytes are not a complete entry")
             checksum = int.from_bytes(rest[:8], "little")
-            if len(rest) >= 8 and self._proves(segment, cursor.position, left, checksum):
+            if len(rest) >= 8 and proves(self, segment, cursor.position, left, checksum):
                 data = self.read_data(segment, cursor.position, left)
                 ahead = cursor.to(cursor.position, entry=segment.index_size - ENTRY_BYTES)
                 return self._records(segment, ahead, data, np.zeros(1, np.int64), np.array([left], np.int64))
@@ -289,17 +291,17 @@ class LaminarmqLog(WalkedLog):
             return found
         after = self.enter(cursor.segment + 1, cursor)
         if left <= 0:
-            return Step(after)
-        if self._holds_records(segment, cursor):
+            return WalkStep(after)
+        if holds_records(self, segment, cursor):
             detail = f"{left} bytes of records without entries in the index"
             return self._lost(segment, cursor, after, Kind.INDEX_BEHIND, detail, left)
         detail = f"{left} bytes without an entry, as after an interrupted append; left out"
         self.note(
-            Kind.ORPHAN_BYTES, segment, cursor.position, detail, "cut", size_bytes=left, offset=cursor.count.following
+            Kind.ORPHAN_BYTES, segment, cursor.position, detail, "cut", size_bytes=left, offset=cursor.count.next_offset
         )
-        return Step(after)
+        return WalkStep(after)
 
-    def _unindexed(self, segment: SegmentFile, cursor: Cursor) -> Step | None:
+    def _unindexed(self, segment: SegmentFile, cursor: Cursor) -> WalkStep | None:
         """Records without an entry, found by their metadata; None if none is known to be complete."""
         index, size = cursor.count.stored + 1, CHUNK_BYTES
         while True:
@@ -314,7 +316,7 @@ class LaminarmqLog(WalkedLog):
                 return self._stretch(segment, cursor, data, found)
             size *= 2
 
-    def _stretch(self, segment: SegmentFile, cursor: Cursor, data: bytes, found: Stretch) -> Step | None:
+    def _stretch(self, segment: SegmentFile, cursor: Cursor, data: bytes, found: Stretch) -> WalkStep | None:
         if found.unclear is not None:
             detail = "two records without entries in the index, with no clear boundary between them"
             after = cursor.to(cursor.position + found.unclear, cursor.count.skip(2), loose=True)
@@ -329,83 +331,28 @@ class LaminarmqLog(WalkedLog):
             cursor.position,
             detail,
             size_bytes=found.bounds[-1],
-            offset=cursor.count.following,
+            offset=cursor.count.next_offset,
         )
         bounds = np.array(found.bounds, np.int64)
         return self._records(segment, cursor, memoryview(data), bounds[:-1], np.diff(bounds))
 
-    def _no_index(self, segment: SegmentFile, cursor: Cursor) -> Step:
+    def _no_index(self, segment: SegmentFile, cursor: Cursor) -> WalkStep:
         left = segment.size - cursor.position
         if left > 0 and (found := self._unindexed(segment, cursor)) is not None:
             return found
         detail = f"a store of {segment.size} bytes without an index: the end of its last record is unknown"
         after = self.enter(cursor.segment + 1, cursor)
         if left <= 0:
-            return Step(after)
+            return WalkStep(after)
         return self._lost(segment, cursor, after, Kind.MISSING_FILE, detail, left)
 
     def _lost(
         self, segment: SegmentFile, cursor: Cursor, after: Cursor, kind: Kind, detail: str, size_bytes: int
-    ) -> Step:
+    ) -> WalkStep:
         finding: Finding = self.note(
-            kind, segment, cursor.position, detail, "lost", size_bytes=size_bytes, offset=cursor.count.following
+            kind, segment, cursor.position, detail, "lost", size_bytes=size_bytes, offset=cursor.count.next_offset
         )
-        return Step(after, lost=finding)
-
-    # --- evidence
-
-    def _proves(self, segment: SegmentFile, position: int, length: int, checksum: int) -> bool:
-        """Whether the bytes there have that checksum."""
-        if not _LEAST_BYTES <= length <= MAX_VALUE_BYTES or position + length > segment.size or checksum >> 32:
-            return False
-        found, end = 0, position + length
-        while position < end:
-            size = min(CHUNK_BYTES, end - position)
-            found = crc32(self.read_data(segment, position, size), found)
-            position += size
-        return found == checksum
-
-    def _shift(self, segment: SegmentFile, cursor: Cursor) -> int:
-        """By how many bytes the entries are misaligned after a torn one; 0 if they are not."""
-        raw = self.read_index(segment, cursor.entry, min(2 * ENTRY_BYTES, segment.index_size - cursor.entry))
-        for shift in range(1, min(len(raw) - ENTRY_BYTES + 1, ENTRY_BYTES)):
-            checksum, length, position = (int(n) for n in np.frombuffer(raw, _ENTRY, 1, shift)[0])
-            if position >= cursor.position and self._proves(segment, position, length, checksum):
-                return shift
-        return 0
-
-    def _other_lengths(
-        self, segment: SegmentFile, cursor: Cursor, entries: np.ndarray[tuple[int], np.dtype[np.void]]
-    ) -> Iterator[int]:
-        """The possible length of the record if its entry is wrong: up to the next record, or to the end."""
-        if len(entries) > 1:
-            yield int(entries["position"][1]) - cursor.position
-        if segment.index_size - cursor.entry < 2 * ENTRY_BYTES:
-            yield segment.size - cursor.position
-
-    def _is_zero_from(self, segment: SegmentFile, entry: int) -> bool:
-        size = ENTRY_BYTES
-        while entry < segment.index_size:
-            size = min(size, segment.index_size - entry)
-            if np.frombuffer(self.read_index(segment, entry, size), np.uint8).any():
-                return False
-            entry, size = entry + size, CHUNK_BYTES
-        return True
-
-    def _marked(self, segment: SegmentFile) -> int:
-        return int.from_bytes(self.read_index(segment, 0, 8), "little")
-
-    def _holds_records(self, segment: SegmentFile, cursor: Cursor) -> bool:
-        """Whether more than one record follows the last entry: the metadata of the next but one is there."""
-        index = cursor.count.stored + 2
-        size = min(segment.size - cursor.position, CHUNK_BYTES)
-        rest = bytes(self.read_data(segment, cursor.position, size))
-        for width in (4, 8):
-            if 0 <= index < 1 << (8 * width):
-                pattern = (1 + width).to_bytes(4, "little") + b"\1" + index.to_bytes(width, "little")
-                if pattern in rest[_LEAST_BYTES:]:
-                    return True
-        return False
+        return WalkStep(after, lost=finding)
 
 
 def _leading(good: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
@@ -413,16 +360,8 @@ def _leading(good: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
     return len(good) if bool(good.all()) else int(np.argmin(good))
 
 
-class LaminarmqFormat:
-    name = NAME
-    title = "laminarmq: <base>.store and a dense, checksummed <base>.index"
-
-    def detect(self, directory: Directory) -> Detection | None:
-        """By the names, and by a record whose checksum matches."""
-        return detect_below(NAME, directory, _sniff)
-
-    def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> LaminarmqLog:
-        return LaminarmqLog(directory, damage=damage, strict=strict)
+class LaminarmqFormat(WalkedFormat):
+    """How its logs are found, read and written."""
 
     def open_decoding(
         self, directory: Directory, metadata: Decoder, *, damage: Damage = "stop", strict: bool = False
@@ -439,34 +378,8 @@ class LaminarmqFormat:
             raise InvalidConfig(f"index_bits must be 32 or 64, not {bits!r}")
         if bits == 32 and job.end > 2**32:
             raise ExportRefused(f"offsets up to {job.end - 1} do not fit into 32 bits: export with index_bits=64")
-        writer = _Writer(directory, 4 if bits == 32 else 8)
+        writer = LaminarmqWriter(directory, 4 if bits == 32 else 8)
         return write_segments(NAME, log, directory, job, writer, "index_bits")
-
-
-class _Writer(SegmentWriter):
-    names = (".store", ".index")
-    kept_headers = (_OFFSET,)
-
-    def __init__(self, directory: Directory, width: int) -> None:
-        super().__init__(directory)
-        self._head = np.dtype([("size", "<u4"), ("tag", "u1"), ("index", f"<u{width}")])
-
-    def sizes(self, rows: Rows) -> Numbers:
-        return rows.lengths + self._head.itemsize
-
-    def index_head(self) -> bytes:
-        """The base marker, before the first entry."""
-        return self.base.to_bytes(8, "little") + bytes(8)
-
-    def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
-        heads = np.empty(len(rows), self._head)
-        heads["size"], heads["tag"], heads["index"] = self._head.itemsize - 4, 1, rows.offsets
-        data = woven(heads, rows)
-        starts, checksums = np.cumsum(sizes) - sizes, np.empty(len(rows), np.int64)
-        kernel.crc32_of(data, memoryview(starts), memoryview(sizes.copy()), memoryview(checksums))
-        entries = np.empty(len(rows), _ENTRY)
-        entries["checksum"], entries["length"], entries["position"] = checksums, sizes, position + starts
-        return data, entries.tobytes()
 
 
 def _sniff(directory: Directory) -> Sniffed | None:
@@ -482,7 +395,10 @@ def _sniff(directory: Directory) -> Sniffed | None:
         finally:
             log.let_go()
     for segment in found:
-        if segment.size and heads_at(_beginning(directory, segment.data or ""), segment.base, None) is not None:
+        if (
+            segment.size
+            and heads_at(beginning(directory, segment.data or "", ENTRY_BYTES), segment.base, None) is not None
+        ):
             return Sniffed(f"{segment.data} begins with a record whose metadata says {segment.base}", True)
     return None
 
@@ -494,18 +410,12 @@ def _sniff_empty(directory: Directory, found: list[SegmentFile]) -> Sniffed | No
     if not any(segment.data is not None and segment.index is not None for segment in found):
         return None
     for segment in found:
-        if segment.index_size and _beginning(directory, segment.index or "") != segment.base.to_bytes(16, "little"):
+        if segment.index_size and beginning(directory, segment.index or "", ENTRY_BYTES) != segment.base.to_bytes(
+            16, "little"
+        ):
             return None
-    marked = any(segment.index_size for segment in found)
-    return Sniffed(f"empty stores with {'the marker in their' if marked else 'empty'} indexes", marked)
+    has_marker = any(segment.index_size for segment in found)
+    return Sniffed(f"empty stores with {'the marker in their' if has_marker else 'empty'} indexes", has_marker)
 
 
-def _beginning(directory: Directory, name: str) -> bytes:
-    storage = directory.open_shared(name)
-    try:
-        return storage.read(0, min(storage.size, ENTRY_BYTES))
-    finally:
-        storage.close()
-
-
-FORMAT = LaminarmqFormat()
+FORMAT = LaminarmqFormat(NAME, "laminarmq: <base>.store and a dense, checksummed <base>.index", LaminarmqLog, _sniff)

@@ -115,3 +115,12 @@ def child_of(directory: Directory, name: str) -> Iterator[Directory]:
         yield child
     finally:
         child.close()
+
+
+def beginning(directory: Directory, name: str, most_bytes: int) -> bytes:
+    """The first bytes of a file, at most that many."""
+    storage = directory.open_shared(name)
+    try:
+        return storage.read(0, min(storage.size, most_bytes))
+    finally:
+        storage.close()

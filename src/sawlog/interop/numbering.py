@@ -43,11 +43,11 @@ class Count:
     """The state of the numbering: the last number of a record in this segment, and the next offset."""
 
     stored: int
-    following: int
+    next_offset: int
 
     def skip(self, count: int = 1) -> Count:
         """The state after that many more records."""
-        return Count(self.stored + count, self.following + count)
+        return Count(self.stored + count, self.next_offset + count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Numbered:
     def first(self, count: int, stored: Numbers, before: Count) -> Numbered:
         """Those of the first `count` of these records (at least one); `stored` and `before` as given to `assign`."""
         oddities = tuple(odd for odd in self.oddities if odd.index < count)
-        shift = before.following - before.stored - 1
+        shift = before.next_offset - before.stored - 1
         for odd in oddities:
             if odd.kind is Kind.RESTART:
                 shift = odd.offset - int(stored[odd.index])
@@ -89,7 +89,7 @@ def assign(stored: Numbers, count: Count, *, base: int, trust: Trust, final: boo
     record is accepted: the bytes before it could not be read.
     """
     total = len(stored)
-    shift = count.following - count.stored - 1
+    shift = count.next_offset - count.stored - 1
     expected = np.arange(count.stored + 1, count.stored + 1 + total, dtype=np.int64)
     if bool((stored == expected).all()):
         return Numbered(stored + shift if shift else stored, count.skip(total))
@@ -102,7 +102,7 @@ class _Judge:
     def __init__(self, stored: Numbers, count: Count, base: int, trust: Trust, final: bool, loose: bool) -> None:
         self.stored, self.base, self.trust, self.final, self.loose = stored, base, trust, final, loose
         self.offsets: Numbers = np.empty(len(stored), np.int64)
-        self.last, self.shift = count.stored, count.following - count.stored - 1
+        self.last, self.shift = count.stored, count.next_offset - count.stored - 1
         self.at = 0
         self.oddities: list[Oddity] = []
         self.bad = False

@@ -32,10 +32,11 @@ from ..log.log import Log
 from ..storage import Directory
 from .columns import MAX_VALUE_BYTES, Extra
 from .damage import Kind
-from .foreign import Damage, Detection, ExportJob, ExportReport
+from .foreign import Damage, ExportJob, ExportReport
 from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed, Way
-from .layout import Sniffed, detect_below
+from .layout import Sniffed, beginning
 from .numbering import Count, Numbers, Trust
+from .walked_format import WalkedFormat
 from .walking import Cursor, SegmentFile, segment_files
 from .writing import NO_TIMES, Rows, SegmentWriter, woven, write_segments
 
@@ -58,9 +59,7 @@ class PlainLog(FrameLog):
         super().__init__(directory, damage=damage, strict=strict)
 
     def _segments_of(self) -> list[SegmentFile]:
-        found, strangers = segment_files(self.directory, ".store", ".index")
-        for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "ignored")
+        found = self._listed(".store", ".index")
         for segment in found:
             if segment.index is not None:
                 self.note(Kind.STRANGER, segment.index, 0, "an index, which a plain log does not have; ignored")
@@ -73,7 +72,7 @@ class PlainLog(FrameLog):
 
     def enter(self, number: int, before: Cursor | None) -> Cursor:
         """Segments are contiguous if one begins at the byte where the previous one ends."""
-        following = 0 if before is None else before.count.following
+        following = 0 if before is None else before.count.next_offset
         if number < len(self.segments) and before is not None:
             last, segment = self.segments[number - 1], self.segments[number]
             end = last.base + last.size
@@ -166,7 +165,7 @@ class PlainLog(FrameLog):
     def _first_of(self, number: int) -> int:
         """The last offset that is known to be before a segment, or at its beginning."""
         marks = [mark for mark in self._marks if mark.segment <= number]
-        return min(marks[-1].count.following, *[m.count.following for m in marks if m.segment == number] or [2**63])
+        return min(marks[-1].count.next_offset, *[m.count.next_offset for m in marks if m.segment == number] or [2**63])
 
     def _bytes(self) -> tuple[int, int]:
         return self.segments[0].base, self.segments[-1].base + self.segments[-1].size
@@ -197,20 +196,8 @@ def offset_of(log: Log, byte_offset: int) -> int:
     )
 
 
-class PlainFormat:
-    name = NAME
-    title = "the Kafka paper's plain segmented log: <byte offset>.store, no index"
-
-    def detect(self, directory: Directory) -> Detection | None:
-        """By the names, and by a record whose checksum matches."""
-        return detect_below(NAME, directory, _sniff)
-
-    def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> PlainLog:
-        return PlainLog(directory, damage=damage, strict=strict)
-
-    def place(self, topic: str, partition: int) -> str:
-        """There are no topics: a directory for each log."""
-        return f"{topic}-{partition}"
+class PlainFormat(WalkedFormat):
+    """How its logs are found, read and written."""
 
     def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
         """Stores; offsets become byte offsets."""
@@ -219,11 +206,11 @@ class PlainFormat:
             raise InvalidConfig(f'head must be "u32" or "u64", not {head!r}')
         first = next((dict(record.headers).get(BYTE_OFFSET) for record in log.scan(job.start, job.end)), None)
         base = int.from_bytes(first, "big") if first is not None and len(first) == 8 else 0
-        writer = _Writer(directory, _SHORT if head == "u32" else _LONG, base)
+        writer = PlainWriter(directory, _SHORT if head == "u32" else _LONG, base)
         return write_segments(NAME, log, directory, job, writer, "head")
 
 
-class _Writer(SegmentWriter):
+class PlainWriter(SegmentWriter):
     names = (".store", "")
     dense = False
     kept_headers = (BYTE_OFFSET,)
@@ -276,11 +263,7 @@ def _first_record(directory: Directory) -> tuple[Frame, str] | None:
     """The first segment that begins with a record, and the head that it has."""
     for segment in segment_files(directory, ".store", ".index")[0][:8]:
         if segment.data is not None and segment.size > _SHORT.head_size:
-            storage = directory.open_shared(segment.data)
-            try:
-                data = storage.read(0, min(segment.size, 1 << 20))
-            finally:
-                storage.close()
+            data = beginning(directory, segment.data, 1 << 20)
             for frame in (_SHORT, _LONG):
                 if _is_record(frame, data, segment.base):
                     return frame, segment.data
@@ -310,4 +293,4 @@ def _sniff(directory: Directory) -> Sniffed | None:
     return None if seen is None else Sniffed(f"{seen[1]} begins with a record whose checksum matches", True)
 
 
-FORMAT = PlainFormat()
+FORMAT = PlainFormat(NAME, "the Kafka paper's plain segmented log: <byte offset>.store, no index", PlainLog, _sniff)

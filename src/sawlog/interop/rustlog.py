@@ -30,11 +30,12 @@ from ..errors import ExportRefused
 from ..log.log import Log
 from ..storage import Directory
 from .damage import Kind
-from .foreign import Damage, Detection, ExportJob, ExportReport
+from .foreign import Detection, ExportJob, ExportReport
 from .frames import Frame, Frames, Parsed
-from .layout import Sniffed, detect_topics
+from .layout import Sniffed, beginning, detect_topics
 from .numbering import MAX_OFFSET, Numbers, Trust
 from .restarts import Head, Range, RestartingLog, views
+from .walked_format import WalkedFormat
 from .walking import Cursor, SegmentFile, segment_files
 from .writing import Rows, SegmentWriter, woven, write_segments
 
@@ -55,9 +56,7 @@ class RustLogLog(RestartingLog):
     trust = Trust.BARE
 
     def _segments_of(self) -> list[SegmentFile]:
-        found, strangers = segment_files(self.directory, ".log", ".index", digits="[0-9]{20}")
-        for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "ignored")
+        found = self._listed(".log", ".index", digits="[0-9]{20}")
         for segment in found:
             self._check_index(segment)
         return [segment for segment in found if segment.data is not None]
@@ -179,7 +178,7 @@ class RustLogLog(RestartingLog):
         else:
             offset = int.from_bytes(entry[:8], "big")
             detail = f"an entry for offset {offset}, which is no longer in the log"
-            self.note(Kind.INDEX_AHEAD, segment.index, cursor.entry, detail, "cut", offset=cursor.count.following)
+            self.note(Kind.INDEX_AHEAD, segment.index, cursor.entry, detail, "cut", offset=cursor.count.next_offset)
 
 
 def _are_hopeless(window: bytes, at: Numbers, base: int) -> npt.NDArray[np.bool_]:
@@ -196,26 +195,22 @@ def _are_hopeless(window: bytes, at: Numbers, base: int) -> npt.NDArray[np.bool_
     return hopeless
 
 
-class RustLogFormat:
-    name = NAME
-    title = "RustLog: topics/<topic>/partition-<n>/, records with their offset, sparse index"
+class RustLogFormat(WalkedFormat):
+    """How its logs are found, read and written."""
 
     def detect(self, directory: Directory) -> Detection | None:
         """By the names, and by a first record with the offset in the file name."""
-        return detect_topics(NAME, directory, _sniff)
-
-    def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> RustLogLog:
-        return RustLogLog(directory, damage=damage, strict=strict)
+        return detect_topics(NAME, directory, self._sniff)
 
     def place(self, topic: str, partition: int) -> str:
         """As in its documents."""
         return f"topics/{topic}/partition-{partition}"
 
     def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        return write_segments(NAME, log, directory, job, _Writer(directory))
+        return write_segments(NAME, log, directory, job, RustLogWriter(directory))
 
 
-class _Writer(SegmentWriter):
+class RustLogWriter(SegmentWriter):
     names = (".log", ".index")
     digits = 20
     kept_headers = (f"{NAME}.offset",)
@@ -246,11 +241,7 @@ def _sniff(directory: Directory) -> Sniffed | None:
         return None
     for segment in logs:
         if segment.size >= HEAD_BYTES:
-            storage = directory.open_shared(segment.data or "")
-            try:
-                head = storage.read(0, HEAD_BYTES)
-            finally:
-                storage.close()
+            head = beginning(directory, segment.data or "", HEAD_BYTES)
             length, offset = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
             if offset == segment.base and length <= MAX_RECORD_BYTES and head[:1] == b"\0":
                 return Sniffed(f"{segment.data} begins with a record of {length} bytes and offset {offset}", True)
@@ -259,4 +250,6 @@ def _sniff(directory: Directory) -> Sniffed | None:
     return Sniffed("segment files of 20 digits, all empty", False)
 
 
-FORMAT = RustLogFormat()
+FORMAT = RustLogFormat(
+    NAME, "RustLog: topics/<topic>/partition-<n>/, records with their offset, sparse index", RustLogLog, _sniff
+)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 4 << 20
 #: A place to return to is remembered once per this many bytes.
 MARK_BYTES = 1 << 20
+#: What the names of segments are made of.
+_DIGITS = "[0-9]{1,20}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,12 @@ class Cursor:
         )
 
 
-def _following(cursor: Cursor) -> int:
-    return cursor.count.following
+def _next_offset(cursor: Cursor) -> int:
+    return cursor.count.next_offset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class WalkStep:
     """What one step covered: records, then perhaps something that could not be read, then where to continue."""
 
     after: Cursor
@@ -113,7 +115,7 @@ class WalkedLog(ForeignLog):
         """The segments, in order."""
 
     @abstractmethod
-    def step(self, cursor: Cursor) -> Step:
+    def step(self, cursor: Cursor) -> WalkStep:
         """Read on from there; the cursor is in a segment, perhaps at its end."""
 
     #: Where the data and the index of a segment begin.
@@ -131,15 +133,22 @@ class WalkedLog(ForeignLog):
 
     # --- walking
 
+    def _listed(self, data_suffix: str, index_suffix: str, *, digits: str = _DIGITS) -> list[SegmentFile]:
+        """The files of the segments; the names of other files are noted."""
+        found, strangers = segment_files(self.directory, data_suffix, index_suffix, digits=digits)
+        for name in strangers:
+            self.note(Kind.STRANGER, name, 0, "ignored")
+        return found
+
     def enter(self, number: int, before: Cursor | None) -> Cursor:
         """The beginning of a segment, after another or as the first; reports if the two are not contiguous."""
         if before is not None:
-            self._ends[number - 1] = before.count.following
+            self._ends[number - 1] = before.count.next_offset
         if number >= len(self.segments):
             assert before is not None
             return Cursor(number, 0, 0, before.count)
         segment = self.segments[number]
-        following = segment.base if before is None else before.count.following
+        following = segment.base if before is None else before.count.next_offset
         if self._is_too_far(segment, following):
             return Cursor(number, self.first_position, self.first_entry, Count(segment.base - 1, following))
         if segment.base > following:
@@ -152,23 +161,23 @@ class WalkedLog(ForeignLog):
         self._firsts[number] = following
         return Cursor(number, self.first_position, self.first_entry, Count(segment.base - 1, following))
 
-    def _is_too_far(self, segment: SegmentFile, following: int) -> bool:
+    def _is_too_far(self, segment: SegmentFile, next_offset: int) -> bool:
         """Whether a segment begins at an impossible offset."""
-        return self.named_by_offset and (segment.base - following > MAX_JUMP or segment.base >= MAX_OFFSET)
+        return self.named_by_offset and (segment.base - next_offset > MAX_JUMP or segment.base >= MAX_OFFSET)
 
-    def _refused(self, cursor: Cursor) -> Step | None:
+    def _refused(self, cursor: Cursor) -> WalkStep | None:
         """Skip a segment that begins too far after the previous one: its name is damaged, or it is not part of this
         log."""
-        segment, following = self.segments[cursor.segment], cursor.count.following
+        segment, following = self.segments[cursor.segment], cursor.count.next_offset
         if not self._is_too_far(segment, following):
             return None
         detail = f"a segment begins at offset {segment.base}, expected {following}: the gap is too large for a log"
         outcome: Outcome = "lost" if segment.size else "mended"
         found = self.note(Kind.BAD_OFFSET, segment, 0, detail, outcome, size_bytes=segment.size, offset=following)
         after = self.enter(cursor.segment + 1, cursor.to(segment.size, Count(following - 1, following)))
-        return Step(after, lost=found if segment.size else None)
+        return WalkStep(after, lost=found if segment.size else None)
 
-    def _bounded(self, cursor: Cursor, step: Step) -> Step:
+    def _bounded(self, cursor: Cursor, step: WalkStep) -> WalkStep:
         """The same without records whose offsets are too large for a log of ours: the walk ends there."""
         values = step.values
         if values is None or int(values.offsets[-1]) < MAX_OFFSET:
@@ -179,7 +188,7 @@ class WalkedLog(ForeignLog):
         )
         lost = self.note(Kind.BAD_OFFSET, segment, cursor.position, detail, "lost", offset=MAX_OFFSET)
         after = Cursor(len(self.segments), 0, 0, Count(MAX_OFFSET - 1, MAX_OFFSET))
-        return Step(after, kept if len(kept) else None, lost)
+        return WalkStep(after, kept if len(kept) else None, lost)
 
     def segments_below(self, end: int) -> Iterator[tuple[str, int, int]]:
         """The non-empty segments that end at or below an offset up to which this log was read: file, first offset, and
@@ -189,7 +198,7 @@ class WalkedLog(ForeignLog):
             if first < last <= end:
                 yield self.segments[number].data or "", first, last
 
-    def walk(self, start: int | None = None) -> Iterator[Step]:
+    def walk(self, start: int | None = None) -> Iterator[WalkStep]:
         """From the last visited place before offset `start` (None: from the first place not visited yet) to the end."""
         cursor = self._marks[-1] if start is None else self._mark_before(start)
         while cursor.segment < len(self.segments):
@@ -203,8 +212,8 @@ class WalkedLog(ForeignLog):
 
     def _mark_before(self, start: int) -> Cursor:
         """The first of the last places that are not after `start`: findings there must be met again."""
-        last = max(bisect_right(self._marks, start, key=_following) - 1, 0)
-        return self._marks[bisect_left(self._marks, _following(self._marks[last]), key=_following)]
+        last = max(bisect_right(self._marks, start, key=_next_offset) - 1, 0)
+        return self._marks[bisect_left(self._marks, _next_offset(self._marks[last]), key=_next_offset)]
 
     def _remember(self, cursor: Cursor) -> None:
         if self._passed(cursor) - self._passed(self._marks[-1]) >= MARK_BYTES:
@@ -220,7 +229,7 @@ class WalkedLog(ForeignLog):
     @property
     def next_offset(self) -> int:
         """The offset after the last record; the first call reads the whole log."""
-        return self._survey().count.following
+        return self._survey().count.next_offset
 
     @property
     def report(self) -> ForeignReport:
@@ -248,12 +257,12 @@ class WalkedLog(ForeignLog):
                 raise step.lost.error(self.path)
             if progress is not None:
                 progress(self._passed(step.after), total)
-            if end is not None and step.after.count.following >= end:
+            if end is not None and step.after.count.next_offset >= end:
                 return
         if progress is not None and total == 0:
             progress(0, 0)
-        if end is None and self._ended is not None and start > self._ended.count.following:
-            raise OffsetOutOfRange(start, self.lowest_offset, self._ended.count.following, self.path)
+        if end is None and self._ended is not None and start > self._ended.count.next_offset:
+            raise OffsetOutOfRange(start, self.lowest_offset, self._ended.count.next_offset, self.path)
 
     def _passed(self, cursor: Cursor) -> int:
         return self._before[cursor.segment] + cursor.position
@@ -320,7 +329,7 @@ def _within(lost: Finding, start: int, end: int | None) -> bool:
 
 
 def segment_files(
-    directory: Directory, data_suffix: str, index_suffix: str, *, digits: str = "[0-9]{1,20}"
+    directory: Directory, data_suffix: str, index_suffix: str, *, digits: str = _DIGITS
 ) -> tuple[list[SegmentFile], list[str]]:
     """Files named after a number, in pairs and sorted by it; and the names of the other files."""
     pattern = re.compile(rf"({digits})({re.escape(data_suffix)}|{re.escape(index_suffix)})")

@@ -22,7 +22,8 @@ from .files.checkpoint import Checkpoint
 from .files.epochs import Epochs
 from .files.locking import UPKEEP_NOTE, take_lock
 from .files.names import LOCK, STORE, file_name, is_ours, segment_base
-from .maintain.recovery import RecoveryReport, recover
+from .maintain.findings import RecoveryReport
+from .maintain.recovery import recover
 from .read.reader import Reader
 from .segment.segments import FollowedSet, SegmentSet
 from .write.appender import Appender

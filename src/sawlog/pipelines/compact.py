@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidConfig
 from .arguments import option, run_main
 from .rewrite import RewritePlan, RewriteReport, check_topic, planned, policy_of, rewrite
-from .running import Progress
+from .running import Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ def check_params(params: CompactParams) -> None:
         )
 
 
-def run(spark: SparkSession, params: CompactParams, progress: Progress | None = None) -> RewriteReport | RewritePlan:
+def run(spark: SparkSession, params: CompactParams, progress: Advance | None = None) -> RewriteReport | RewritePlan:
     """Keep the last record of each key, or report what that would do. From Python, `yes` is not required: it is for
     command lines."""
     if params.dry_run:

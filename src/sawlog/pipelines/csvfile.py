@@ -1,7 +1,7 @@
 """CSV according to RFC 4180, read the same way by `sawlog produce` and by `ingest`.
 
 A quoted cell may contain commas, newlines and doubled quotes. The text is UTF-8, with or without a byte order mark.
-Nothing is corrected: an unclosed quote, text after a closing quote, and bytes that are not UTF-8 are a `Fault`. Rows
+Nothing is corrected: an unclosed quote, text after a closing quote, and bytes that are not UTF-8 are a `RowFault`. Rows
 are read one by one, so a file may be larger than memory.
 
 `CsvFile` is a whole file with its header: rows with more or fewer cells than the header are refused, and an error names
@@ -39,14 +39,14 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class RowFault:
     """A row that is not valid CSV, and the line where that shows."""
 
     line: int
     reason: str
 
 
-def read_rows(stream: BinaryIO) -> Iterator[Row | Fault]:
+def read_rows(stream: BinaryIO) -> Iterator[Row | RowFault]:
     """The rows of a stream without empty lines. Continues after a fault, except where bytes are not UTF-8."""
     csv.field_size_limit(_CELL_MOST)
     yield from _rows(csv.reader(_lines(stream), strict=True))
@@ -64,17 +64,17 @@ def _lines(stream: BinaryIO) -> Iterator[str]:
             yield text
 
 
-def _rows(reader: Any) -> Iterator[Row | Fault]:
+def _rows(reader: Any) -> Iterator[Row | RowFault]:
     while True:
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            yield Fault(reader.line_num, str(error))
+            yield RowFault(reader.line_num, str(error))
             continue
         except UnicodeDecodeError as error:
-            yield Fault(reader.line_num + 1, f"not UTF-8: {error}")
+            yield RowFault(reader.line_num + 1, f"not UTF-8: {error}")
             return  # the decoder does not say where to continue
         if cells:
             yield Row(reader.line_num, cells)
@@ -109,7 +109,7 @@ class CsvFile:
                 if given is not None and [each.casefold() for each in given] != [each.casefold() for each in names]:
                     raise self.bad(0, 1, f"the header is {','.join(given)}, expected {','.join(names)}")
             for number, each in enumerate(found, 1):
-                if isinstance(each, Fault):
+                if isinstance(each, RowFault):
                     raise self.bad(number, each.line, each.reason)
                 if len(each.cells) != len(names):
                     raise self.bad(number, each.line, f"{len(each.cells)} cells, but {len(names)} columns")
@@ -120,9 +120,9 @@ class CsvFile:
         where = f"row {row}, line {line}" if row else f"line {line}"
         return BadRow(f"{self.name}, {where}: {' '.join(reason.split())}")
 
-    def _names(self, rows: Iterator[Row | Fault]) -> list[str] | None:
+    def _names(self, rows: Iterator[Row | RowFault]) -> list[str] | None:
         first = next(rows, None)
-        if isinstance(first, Fault):
+        if isinstance(first, RowFault):
             raise self.bad(0 if self.header else 1, first.line, first.reason)
         if first is None:
             return None

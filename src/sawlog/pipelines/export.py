@@ -29,7 +29,7 @@ from . import running
 from .arguments import option, run_main
 from .delta import check_package
 from .ingest import parsed_schema
-from .running import CHECKPOINT, Progress
+from .running import CHECKPOINT, Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +66,7 @@ class ExportParams:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportReport:
+class TableExportReport:
     topic: str
     target: str
     format: str
@@ -100,7 +100,7 @@ def check_params(params: ExportParams) -> None:
         check_package()
 
 
-def run(spark: SparkSession, params: ExportParams, progress: Progress | None = None) -> ExportReport:
+def run(spark: SparkSession, params: ExportParams, progress: Advance | None = None) -> TableExportReport:
     """Write the new records, once or until stopped."""
     check_params(params)
     with Store.open(params.data, "r") as store:
@@ -121,7 +121,7 @@ def run(spark: SparkSession, params: ExportParams, progress: Progress | None = N
         if params.compact:
             sink.compact()
     counts = flow.records, flow.batches, sink.merged_files, sink.new_files
-    return ExportReport(params.topic, str(target), params.format, *counts, flow.stopped)
+    return TableExportReport(params.topic, str(target), params.format, *counts, flow.stopped)
 
 
 def _check(params: ExportParams) -> None:

@@ -50,7 +50,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedColumns:
     """Which columns of the files are wanted."""
 
     form: str
@@ -67,7 +67,7 @@ class Wanted:
                 raise InvalidConfig(f"no column {name!r} in {self.source}; its columns are {', '.join(names)}")
 
 
-def records(spark: SparkSession, wanted: Wanted, paths: Sequence[str], shape: Shape | None) -> DataFrame:
+def records(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str], shape: Shape | None) -> DataFrame:
     """The records of files, whose paths are given in order."""
     if wanted.form == "csv":
         assert shape is not None
@@ -110,7 +110,7 @@ def _places() -> list[Column]:
 # --- lines
 
 
-def _from_lines(rows: DataFrame, wanted: Wanted) -> DataFrame:
+def _from_lines(rows: DataFrame, wanted: WantedColumns) -> DataFrame:
     from pyspark.sql import functions as F
 
     columns: list[Column] = [F.col("value")]
@@ -129,7 +129,7 @@ def _json_path(name: str) -> str:
 # --- CSV
 
 
-def inferred(spark: SparkSession, wanted: Wanted, paths: Sequence[str]) -> StructType | None:
+def inferred(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str]) -> StructType | None:
     """The columns of CSV files and the narrowest types that lose nothing; None if all files are empty."""
     from pyspark.sql.types import StructType
 
@@ -167,7 +167,7 @@ def _each_file(
     return spark.range(0, len(files), 1, count).mapInArrow(task, shape)
 
 
-def _cells(spark: SparkSession, wanted: Wanted, paths: Sequence[str], shape: Shape) -> DataFrame:
+def _cells(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str], shape: Shape) -> DataFrame:
     """Columns place (file, row and line, for messages) and cells."""
     names = shape.names
     kinds = [field.dataType.simpleString() for field in shape.schema.fields] if shape.inferred else []
@@ -201,7 +201,7 @@ def _batches(file: CsvFile, names: Sequence[str], kinds: Sequence[str]) -> Itera
         yield pa.RecordBatch.from_pydict({"place": places, "cells": cells}, schema=_CELLS)
 
 
-def _from_cells(rows: DataFrame, wanted: Wanted, shape: Shape) -> DataFrame:
+def _from_cells(rows: DataFrame, wanted: WantedColumns, shape: Shape) -> DataFrame:
     """Key and `--value` are the text of their cells, whatever type the column has. An empty key is null."""
     from pyspark.sql import functions as F
 
@@ -242,7 +242,7 @@ def _kind_of(what: str) -> str:
 # --- columns
 
 
-def _from_columns(rows: DataFrame, wanted: Wanted) -> DataFrame:
+def _from_columns(rows: DataFrame, wanted: WantedColumns) -> DataFrame:
     from pyspark.sql import functions as F
 
     wanted.check(rows.columns)

@@ -33,8 +33,8 @@ from ..topics.names import check_topic_name, quoted
 from ..topics.store import Store
 from . import running
 from .arguments import option, run_main
-from .files import LINES, Shape, Wanted, inferred, listed, records
-from .running import CHECKPOINT, Progress
+from .files import LINES, Shape, WantedColumns, inferred, listed, records
+from .running import CHECKPOINT, Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,7 +108,7 @@ def check_params(params: IngestParams) -> None:
     _check_columns(params, _form(params, source))
 
 
-def run(spark: SparkSession, params: IngestParams, progress: Progress | None = None) -> IngestReport:
+def run(spark: SparkSession, params: IngestParams, progress: Advance | None = None) -> IngestReport:
     """Ingest the new files, once or until stopped."""
     check_params(params)
     source = _source(params.source)
@@ -116,7 +116,7 @@ def run(spark: SparkSession, params: IngestParams, progress: Progress | None = N
     with Store.open(params.data, upkeep_interval_s=None) as store:
         store.create_topic(params.topic, params.partitions, exist_ok=True)
         root = Path(store.path)
-    wanted = Wanted(form, source, params.key, params.timestamp, params.value, params.header)
+    wanted = WantedColumns(form, source, params.key, params.timestamp, params.value, params.header)
     with running.alone(place(root, params.topic, source)) as directory:
         _note_unfinished(directory)
         with running.explained():
@@ -190,7 +190,7 @@ class _Taker:
     """Ingests the files that Spark reports as new, in order of name, and counts the results."""
 
     def __init__(
-        self, spark: SparkSession, params: IngestParams, wanted: Wanted, root: str, directory: FileDirectory
+        self, spark: SparkSession, params: IngestParams, wanted: WantedColumns, root: str, directory: FileDirectory
     ) -> None:
         self._spark, self._params, self._wanted = spark, params, wanted
         self._root, self._directory = root, directory
@@ -248,7 +248,7 @@ class _Taker:
         found = Path(self._directory.path) / CHECKPOINT / "metadata"
         return str(json.loads(found.read_text())["id"])
 
-    def tell(self, progress: Progress | None) -> None:
+    def tell(self, progress: Advance | None) -> None:
         """Report the progress since the last call."""
         more, self._told = self.records - self._told, self.records
         if more and progress is not None:
@@ -274,7 +274,7 @@ def _numbers(directory: Path) -> int:
 # --- the schema
 
 
-def _shape(spark: SparkSession, params: IngestParams, wanted: Wanted, directory: FileDirectory) -> Shape:
+def _shape(spark: SparkSession, params: IngestParams, wanted: WantedColumns, directory: FileDirectory) -> Shape:
     """The schema that is given, was inferred before, or can be inferred now; kept for the next run."""
     from pyspark.sql.types import StructType
 
@@ -289,7 +289,7 @@ def _shape(spark: SparkSession, params: IngestParams, wanted: Wanted, directory:
     return shape
 
 
-def _inferred(spark: SparkSession, wanted: Wanted) -> StructType:
+def _inferred(spark: SparkSession, wanted: WantedColumns) -> StructType:
     from pyspark.errors import AnalysisException
 
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidConfig
 from .arguments import option, run_main
 from .rewrite import RewriteReport, check_topic, rewrite
-from .running import Progress
+from .running import Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ def check_params(params: RepartitionParams) -> None:
         raise InvalidConfig(f"partitions must be at least 1, not {params.partitions}")
 
 
-def run(spark: SparkSession, params: RepartitionParams, progress: Progress | None = None) -> RewriteReport:
+def run(spark: SparkSession, params: RepartitionParams, progress: Advance | None = None) -> RewriteReport:
     """Distribute the records over that many partitions."""
     return rewrite(spark, params.data, params.topic, params.partitions, last_only=False, progress=progress)
 

@@ -34,7 +34,7 @@ from ..topics.partitioner import partitions_for
 from ..topics.store import Store
 from ..topics.topic import Topic
 from . import running
-from .running import Progress
+from .running import Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -91,7 +91,7 @@ def policy_of(data: str, name: str) -> str:
         return str(store.topic(name).settings.get("cleanup.policy", "delete"))
 
 
-def planned(spark: SparkSession, data: str, name: str, progress: Progress | None = None) -> RewritePlan:
+def planned(spark: SparkSession, data: str, name: str, progress: Advance | None = None) -> RewritePlan:
     """How many records would be kept if each key kept only its last one. Takes no lock and writes nothing."""
     check_topic(data, name)
     with Store.open(data, "r") as store:
@@ -108,7 +108,7 @@ def rewrite(
     partitions: int | None,
     *,
     last_only: bool,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> RewriteReport:
     """Rewrite the topic with that many partitions, with all records or the last of each key."""
     if partitions is not None and partitions < 1:
@@ -161,7 +161,7 @@ class _Rewrite:
         made: str,
         partitions: int,
         last_only: bool,
-        progress: Progress | None,
+        progress: Advance | None,
     ) -> None:
         self._spark, self._store, self._old, self._made = spark, store, old, made
         self._partitions, self._last_only = partitions, last_only

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 #: Called with the progress since the last call.
-Progress = Callable[[int], None]
+Advance = Callable[[int], None]
 
 CHECKPOINT = "checkpoint"
 _LOCK = "LOCK"
@@ -141,7 +141,7 @@ def trigger(every_s: float | None) -> dict[str, Any]:
     return {"availableNow": True} if every_s is None else {"processingTime": f"{round(every_s * 1000)} milliseconds"}
 
 
-def watch(query: StreamingQuery, progress: Progress | None = None, *, look: Callable[[], None] | None = None) -> Flow:
+def watch(query: StreamingQuery, progress: Advance | None = None, *, look: Callable[[], None] | None = None) -> Flow:
     """Wait until a query ends or is stopped with Ctrl-C, and report progress. `look` is called regularly."""
     from pyspark.errors import StreamingQueryException
 
@@ -164,7 +164,7 @@ def watch(query: StreamingQuery, progress: Progress | None = None, *, look: Call
     return flow
 
 
-def _note(query: StreamingQuery, seen: set[int], flow: Flow, progress: Progress | None) -> None:
+def _note(query: StreamingQuery, seen: set[int], flow: Flow, progress: Advance | None) -> None:
     """Count the micro-batches that are new since the last call."""
     for each in query.recentProgress:
         batch, records = each["batchId"], each["numInputRows"]

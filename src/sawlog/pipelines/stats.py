@@ -16,7 +16,7 @@ from ..errors import InvalidConfig
 from ..topics.store import Store
 from . import running
 from .arguments import option, run_main
-from .running import Progress
+from .running import Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,7 +90,7 @@ def check_params(params: StatsParams) -> None:
     running.check_topic(params.data, params.topic)
 
 
-def run(spark: SparkSession, params: StatsParams, progress: Progress | None = None) -> StatsReport:
+def run(spark: SparkSession, params: StatsParams, progress: Advance | None = None) -> StatsReport:
     """Count everything that is in the store now."""
     check_params(params)
     sizes, root = _sizes(params)

@@ -18,7 +18,7 @@ from ..log.read.verify import verify_segment
 from ..topics.store import Store
 from . import running
 from .arguments import option, run_main
-from .running import Progress
+from .running import Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ class SegmentReport:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyReport:
+class StoreVerifyReport:
     """All segments in order."""
 
     ok: bool
@@ -84,7 +84,7 @@ def check_params(params: VerifyParams) -> None:
         pass
 
 
-def run(spark: SparkSession, params: VerifyParams, progress: Progress | None = None) -> VerifyReport:
+def run(spark: SparkSession, params: VerifyParams, progress: Advance | None = None) -> StoreVerifyReport:
     """Check everything below the current end."""
     found: dict[_Place, SegmentReport] = {}
     broken: dict[tuple[str, int | None], SegmentReport] = {}
@@ -95,7 +95,7 @@ def run(spark: SparkSession, params: VerifyParams, progress: Progress | None = N
         for base_reports in _checked(spark, tasks, progress):
             found.update(base_reports)
     reports = [*broken.values(), *(found[place] for place in sorted(found))]
-    return VerifyReport(
+    return StoreVerifyReport(
         ok=not any(report.problems for report in reports),
         records=sum(report.records for report in reports),
         size_bytes=sum(report.size_bytes for report in reports),
@@ -144,7 +144,7 @@ def _cut(data: str, topic: str, number: int, segments: list[tuple[int, int]]) ->
 
 
 def _checked(
-    spark: SparkSession, tasks: list[_Task], progress: Progress | None
+    spark: SparkSession, tasks: list[_Task], progress: Advance | None
 ) -> Iterator[dict[_Place, SegmentReport]]:
     context = spark.sparkContext
     waiting = iter(tasks)

@@ -5,8 +5,9 @@ name. Everything above works with any pair that keeps the promises in `interface
 for that. Only this package talks to the operating system.
 """
 
-from .file import FileDirectory, FileStorage, SharedHold
+from .file import FileDirectory, FileStorage
 from .interface import Directory, Lock, Published, Storage
+from .locks import SharedHold
 from .mapped import MappedStorage
 from .memory import MemoryDirectory, MemoryStorage
 from .published import open_published

@@ -14,48 +14,27 @@ import errno
 import mmap
 import os
 import shutil
-import socket
 import stat
 import time
-from collections import deque
-from itertools import repeat
-from weakref import WeakSet
 
-from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError, SyncFailed
+from ..errors import ReadBeyondEnd, StorageError, SyncFailed
+from .handle import OPEN_FLAGS, Handle, identity_of
 from .interface import Buffer, Directory, Lock, Published, Storage
-from .mapped import MappedStorage
+from .locks import FileLock, SharedHold
+from .mapped import MappedStorage, forget_pages
 from .published import PublishedFile, is_published
-from .system import boot_id, claim_blocks, fcntl, reporting, reserve_blocks, storage_error, sync_data
+from .system import boot_id, claim_blocks, reporting, reserve_blocks, storage_error, sync_data
 
-_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
+__all__ = ["FileDirectory", "FileLock", "FileStorage", "Handle", "SharedHold", "forget_pages"]
+
 #: Reads after the mapping are copied until they add up to this; then the file is mapped again.
 _REMAP_BYTES = 1 << 20
 #: File times change in steps of a few milliseconds; this is well above that.
 _CLOCK_STEP_NS = 50_000_000
 #: The file that both a log and a store lock first.
 _LOCK = "LOCK"
-#: The maximum length of a note in a lock file.
-_NOTE_BYTES = 1 << 16
 #: The maximum that is reserved after the end of a file at once.
 _RESERVE_LEAST_BYTES, _RESERVE_MOST_BYTES = 1 << 20, 32 << 20
-
-
-class Handle:
-    """A descriptor with one owner: closed once, by the last user, and never twice."""
-
-    #: Also set if an interrupt stopped the constructor.
-    fd = -1
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def close(self) -> None:
-        """Close it if it is still open."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    __del__ = close
 
 
 class FileStorage:
@@ -202,126 +181,6 @@ class FileStorage:
         self._directory.remove(self.name)
 
 
-def forget_pages(view: memoryview, position: int, size: int) -> None:
-    """Drop whole pages of a mapping from this process's memory; accessing them again reloads them."""
-    page = mmap.PAGESIZE
-    first = (position + page - 1) // page * page
-    last = (position + size) // page * page
-    if last > first and hasattr(mmap, "MADV_DONTNEED") and isinstance(view.obj, mmap.mmap):
-        view.obj.madvise(mmap.MADV_DONTNEED, first, last - first)
-
-
-class FileLock:
-    """flock, which the kernel releases when the process dies, however it dies.
-
-    Both the file and its directory are locked. The file says who holds the lock, but a file can be deleted, and then
-    locks nothing; the directory cannot be deleted as long as it contains a log.
-
-    A child that was forked, or that is being started by another thread, has copies of the descriptors, which hold the
-    lock as well. So the lock is not released by closing them but by an unlock, which applies to all copies; a child
-    only closes its own copies. The lock is held until `release`, or until the object is no longer referenced: an
-    interrupt may have come between its creation and the return to the caller.
-    """
-
-    def __init__(self, directory: FileDirectory, name: str, *, alone: bool = True) -> None:
-        if fcntl is None:
-            raise StorageError(errno.ENOTSUP, "sawlog needs flock to write safely, which this system does not have")
-        fds = self._fds = list[int]()
-        self._pid = os.getpid()
-        self._directory, self._name = directory, name
-        path = f"{directory.path}/{name}"
-        try:
-            with reporting("locking", path):
-                fds.append(os.open(name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666, dir_fd=directory.fd))
-                if alone:
-                    fds.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory.fd))
-                try:
-                    for fd in self._fds:
-                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    holder = os.pread(self._fds[0], 200, 0).partition(b"\n")[0].decode("utf-8", "replace").strip()
-                    raise DirectoryLocked(directory.path if alone else path, holder) from None
-                self._identity = _identity(os.fstat(self._fds[0]))
-                #: The note that the previous holder left after its signature.
-                self.found = os.pread(self._fds[0], _NOTE_BYTES, 0).partition(b"\n")[2]
-            self.leave(b"")
-        except BaseException:
-            self.release()
-            raise
-        _held.add(self)
-
-    def leave(self, note: bytes) -> None:
-        """Write who holds the lock, and the note. This is informative: if the disk is full, the lock still holds. The
-        file is written first and truncated afterwards, so that a concurrent reader finds a signature."""
-        signed = f"process {os.getpid()} on {socket.gethostname()}\n".encode() + note
-        try:
-            os.pwrite(self._fds[0], signed, 0)
-            os.ftruncate(self._fds[0], len(signed))
-        except (OSError, IndexError):
-            pass
-
-    @property
-    def held(self) -> bool:
-        """Whether this process holds it."""
-        return bool(self._fds)
-
-    @property
-    def current(self) -> bool:
-        """Whether it is held, and the name still refers to the file that is locked."""
-        return self.held and self._directory.identity(self._name) == self._identity
-
-    def release(self) -> None:
-        """Release the lock."""
-        if self._pid == os.getpid():
-            deque(map(fcntl.flock, self._fds, repeat(fcntl.LOCK_UN)), 0)
-        # With nothing between the two where an interrupt could come: a descriptor that is taken is closed.
-        deque(map(os.close, map(self._fds.pop, repeat(0, len(self._fds)))), 0)
-        _held.discard(self)
-
-    def __del__(self) -> None:
-        if getattr(self, "_fds", None):
-            self.release()
-
-
-class SharedHold:
-    """A shared POSIX lock on a file that another program locks while it runs, as Java programs do: while this is held,
-    that program does not start. Nothing is written. The kernel releases it when this process closes the file or
-    dies."""
-
-    def __init__(self, directory: Directory, name: str) -> None:
-        if fcntl is None or not isinstance(directory, FileDirectory):
-            raise StorageError(errno.ENOTSUP, f"{directory.path}/{name} cannot be locked here")
-        path = f"{directory.path}/{name}"
-        with reporting("locking", path):
-            self._handle = Handle(os.open(name, os.O_RDONLY | _FLAGS, dir_fd=directory.fd))
-            try:
-                fcntl.lockf(self._handle.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):  # POSIX allows either
-                self._handle.close()
-                raise DirectoryLocked(path) from None
-
-    def release(self) -> None:
-        """Allow the other program to start. Safe to call twice."""
-        self._handle.close()
-
-
-#: Locks of this process. A forked child closes its copies, so that it does not keep its parent's locks alive.
-_held: WeakSet[FileLock] = WeakSet()
-
-
-def _forget_parents_locks() -> None:
-    for lock in list(_held):
-        lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_parents_locks)
-
-
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
-
-
 def _sync_names(path: str) -> None:
     """Sync the name of a directory, and those of the directories above it, up to the mount point. Directories that may
     not be opened are skipped: whoever created them is responsible."""
@@ -416,7 +275,7 @@ class FileDirectory:
                     pass
             self.sync()
         with reporting("opening", path):
-            return FileDirectory._of(path, os.open(name, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=self.fd))
+            return FileDirectory._of(path, os.open(name, os.O_RDONLY | os.O_DIRECTORY | OPEN_FLAGS, dir_fd=self.fd))
 
     def remove_child(self, name: str) -> None:
         """rm -r, never through a symbolic link."""
@@ -463,11 +322,11 @@ class FileDirectory:
     def identity(self, name: str) -> object:
         """Device and inode."""
         found = self._stat(name)
-        return None if found is None else _identity(found)
+        return None if found is None else identity_of(found)
 
     def _open(self, name: str, flags: int) -> Handle:
         with reporting("opening", f"{self.path}/{name}"):
-            return Handle(os.open(name, flags | _FLAGS, 0o666, dir_fd=self.fd))
+            return Handle(os.open(name, flags | OPEN_FLAGS, 0o666, dir_fd=self.fd))
 
     def create(self, name: str) -> Storage:
         """Create, fsync the file, fsync the directory: only then may anything be appended."""

@@ -19,7 +19,32 @@ if TYPE_CHECKING:
     from .interface import Directory
 
 
-class MappedStorage:
+class ReadOnly:
+    """The calls of a storage that would change it, for one that can only be read."""
+
+    __slots__ = ()
+    name: str
+
+    def _refuse(self) -> NoReturn:
+        raise io.UnsupportedOperation(f"{self.name} is sealed")
+
+    def append(self, data: Buffer) -> int:
+        """Sealed means immutable."""
+        self._refuse()
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Sealed means immutable."""
+        self._refuse()
+
+    def truncate(self, size: int) -> None:
+        """Sealed means immutable."""
+        self._refuse()
+
+    def sync(self) -> None:
+        """Nothing was written."""
+
+
+class MappedStorage(ReadOnly):
     """Bytes that no longer change."""
 
     def __init__(self, name: str, path: str, fd: int, directory: Directory) -> None:
@@ -48,8 +73,6 @@ class MappedStorage:
 
     def forget(self, position: int, size: int) -> None:
         """Release the pages; they stay in the system's cache."""
-        from .file import forget_pages
-
         forget_pages(self._view, position, size)
 
     def close(self) -> None:
@@ -60,24 +83,6 @@ class MappedStorage:
         self.close()
         self._directory.remove(self.name)
 
-    def _refuse(self) -> NoReturn:
-        raise io.UnsupportedOperation(f"{self._path} is sealed")
-
-    def append(self, data: Buffer) -> int:
-        """Sealed means immutable."""
-        self._refuse()
-
-    def write_at(self, position: int, data: Buffer) -> None:
-        """Sealed means immutable."""
-        self._refuse()
-
-    def truncate(self, size: int) -> None:
-        """Sealed means immutable."""
-        self._refuse()
-
-    def sync(self) -> None:
-        """It was durable before it was sealed."""
-
     def reserve(self, size_bytes: int) -> None:
         """It does not grow."""
 
@@ -86,3 +91,12 @@ class MappedStorage:
 
     def release(self) -> None:
         """Nothing is reserved."""
+
+
+def forget_pages(view: memoryview, position: int, size: int) -> None:
+    """Drop whole pages of a mapping from this process's memory; accessing them again reloads them."""
+    page = mmap.PAGESIZE
+    first = (position + page - 1) // page * page
+    last = (position + size) // page * page
+    if last > first and hasattr(mmap, "MADV_DONTNEED") and isinstance(view.obj, mmap.mmap):
+        view.obj.madvise(mmap.MADV_DONTNEED, first, last - first)

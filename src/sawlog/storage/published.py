@@ -23,15 +23,13 @@ import mmap
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..batch.kernel import SLOTS_BYTES, Slots
 from ..errors import StorageError
+from .handle import Handle
 from .interface import Directory, Published
 from .system import boot_id, maps_safely
-
-if TYPE_CHECKING:
-    from .file import Handle
 
 _TITLE = b"sawlog\0\0"
 _BOOT_AT, _SLOTS_AT = 8, 64

@@ -59,8 +59,11 @@ from collections.abc import Callable, Iterator
 from typing import Literal, get_args
 
 from ..storage import Directory
-from .device import Change, Device, File, Folder, Misdirection, Node, Step, Write, locate, set_size, walk
+from .content import File, Write, set_size
+from .device import Device, Misdirection, Step
 from .faulty import FaultyDirectory
+from .folder import Folder, NameChange, Node, locate, walk
+from .openfile import Medium
 
 Mode = Literal["lose", "keep", "prefix", "tear", "reorder", "garbage"]
 #: All modes of a power cut.
@@ -95,15 +98,14 @@ class _PowerCut:
                 change.apply(folder, names, in_order=False)
         for name, node in names.items():
             if isinstance(node, Folder):
-                made = Folder(found.disk, f"{found.path}/{name}")
-                made.parent = found
+                made = Folder(found.disk, f"{found.path}/{name}", found)
                 self.fill(node, made)
                 found.entries[name] = made
             else:
                 found.entries[name] = self._file(node)
         found.durable = dict(found.entries)
 
-    def _reached(self, change: Change) -> bool:
+    def _reached(self, change: NameChange) -> bool:
         if self._mode in ("keep", "tear"):
             return True
         if self._mode == "lose":
@@ -187,7 +189,7 @@ class _Twin:
     def __init__(self) -> None:
         self._files: dict[int, File] = {}
         self._folders: dict[int, Folder] = {}
-        self._changes: dict[int, Change] = {}
+        self._changes: dict[int, NameChange] = {}
 
     def fill(self, folder: Folder, made: Folder) -> None:
         """Copy a directory with everything below it."""
@@ -202,7 +204,7 @@ class _Twin:
             if isinstance(node, Folder):
                 node.parent = made
 
-    def _node(self, node: Node, disk: Device) -> Node:
+    def _node(self, node: Node, disk: Medium) -> Node:
         if isinstance(node, Folder):
             known = self._folders.get(id(node))
             if known is None:
@@ -225,10 +227,10 @@ class _Twin:
         other, position = write.astray
         return Write(write.number, write.position, write.data, (self._file(other), position))
 
-    def _change(self, change: Change, disk: Device) -> Change:
+    def _change(self, change: NameChange, disk: Medium) -> NameChange:
         made = self._changes.get(id(change))
         if made is None:
-            made = self._changes[id(change)] = Change(change.number, [])
+            made = self._changes[id(change)] = NameChange(change.number, [])
             made.sure = change.sure
             for folder, name, node in change.parts:
                 where = self._node(folder, disk)
@@ -320,7 +322,7 @@ class FaultyStorage(FaultyDirectory):
     def flip(self, name: str, bit: int) -> None:
         """Invert one bit of a file, counted from the first bit of its first byte. `name` is its path from here."""
         folder, last = locate(self._device.root, name)
-        file = folder._find(last)
+        file = folder.find(last)
         position, mask = bit // 8, 0x80 >> bit % 8
         if not 0 <= position < file.size:
             raise ValueError(f"{name} has {8 * file.size} bits, not {bit + 1}")
@@ -336,6 +338,6 @@ class FaultyStorage(FaultyDirectory):
         target = None
         if into is not None:
             folder, last = locate(self._device.root, into)
-            target = folder._find(last)
+            target = folder.find(last)
         shift = (0 if into is not None else SECTOR_BYTES) if shift_bytes is None else shift_bytes
         self._device.misdirection = Misdirection(names, target, shift)

@@ -21,7 +21,7 @@ from sawlog import CorruptBatch, Log, LogConfig, OutOfOrderSequence, Producer, R
 from sawlog.batch.compression import CODECS
 from sawlog.log.files import state
 from sawlog.log.files.state import load_state
-from sawlog.log.maintain import compaction, rewrite
+from sawlog.log.maintain import compaction, rebatch, rewrite
 from sawlog.log.maintain.compaction import CompactionReport
 
 from ...batch import wire
@@ -466,7 +466,7 @@ def test_a_record_in_a_batch_that_does_not_parse_supersedes_none(place: Place) -
 
 
 def test_compaction_works_without_a_compiler(memory_place: MemoryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrite, "kernel", interpreted)
+    monkeypatch.setattr(rebatch, "kernel", interpreted)
     monkeypatch.setattr(compaction, "KeyMap", interpreted.KeyMap)
     log = memory_place.open(compression="zstd")
     filling = Filling(log, random.Random(8), keys=10)

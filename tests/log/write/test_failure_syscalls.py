@@ -25,6 +25,8 @@ import pytest
 from sawlog import Log, LogConfig, SawlogError
 from sawlog.log.maintain import recovery
 from sawlog.storage import file as file_module
+from sawlog.storage import handle as handle_module
+from sawlog.storage import locks as locks_module
 from sawlog.storage import mapped as mapped_module
 from sawlog.storage import system as system_module
 
@@ -120,7 +122,7 @@ def used(system: System) -> Iterator[None]:
     """Let the storages use this system."""
     fake_os, fake_mmap = system.module(os), system.module(mmap)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (file_module, mapped_module, system_module):
+        for module in (file_module, handle_module, locks_module, mapped_module, system_module):
             patch.setattr(module, "os", fake_os)
             if hasattr(module, "mmap"):
                 patch.setattr(module, "mmap", fake_mmap)

@@ -48,10 +48,10 @@ class Interrupter:
         if not frame.f_code.co_filename.startswith(SOURCE):
             return None
         frame.f_trace_opcodes = True
-        if event == "return":
+        if event in ("return", "exception"):  # after a call that raises no handler runs
             self._before.pop(frame, None)
         if event == "opcode" and self._left:
-            before = self._before.get(frame, "RESUME")
+            before = self._before.get(frame, "")
             self._before[frame] = _operations(frame.f_code).get(frame.f_lasti, "")
             if before.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
                 self._handle()
@@ -80,7 +80,7 @@ def numbers() -> Iterator[tuple[int, ...]]:
     """When to interrupt: once at many places, twice at fewer."""
     for first in (*range(1, 160), *range(160, 420, 3)):
         yield (first,)
-    for first in range(1, 130, 7):
+    for first in range(1, 130, 5):
         for second in (1, 3, 7, 15, 30):
             yield first, second
 

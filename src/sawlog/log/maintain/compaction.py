@@ -31,7 +31,9 @@ from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
 from ..write.appender import Appender
 from . import rewrite
-from .rewrite import Counts, Gone, Rewritten, TooLarge, Wanted, locked, unless_gone
+from .rebatch import Counts, Wanted
+from .replacement import TooLarge
+from .rewrite import Gone, Rewritten, locked, unless_gone
 
 #: The maximum size of the table of keys, as in Kafka: enough for three and a half million keys per round.
 KEY_BYTES = 128 << 20

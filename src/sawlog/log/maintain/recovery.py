@@ -5,7 +5,7 @@ cut off, after it was saved (`.torn`). *Corruption* is anything bad below the du
 after a clean close: data that was acknowledged. It is reported, everything readable around it is served, new records go
 to a new segment after it, and nothing is deleted.
 
-`DECISIONS` is the whole policy as a table. A test covers all of it.
+`DECISIONS` (findings.py) is the whole policy as a table. A test covers all of it.
 
 What is above the watermark, complete or not, may be in the page cache without being on the disk: the fsync of the
 previous process may have failed. So the complete batches there are copied to a new file, which is fsynced and renamed
@@ -16,9 +16,7 @@ whole; of a large one, only the part above the watermark, which becomes its own 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ...batch.header import LAST, POSITION, SIZE
@@ -52,115 +50,27 @@ from ..segment.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from ..segment.segment import Segment
 from ..write.cutting import cut, cut_at, delete_above
 from ..write.producers import ProducerState, replayed
-from .swapping import finish_swap
+from .findings import DECISIONS, Action, RecoveryFinding, RecoveryReport, Where
+from .swapping import UnfinishedSwap, finish_swap
+
+__all__ = [
+    "DECISIONS",
+    "SMALL_BYTES",
+    "Action",
+    "Finding",
+    "Recovered",
+    "RecoveryFinding",
+    "RecoveryReport",
+    "Where",
+    "recover",
+]
+
+#: The earlier name; it stays until version 0.4.
+Finding = RecoveryFinding
 
 #: A segment up to this size is copied as a whole when its tail has to be made durable again.
 SMALL_BYTES = 16 << 20
 _COPY_BYTES = 8 << 20
-
-
-class Where(Enum):
-    """Where recovery finds something wrong."""
-
-    TAIL_ABOVE_WATERMARK = "at the end of the last segment, above the durable watermark"
-    TAIL_BELOW_WATERMARK = "in the last segment, below the durable watermark"
-    SEALED_SEGMENT = "in a segment before the last"
-    GAP_BETWEEN_SEGMENTS = "a segment ends before the next begins"
-    OVERLAP_OF_SEGMENTS = "a segment continues after the beginning of the next"
-    INDEX = "an index is missing, short, padded or contradicts the log"
-    CHECKPOINT = "the checkpoint is missing or damaged"
-    PRODUCERS = "the producers' state is missing or damaged"
-    EPOCHS = "the leader epochs are missing or damaged"
-    TRUNCATION = "records were being truncated"
-    SWAP = "segments were being replaced by a rewritten one"
-    DAMAGED_SWAP = "a rewritten segment is damaged, and all segments that it was to replace exist"
-    LEFTOVER = "a temporary or deleted file"
-    STRANGER = "a file that does not belong to the log"
-
-
-class Action(Enum):
-    """What recovery does about it."""
-
-    CUT_ASIDE = "save a copy, then cut"
-    REPORT = "report as corruption, serve the rest, delete nothing"
-    FINISH = "finish what the crash interrupted"
-    REBUILD = "rebuild from the log"
-    SET_ASIDE = "report as corruption, set aside, continue with the old files"
-    REMOVE = "remove"
-    IGNORE = "ignore"
-
-
-#: (where, was the log closed cleanly) -> action. Complete: see tests/log/maintain/test_recovery_table.py.
-DECISIONS: Mapping[tuple[Where, bool], Action] = {
-    (Where.TAIL_ABOVE_WATERMARK, False): Action.CUT_ASIDE,
-    (Where.TAIL_ABOVE_WATERMARK, True): Action.REPORT,
-    (Where.TAIL_BELOW_WATERMARK, False): Action.REPORT,
-    (Where.TAIL_BELOW_WATERMARK, True): Action.REPORT,
-    (Where.SEALED_SEGMENT, False): Action.REPORT,
-    (Where.SEALED_SEGMENT, True): Action.REPORT,
-    (Where.GAP_BETWEEN_SEGMENTS, False): Action.REPORT,
-    (Where.GAP_BETWEEN_SEGMENTS, True): Action.REPORT,
-    (Where.OVERLAP_OF_SEGMENTS, False): Action.FINISH,
-    (Where.OVERLAP_OF_SEGMENTS, True): Action.REPORT,
-    (Where.INDEX, False): Action.REBUILD,
-    (Where.INDEX, True): Action.REBUILD,
-    (Where.CHECKPOINT, False): Action.REBUILD,
-    (Where.CHECKPOINT, True): Action.REBUILD,
-    (Where.PRODUCERS, False): Action.REBUILD,
-    (Where.PRODUCERS, True): Action.REBUILD,
-    (Where.EPOCHS, False): Action.REBUILD,
-    (Where.EPOCHS, True): Action.REBUILD,
-    (Where.TRUNCATION, False): Action.FINISH,
-    (Where.TRUNCATION, True): Action.REPORT,
-    (Where.SWAP, False): Action.FINISH,
-    (Where.SWAP, True): Action.FINISH,
-    (Where.DAMAGED_SWAP, False): Action.SET_ASIDE,
-    (Where.DAMAGED_SWAP, True): Action.SET_ASIDE,
-    (Where.LEFTOVER, False): Action.REMOVE,
-    (Where.LEFTOVER, True): Action.REMOVE,
-    (Where.STRANGER, False): Action.IGNORE,
-    (Where.STRANGER, True): Action.IGNORE,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was wrong, and what was done."""
-
-    where: Where
-    action: Action
-    detail: str
-
-    def __str__(self) -> str:
-        return f"{self.detail} ({self.where.value}): {self.action.value}"
-
-
-@dataclass(slots=True)
-class RecoveryReport:
-    """What opening the log found and did. `bool(report)` is whether the log is free of corruption."""
-
-    #: The log had been closed cleanly (or is new), and its end was where it had been.
-    clean: bool = True
-    #: Bytes of a torn tail that were cut off, and the files they were saved to.
-    truncated_bytes: int = 0
-    torn_files: tuple[str, ...] = ()
-    rebuilt_indexes: int = 0
-    #: Everything that was wrong.
-    findings: list[Finding] = field(default_factory=list)
-    duration_ms: float = 0.0
-
-    @property
-    def corruption(self) -> tuple[Finding, ...]:
-        """The findings that mean lost or damaged data."""
-        return tuple(each for each in self.findings if each.action in (Action.REPORT, Action.SET_ASIDE))
-
-    def __bool__(self) -> bool:
-        return not self.corruption
-
-    def __str__(self) -> str:
-        how = "closed cleanly" if self.clean else "not closed cleanly"
-        lines = [f"{how}; {len(self.findings)} findings in {self.duration_ms:.1f} ms"]
-        return "\n  ".join(lines + [str(each) for each in self.findings])
 
 
 @dataclass(slots=True)
@@ -211,7 +121,7 @@ class _Recovery:
 
     def _find(self, where: Where, detail: str) -> Action:
         action = DECISIONS[where, self.clean]
-        self.report.findings.append(Finding(where, action, detail))
+        self.report.findings.append(RecoveryFinding(where, action, detail))
         return action
 
     # --- small files
@@ -233,49 +143,18 @@ class _Recovery:
         """Finish rewritten segments that had not replaced the old ones yet; returns whether there were any."""
         found = [(name, found) for name in names if (found := swap_range(name)) is not None]
         for name, (base, end) in found:
-            old = [each for other in names if (each := segment_base(other)) is not None and base <= each < end]
-            whole = self._reaches(name, base, end)
-            if self._is_to_be_finished(old, end, whole, file_name(end) in names):
+            swap = UnfinishedSwap(self.directory, name, base, end, names, self.config.index_interval_bytes)
+            if swap.replaces:
                 self._find(Where.SWAP, name)
-                if not whole and base in old:  # it may contain good copies of what is damaged in the new one
+                if not swap.whole and base in swap.old:  # it may contain good copies of what is damaged in the new one
                     self._find(Where.SEALED_SEGMENT, f"{name} is damaged, and what it replaces is partly gone")
                     self.directory.rename(file_name(base), file_name(base, LOG + QUARANTINED))
-                finish_swap(self.directory, name, base, [each for each in old if each != base])
+                finish_swap(self.directory, name, base, [each for each in swap.old if each != base])
             else:
                 self._find(Where.DAMAGED_SWAP, name)
                 self.directory.rename(name, name.removesuffix(SWAP) + QUARANTINED)
                 self.directory.sync()
         return bool(found)
-
-    def _reaches(self, name: str, base: int, end: int) -> bool:
-        """Whether a file contains complete batches from one offset to another."""
-        walk = self._walked(name, base, end)
-        return walk.damage is None and walk.next_offset == end
-
-    def _walked(self, name: str, base: int, end: int) -> Walk:
-        """What a file contains that should begin and end at these offsets."""
-        interval = self.config.index_interval_bytes
-        storage = self.directory.open(name)
-        try:
-            segment = Segment(self.directory, base, end, storage.size, interval)
-            return segment.walk(storage, 0, storage.size, SegmentIndex(base, interval))
-        finally:
-            storage.close()
-
-    def _is_to_be_finished(self, old: list[int], end: int, whole: bool, ends_at_segment: bool) -> bool:
-        """Whether a rewritten segment replaces the old ones. Not if it ends within one of them, or is damaged and no
-        segment begins at its end: no rewrite of ours does. And not if it is damaged and they all exist."""
-        if self._go_beyond(old, end):
-            return False
-        return whole or (ends_at_segment and not self._are_whole([*old, end]))
-
-    def _go_beyond(self, bases: list[int], end: int) -> bool:
-        """Whether the last of these segments contains offsets from `end` on."""
-        return bool(bases) and self._walked(file_name(bases[-1]), bases[-1], end).next_offset > end
-
-    def _are_whole(self, bases: list[int]) -> bool:
-        """Whether the segments before the last number extend from each to the next."""
-        return len(bases) > 1 and all(self._reaches(file_name(base), base, end) for base, end in pairwise(bases))
 
     def _load_checkpoint(self, has_segments: bool) -> None:
         try:

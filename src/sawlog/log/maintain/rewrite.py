@@ -23,94 +23,33 @@ change. Only step 2 and the following ones block appends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-import numpy as np
-
-from ...batch import kernel
-from ...batch.checksum import crc32c
-from ...batch.compression import compress
-from ...batch.header import (
-    ATTRIBUTES,
-    BASE,
-    BASE_SEQUENCE,
-    BASE_TIME,
-    BODY,
-    BODY_END,
-    COMPRESSION_MASK,
-    CONTROL_BIT,
-    COUNT,
-    HEADER_BYTES,
-    LAST,
-    LEADER_EPOCH,
-    MAX_TIME,
-    POSITION,
-    PRODUCER_EPOCH,
-    PRODUCER_ID,
-    SIZE,
-    TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
-    Rows,
-)
-from ...batch.kernel import KeyMap
-from ...batch.read import MALFORMED, unpack
+from ...batch.header import COUNT, LAST
 from ...config import MAX_SEGMENT_BYTES
 from ...errors import CorruptBatch, LogClosed, StorageError
-from ...storage import Storage
 from ...storage.system import most_descriptors
 from ..files.names import SWAP, TMP, run_name
 from ..files.state import UpkeepState, load_state
 from ..segment.batches import Chunk
-from ..segment.index import MAX_SPAN, SegmentIndex
+from ..segment.index import SegmentIndex
 from ..segment.segment import Segment
 from ..write.appender import Appender
+from .rebatch import Counts, Rebatch, Wanted
+from .replacement import Replacement, TooLarge
 from .swapping import finish_swap
 
-#: Joined batches are about this large, before compression; the same as a writer's.
-BATCH_BYTES = 128 << 10
-#: Finished batches are written in pieces of about this size.
-_WRITE_BYTES = 1 << 20
 #: The maximum number of segments that are replaced by one: each is open meanwhile.
 MOST_SEGMENTS = 128
 #: How long upkeep waits for the log's lock before it checks whether it should continue.
 _PATIENCE_S = 0.05
-_SPECIAL = CONTROL_BIT | TRANSACTIONAL_BIT
 
 
 def most_segments() -> int:
     """How many segments are replaced at once: fewer where a process may open few files."""
     return max(2, min(MOST_SEGMENTS, most_descriptors() // 8))
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is kept of a run, and how it is compressed."""
-
-    #: A record is dropped if its key was written again at a later offset in this table.
-    keys: KeyMap | None = None
-    #: Records below this offset are dropped: they are already trimmed.
-    floor: int = 0
-    #: Tombstones below this offset are dropped.
-    forget_below: int = 0
-    #: The codec's number for all batches; None: each keeps its own.
-    codec: int | None = None
-    level: int | None = None
-    #: Which producers' batches keep their header even if no record is left: those that the log's state contains.
-    remembered: Callable[[int, int], bool] = lambda producer_id, last_offset: False
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a rewrite read and kept."""
-
-    records_before: int = 0
-    records_after: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    tombstones_dropped: int = 0
-    tombstones_kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +61,6 @@ class Rewritten:
     size: int
     index: SegmentIndex
     counts: Counts
-
-
-class TooLarge(Exception):
-    """The replacement would not fit into one segment; `fitted` segments of the run would have."""
-
-    fitted = 0
 
 
 class Gone(Exception):
@@ -179,15 +112,9 @@ def replace_run(appender: Appender, run: Sequence[Segment], wanted: Wanted) -> R
 
 def _replace_run(appender: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
     base, ends = run[0].base_offset, [segment.next_offset for segment in run]
-    end = ends[-1]
-    name = run_name(base, end, TMP)
-    appender.directory.remove(name)
-    with ExitStack() as undo:
-        storage = appender.directory.create(name)
-        undo.callback(appender.directory.remove, name)
-        undo.callback(storage.close)
-        out = _Output(storage, base, appender.config.index_interval_bytes, _limit(appender, run))
-        work = _Rebatch(out, base, wanted, appender.config.max_decompressed_bytes)
+    name = run_name(base, ends[-1], TMP)
+    with _replacement(appender, run, name) as out:
+        work = Rebatch(out, base, wanted, appender.config.max_decompressed_bytes)
         fitted = 0
         try:
             for fitted, segment in enumerate(run):
@@ -195,15 +122,29 @@ def _replace_run(appender: Appender, run: Sequence[Segment], wanted: Wanted) -> 
                     appender.upkeep.check()
                     work.take(chunk, segment)
                 out.check_room(work.open_bytes)
-            work.finish(end)
-        except TooLarge as full:
-            full.fitted = fitted
-            raise
+            work.finish(ends[-1])
+        except TooLarge:
+            raise TooLarge(fitted) from None
+    return Rewritten(tuple(run), name, out.position, out.index, work.counts)
+
+
+@contextmanager
+def _replacement(appender: Appender, run: Sequence[Segment], name: str) -> Iterator[Replacement]:
+    """A new file to write a run's replacement to: synced at the end of the block, removed if anything fails."""
+    directory = appender.directory
+    directory.remove(name)
+    with ExitStack() as undo:
+        storage = directory.create(name)
+        undo.callback(directory.remove, name)
+        undo.callback(storage.close)
+        out = Replacement(
+            storage, run[0].base_offset, appender.config.index_interval_bytes, limit=_limit(appender, run)
+        )
+        yield out
         out.flush()
         storage.sync()
         undo.pop_all()
     storage.close()
-    return Rewritten(tuple(run), name, out.position, out.index, work.counts)
 
 
 def merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
@@ -213,25 +154,15 @@ def merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
 
 
 def _merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
-    base, ends = run[0].base_offset, [segment.next_offset for segment in run]
-    end = ends[-1]
-    name = run_name(base, end, TMP)
-    appender.directory.remove(name)
+    ends = [segment.next_offset for segment in run]
+    name = run_name(run[0].base_offset, ends[-1], TMP)
     counts = Counts()
-    with ExitStack() as undo:
-        storage = appender.directory.create(name)
-        undo.callback(appender.directory.remove, name)
-        undo.callback(storage.close)
-        out = _Output(storage, base, appender.config.index_interval_bytes, _limit(appender, run))
+    with _replacement(appender, run, name) as out:
         for segment, segment_end in zip(run, ends, strict=True):
             for chunk in chunks_of(segment, segment_end):
                 appender.upkeep.check()
                 out.copy(chunk)
                 counts.records_before += int(chunk.rows[:, COUNT].sum())
-        out.flush()
-        storage.sync()
-        undo.pop_all()
-    storage.close()
     counts.records_after = counts.records_before
     counts.bytes_before = counts.bytes_after = out.position
     return Rewritten(tuple(run), name, out.position, out.index, counts)
@@ -259,329 +190,6 @@ def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
             segment.unload()
     if following != end:
         raise CorruptBatch(f"offsets {following} to {end - 1} are missing", path=segment.path, position=segment.size)
-
-
-class _Output:
-    """The file that is being written, and its index."""
-
-    def __init__(self, storage: Storage, base: int, interval_bytes: int, limit: int) -> None:
-        self._storage = storage
-        self._buffer = bytearray()
-        self._limit = limit
-        self._base = base
-        self.position = 0
-        self.index = SegmentIndex(base, interval_bytes)
-
-    def put(self, batch: memoryview, last_offset: int, max_timestamp: int, *, count: int) -> None:
-        """One finished batch, with that many records: only batches without any may end where no index entry is
-        possible."""
-        self._check(len(batch), last_offset if count else self._base)
-        if last_offset - self._base <= MAX_SPAN:
-            self.index.add(last_offset, self.position, len(batch), max_timestamp)
-        self.position += len(batch)
-        if len(batch) >= _WRITE_BYTES:  # not copied: it may be as large as a segment
-            self.flush()
-            self._storage.append(batch)
-            return
-        self._buffer += batch
-        if len(self._buffer) >= _WRITE_BYTES:
-            self.flush()
-
-    def copy(self, chunk: Chunk) -> None:
-        """Finished batches, unchanged."""
-        rows = chunk.rows
-        begin, end = int(rows[0, POSITION]), int(rows[-1, POSITION] + rows[-1, SIZE])
-        self._check(end - begin, int(rows[rows[:, COUNT] > 0, LAST].max(initial=self._base)))
-        self.flush()
-        self.index.add_rows(rows, self.position - begin)
-        self._storage.append(chunk.view[begin:end])
-        self.position += end - begin
-
-    def _check(self, size: int, last_offset: int) -> None:
-        self.check_room(size)
-        if last_offset - self._base >= MAX_SPAN:
-            raise TooLarge
-
-    def check_room(self, size: int) -> None:
-        """Raise unless that much more fits."""
-        if self.position + size > self._limit:
-            raise TooLarge
-
-    def flush(self) -> None:
-        if self._buffer:
-            self._storage.append(self._buffer)
-            self._buffer = bytearray()
-
-
-class _Rebatch:
-    """Decodes batches and joins what is kept of them.
-
-    An open batch begins at the first offset that is not covered yet, and covers everything that was added when it is
-    closed: so where records are dropped, their offsets belong to the batch around them, or to the next one.
-    """
-
-    def __init__(self, out: _Output, base: int, wanted: Wanted, max_bytes: int) -> None:
-        self._out = out
-        self._wanted = wanted
-        self._max_bytes = max_bytes
-        self.counts = Counts()
-        #: The first offset that no finished batch covers, and the first one after what was added.
-        self._covered = self._taken = base
-        #: The newest timestamp since then: the timestamp of a batch without records for those that are removed.
-        self._passed_time = -1
-        self._kind = (0, 0, 0)
-        #: The leader epoch of what was added last, and so of what is not covered yet.
-        self._epoch = -1
-        self._buffer = bytearray(2 * BATCH_BYTES)
-        self._end = HEADER_BYTES
-        self._count = 0
-        self._base_time = self._max_time = -1
-
-    @property
-    def open_bytes(self) -> int:
-        """What the open batch will add to the file, before compression."""
-        return self._end if self._count else 0
-
-    def take(self, chunk: Chunk, segment: Segment) -> None:
-        """All batches of a chunk, in order."""
-        self.counts.records_before += int(chunk.rows[:, COUNT].sum())
-        self.counts.bytes_before += int(chunk.rows[:, SIZE].sum())
-        done = 0
-        for body, run, error in unpack(chunk.view, chunk.rows, self._max_bytes):
-            whole = chunk.rows[done : done + len(run)]
-            stopped = 0 if error is not None else self._take_run(chunk.view, whole, body, run)
-            if stopped < len(run):
-                raise CorruptBatch(
-                    MALFORMED if error is None else error.reason,
-                    path=segment.path,
-                    position=chunk.origin + int(whole[stopped, POSITION]),
-                    next_offset=int(whole[stopped, LAST]) + 1,
-                )
-            done += len(run)
-
-    def _take_run(self, view: memoryview, rows: Rows, body: memoryview, unpacked: Rows) -> int:
-        """Batches that can be decoded, and how they are in the file (`rows` in `view`); returns the number of the first
-        that does not parse."""
-        kinds = self._kinds(rows)
-        at = 0
-        while at < len(rows):
-            self._enter_epoch(int(rows[at, LEADER_EPOCH]))
-            if kinds[at, 0]:
-                at, parses = at + 1, self._take_special(view, rows[at], body, unpacked[at : at + 1])
-            else:
-                different = np.flatnonzero((kinds[at:] != kinds[at]).any(axis=1))
-                end = at + int(different[0]) if len(different) else len(rows)
-                stopped, parses = self._join(view, rows, body, unpacked, (at, end), kinds[at])
-                at = stopped + (not parses)
-            if not parses:
-                return at - 1
-        return at
-
-    def _kinds(self, rows: Rows) -> Rows:
-        """For each batch: whether it is kept separate, its codec, its timestamp if the log set it, and its leader
-        epoch. Neighbours of the same kind are joined."""
-        attributes = rows[:, ATTRIBUTES]
-        alone = ((attributes & _SPECIAL) != 0) | (rows[:, PRODUCER_ID] >= 0)
-        codec = attributes & COMPRESSION_MASK
-        if self._wanted.codec is not None:
-            codec = np.full_like(codec, self._wanted.codec)
-        stamped = attributes & TIMESTAMP_TYPE_BIT
-        times = np.where(stamped, rows[:, MAX_TIME], 0)
-        return np.stack([alone, codec, stamped, times, rows[:, LEADER_EPOCH]], axis=1)
-
-    def _enter_epoch(self, epoch: int) -> None:
-        """What comes next is of this leader epoch: what was added of another one is covered first."""
-        if epoch != self._epoch:
-            self._close()
-            self._fill(self._taken)
-            self._epoch = epoch
-
-    def _join(
-        self, view: memoryview, rows: Rows, body: memoryview, unpacked: Rows, span: tuple[int, int], kind: Rows
-    ) -> tuple[int, bool]:
-        """Batches of one kind; returns (where it stopped, whether that was the end)."""
-        wanted, (at, end) = self._wanted, span
-        if (made := (int(kind[1]), int(kind[2]), int(kind[3]))) != self._kind:
-            self._close()
-            self._kind = made
-        while at < end:
-            row = rows[at]
-            if row[LAST] - self._covered >= MAX_SPAN:  # no batch covers so many offsets: cover the missing ones first
-                self._close()
-                self._fill(int(row[BASE]))
-            if self._end >= BATCH_BYTES // 2 <= row[SIZE]:
-                self._close()  # the next one may not need decoding at all
-            self._make_room(int(unpacked[at, BODY_END] - unpacked[at, BODY]) + 24 * int(row[COUNT]))
-            began, fresh = at, self._count == 0
-            reach = at + max(int((rows[at:end, LAST] - self._covered < MAX_SPAN).sum()), 1)
-            at, kept, self._end, self._base_time, newest, dropped, left, bad = kernel.keep_records(
-                body,
-                memoryview(unpacked),
-                at,
-                reach,
-                wanted.keys,
-                wanted.floor,
-                wanted.forget_below,
-                memoryview(self._buffer),
-                self._end,
-                BATCH_BYTES,
-                self._covered,
-                self._base_time,
-                fresh,
-            )
-            self.counts.tombstones_dropped += dropped
-            self.counts.tombstones_kept += left
-            self.counts.records_after += kept
-            self._count += kept
-            self._max_time = max(self._max_time, newest)
-            if at > began:
-                self._taken = int(rows[at - 1, LAST]) + 1
-                self._passed_time = max(self._passed_time, int(rows[began:at, MAX_TIME].max()))
-            if bad:
-                return at, False
-            if fresh and at == began + 1 and self._as_it_was(row, kept):
-                self._reset()
-                self._copy(view, row)
-            elif self._end >= BATCH_BYTES:
-                self._close()
-        return at, True
-
-    def _as_it_was(self, row: Rows, kept: int) -> bool:
-        """Whether a batch that was added alone would not change: then it is copied instead."""
-        same_codec = self._wanted.codec in (None, int(row[ATTRIBUTES]) & COMPRESSION_MASK)
-        return kept == row[COUNT] > 0 and self._covered == row[BASE] and row[SIZE] >= BATCH_BYTES // 2 and same_codec
-
-    def _take_special(self, view: memoryview, row: Rows, body: memoryview, unpacked: Rows) -> bool:
-        """A batch that keeps its header and its place: with the remaining records; or empty, if its producer's state
-        needs it; or dropped. Transaction markers are kept unchanged. False if it does not parse."""
-        self._close()
-        self._kind = (-1, 0, 0)
-        wanted, base = self._wanted, int(row[BASE])
-        if int(row[ATTRIBUTES]) & CONTROL_BIT:
-            self._fill(base)
-            self._taken = int(row[LAST]) + 1
-            self.counts.records_after += int(row[COUNT])
-            self._copy(view, row)
-            return True
-        self._make_room(int(unpacked[0, BODY_END] - unpacked[0, BODY]) + 24 * int(row[COUNT]))
-        _, kept, end, _, newest, dropped, left, bad = kernel.keep_records(
-            body,
-            memoryview(unpacked),
-            0,
-            1,
-            wanted.keys,
-            wanted.floor,
-            wanted.forget_below,
-            memoryview(self._buffer),
-            HEADER_BYTES,
-            2**62,
-            base,
-            int(row[BASE_TIME]),
-            False,
-        )
-        if bad:
-            return False
-        self.counts.tombstones_dropped += dropped
-        self.counts.tombstones_kept += left
-        self.counts.records_after += kept
-        self._taken = int(row[LAST]) + 1
-        if kept or wanted.remembered(int(row[PRODUCER_ID]), int(row[LAST])):
-            self._fill(base)
-            self._put_special(row, kept, end, newest)
-        else:
-            self._passed_time = max(self._passed_time, int(row[MAX_TIME]))
-        return True
-
-    def _put_special(self, row: Rows, kept: int, end: int, newest: int) -> None:
-        attributes = int(row[ATTRIBUTES])
-        codec = attributes & COMPRESSION_MASK if self._wanted.codec is None else self._wanted.codec
-        keeps_time = attributes & TIMESTAMP_TYPE_BIT or not kept
-        data = self._packed(self._buffer, end, codec if kept else 0)
-        kernel.write_header(
-            data,
-            0,
-            int(row[BASE]),
-            len(data),
-            int(row[LEADER_EPOCH]),
-            (attributes & ~COMPRESSION_MASK) | self._packed_with,
-            int(row[LAST] - row[BASE]),
-            int(row[BASE_TIME]),
-            int(row[MAX_TIME]) if keeps_time else newest,
-            int(row[PRODUCER_ID]),
-            int(row[PRODUCER_EPOCH]),
-            int(row[BASE_SEQUENCE]),
-            kept,
-        )
-        self._put(data, int(row[LAST]), int(row[MAX_TIME]) if keeps_time else newest, kept)
-
-    def _make_room(self, size: int) -> None:
-        if len(self._buffer) - self._end < size:
-            used, self._buffer = bytes(memoryview(self._buffer)[: self._end]), bytearray()
-            self._buffer = bytearray(self._end + max(size, 2 * BATCH_BYTES))
-            self._buffer[: self._end] = used
-
-    def _close(self) -> None:
-        """Finish the open batch, if there is anything in it."""
-        if self._count:
-            codec, stamped, stamp = self._kind
-            top = stamp if stamped else self._max_time
-            self._emit(self._buffer, self._end, self._taken - 1, self._count, codec, stamped, self._base_time, top)
-        self._reset()
-
-    def _reset(self) -> None:
-        if len(self._buffer) > 32 * BATCH_BYTES:  # it was for a batch of large values
-            self._buffer = bytearray(2 * BATCH_BYTES)
-        self._end, self._count = HEADER_BYTES, 0
-        self._base_time = self._max_time = -1
-
-    def _fill(self, end: int) -> None:
-        """Batches without records, for offsets below `end` whose records are all removed."""
-        newest = self._passed_time if end - self._covered <= MAX_SPAN else -1
-        while self._covered < end:
-            last = min(end, self._covered + MAX_SPAN) - 1
-            self._emit(bytearray(HEADER_BYTES), HEADER_BYTES, last, 0, 0, 0, newest, newest)
-
-    def _emit(
-        self, buffer: bytearray, end: int, last: int, count: int, codec: int, attributes: int, base: int, top: int
-    ) -> None:
-        """A batch without a producer, from the first offset that is not covered to `last`."""
-        data = self._packed(buffer, end, codec)
-        attributes |= self._packed_with
-        first = self._covered
-        epoch = max(self._epoch, 0)
-        kernel.write_header(data, 0, first, len(data), epoch, attributes, last - first, base, top, -1, -1, -1, count)
-        self._put(data, last, top, count)
-
-    def _packed(self, buffer: bytearray, end: int, codec: int) -> memoryview:
-        """Records after space for a header, compressed if that helps; returns the codec."""
-        data = memoryview(buffer)[:end]
-        self._packed_with = 0
-        if codec:
-            packed = compress(codec, data[HEADER_BYTES:], self._wanted.level, max_bytes=self._max_bytes)
-            if packed is not None:
-                made = bytearray(HEADER_BYTES + len(packed))
-                made[HEADER_BYTES:] = packed
-                data, self._packed_with = memoryview(made), codec
-        return data
-
-    def _put(self, data: memoryview, last: int, top: int, count: int) -> None:
-        kernel.patch_crc(data, 0, crc32c(data[21:]))
-        self._out.put(data, last, top, count=count)
-        self._covered, self._passed_time = last + 1, -1
-        self.counts.bytes_after += len(data)
-
-    def _copy(self, view: memoryview, row: Rows) -> None:
-        """A batch, unchanged."""
-        batch = view[int(row[POSITION]) : int(row[POSITION] + row[SIZE])]
-        self._out.put(batch, int(row[LAST]), int(row[MAX_TIME]), count=int(row[COUNT]))
-        self._covered, self._passed_time = int(row[LAST]) + 1, -1
-        self.counts.bytes_after += len(batch)
-
-    def finish(self, end: int) -> None:
-        """The last batch; it extends to the end of the run."""
-        assert self._taken == end, f"taken up to {self._taken}, not to {end}"
-        self._close()
-        self._fill(end)
 
 
 # --- putting it into effect
@@ -616,13 +224,12 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
             # The watermark on disk must not speak of a position in a file that is replaced.
             appender.checkpoints.save(clean=False)
             for segment in run:
-                segment.repairs, segment.pinned = False, True
-                _ = segment.storage  # open, so that current readers can continue
+                segment.begin_replacement()
             renaming = True
             directory.rename(made.name, name)
         except BaseException:
             for segment in run:
-                segment.pinned, segment.repairs = False, True
+                segment.cancel_replacement()
             discard(appender, made)
             if renaming:
                 _take_back(appender, name)

@@ -1,15 +1,19 @@
 """The last steps of replacing segments by a rewritten one: done by the writer, and by opening after a crash.
 
-The protocol is drawn in rewrite.py. These steps can be repeated from the beginning any number of times.
+The protocol is drawn in rewrite.py. These steps can be repeated from the beginning any number of times. Opening first
+asks an `UnfinishedSwap` whether what it has found is good enough to replace anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ...storage import Directory
-from ..files.names import INDEX, LOG, TIME_INDEX, file_name
+from ..files.names import INDEX, LOG, TIME_INDEX, file_name, segment_base
+from ..segment.batches import Walk
 from ..segment.index import SegmentIndex
+from ..segment.segment import Segment
 
 
 def finish_swap(
@@ -28,3 +32,44 @@ def finish_swap(
         directory.replace(file_name(base, TIME_INDEX), times)
     directory.rename(name, file_name(base))
     directory.sync()
+
+
+class UnfinishedSwap:
+    """A rewritten segment that had not replaced the old ones yet when the writer ended: whether it does."""
+
+    def __init__(
+        self, directory: Directory, name: str, base: int, end: int, names: Sequence[str], interval_bytes: int
+    ) -> None:
+        self._directory = directory
+        self._interval_bytes = interval_bytes
+        #: The first offsets of the old segments that are still there.
+        self.old = [each for other in names if (each := segment_base(other)) is not None and base <= each < end]
+        #: Whether it contains everything that it should.
+        self.whole = self._reaches(name, base, end)
+        #: Whether it replaces the old ones. Not if it ends within one of them, or is damaged and no segment begins at
+        #: its end: no rewrite of ours does. And not if it is damaged and they all exist.
+        self.replaces = not self._go_beyond(end) and (
+            self.whole or (file_name(end) in names and not self._are_whole([*self.old, end]))
+        )
+
+    def _reaches(self, name: str, base: int, end: int) -> bool:
+        """Whether a file contains complete batches from one offset to another."""
+        walk = self._walked(name, base, end)
+        return walk.damage is None and walk.next_offset == end
+
+    def _walked(self, name: str, base: int, end: int) -> Walk:
+        """What a file contains that should begin and end at these offsets."""
+        storage = self._directory.open(name)
+        try:
+            segment = Segment(self._directory, base, end, storage.size, self._interval_bytes)
+            return segment.walk(storage, 0, storage.size, SegmentIndex(base, self._interval_bytes))
+        finally:
+            storage.close()
+
+    def _go_beyond(self, end: int) -> bool:
+        """Whether the last of the old segments contains offsets from `end` on."""
+        return bool(self.old) and self._walked(file_name(self.old[-1]), self.old[-1], end).next_offset > end
+
+    def _are_whole(self, bases: list[int]) -> bool:
+        """Whether the segments before the last number extend from each to the next."""
+        return len(bases) > 1 and all(self._reaches(file_name(base), base, end) for base, end in pairwise(bases))

@@ -16,14 +16,16 @@ from ...clock import now_ms
 from ...config import UpkeepConfig
 from ...errors import CorruptBatch, InvalidConfig, StorageError
 from ..files.state import load_state, store_state
-from ..read.verify import Problem, VerifyReport, verify_segment
+from ..read.verify import Checked, Problem, VerifyReport, verify_segment
 from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
 from ..write.appender import Appender
 from . import compaction, retention, rewrite
 from .compaction import CompactionReport, times_of
+from .rebatch import Wanted
+from .replacement import TooLarge
 from .retention import RetentionReport
-from .rewrite import Gone, TooLarge, Wanted, locked, unless_gone
+from .rewrite import Gone, locked, unless_gone
 
 #: In the background, segments are merged when this many neighbours are small: fewer would be rewritten repeatedly.
 _LEAST_RUN = 4
@@ -62,17 +64,12 @@ class RecompressionReport:
 
 
 @dataclass(slots=True)
-class ScrubReport:
+class ScrubReport(Checked):
     """Which sealed segments were read completely, and what is wrong with them."""
 
     segments: int = 0
     size_bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
 
     def __bool__(self) -> bool:
         return self.segments > 0

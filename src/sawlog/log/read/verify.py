@@ -33,8 +33,20 @@ class Problem:
         return f"{self.path} at byte {self.position}: {self.reason}"
 
 
+class Checked:
+    """A report that lists what is wrong."""
+
+    __slots__ = ()
+    problems: list[Problem]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
 @dataclass(slots=True)
-class VerifyReport:
+class VerifyReport(Checked):
     """What was read and what is wrong. `bool(report)` is whether nothing is wrong."""
 
     segments: int = 0
@@ -42,11 +54,6 @@ class VerifyReport:
     records: int = 0
     size_bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
 
     def __bool__(self) -> bool:
         return self.ok

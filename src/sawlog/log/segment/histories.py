@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ...batch.header import BASE, LAST, LEADER_EPOCH, Rows
+from ...batch.header import BASE, LEADER_EPOCH, Rows
 from ...errors import CorruptBatch, StorageError
 from ..files.epochs import Epochs
 from .segment import Segment
@@ -38,17 +38,9 @@ def epochs_of(segments: Iterable[Segment]) -> tuple[Epochs, bool]:
 
 def _rows_of(segment: Segment) -> Iterable[Rows]:
     """The headers of all batches; damage is skipped, and reported when it is read."""
-    offset, loaded = segment.base_offset, segment.is_loaded
-    while offset < segment.next_offset and segment.size:
-        try:
-            for chunk in segment.chunks(offset, segment.next_offset, check=False):
-                yield chunk.rows
-                offset = int(chunk.rows[-1, LAST]) + 1
-            break
-        except CorruptBatch as damage:
-            if damage.next_offset is None or damage.next_offset <= offset:
-                break
-            offset = damage.next_offset
+    loaded = segment.is_loaded
+    if segment.size:
+        yield from segment.rows_around_damage(segment.base_offset, check=False)
     if not loaded:
         segment.unload()
 

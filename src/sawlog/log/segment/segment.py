@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from ...batch.header import HEADER_BYTES, MAX_TIME
+from ...batch.header import HEADER_BYTES, LAST, MAX_TIME, Rows
 from ...batch.kernel import Record
 from ...errors import CorruptBatch, StorageError, SyncFailed
 from ...storage import Directory, Storage
@@ -151,6 +151,15 @@ class Segment(Batches):
             return
         self._open = None
 
+    def begin_replacement(self) -> None:
+        """Another file is about to get its name: stay open for current readers, and leave the index files alone."""
+        self.repairs, self.pinned = False, True
+        _ = self.storage
+
+    def cancel_replacement(self) -> None:
+        """Its file keeps its name."""
+        self.pinned, self.repairs = False, True
+
     def seal(self) -> None:
         """Seal the segment: the indexes are written, and the file is mapped when it is read."""
         self.timestamps()
@@ -230,6 +239,19 @@ class Segment(Batches):
         first may start below `offset` and the last may end after `end`."""
         opened = self._data
         return self.chunks_in(opened.storage, opened.index, offset, end, check=check, chunk_bytes=chunk_bytes)
+
+    def rows_around_damage(self, offset: int, *, check: bool = True) -> Iterator[Rows]:
+        """The headers of all batches from `offset` on that can be found; damage is skipped."""
+        while offset < self.next_offset:
+            try:
+                for chunk in self.chunks(offset, self.next_offset, check=check):
+                    yield chunk.rows
+                    offset = int(chunk.rows[-1, LAST]) + 1
+                break
+            except CorruptBatch as damage:
+                if damage.next_offset is None or damage.next_offset <= offset:
+                    break
+                offset = damage.next_offset
 
     def read(self, offset: int, max_bytes: int) -> Record | None:
         """The record at `offset`, or the first one after it; None if the segment has none."""

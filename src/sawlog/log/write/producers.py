@@ -179,7 +179,7 @@ def _replay(segment: Segment, offset: int, state: ProducerState, now_ms: int) ->
     try:
         found = [_good_of_producers(chunk) for chunk in segment.chunks(offset, segment.next_offset, check=False)]
     except CorruptBatch:
-        found = _around_damage(segment, offset)
+        found = list(segment.rows_around_damage(offset))
     for rows in found:
         state.note_rows(rows, now_ms)
 
@@ -191,19 +191,3 @@ def _good_of_producers(chunk: Chunk) -> Rows:
     while (bad := first_bad_crc(chunk.view, rows)) >= 0:
         rows = np.delete(rows, bad, axis=0)
     return rows
-
-
-def _around_damage(segment: Segment, offset: int) -> list[Rows]:
-    """The headers of all good batches from `offset` on."""
-    found: list[Rows] = []
-    while offset < segment.next_offset:
-        try:
-            for chunk in segment.chunks(offset, segment.next_offset):
-                found.append(chunk.rows)
-                offset = int(chunk.rows[-1, LAST]) + 1
-            break
-        except CorruptBatch as damage:
-            if damage.next_offset is None or damage.next_offset <= offset:
-                break
-            offset = damage.next_offset
-    return found

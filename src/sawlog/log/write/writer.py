@@ -14,12 +14,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from ...batch import kernel
 from ...batch.build import Encoded, refuse, seal
 from ...batch.header import HEADER_BYTES
+from ...closing import Closing
 from ...config import KIB
 from ...errors import InvalidConfig, LogClosed, SawlogError
 from ...storage.forking import forkable
@@ -30,7 +30,7 @@ from .appender import Answer, Appender
 BATCH_BYTES = 128 * KIB
 
 
-class Writer:
+class Writer(Closing):
     """Collects records into batches and places them. Thread-safe."""
 
     #: `append(value, key=None, headers=(), timestamp=None)`: add one record; its offset is known when it is placed.
@@ -160,11 +160,3 @@ class Writer:
                 self._closed = True
                 self._builder.take(bytearray(HEADER_BYTES), True)
                 self._appender.writers.discard(self)
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -1,0 +1,49 @@
+"""How a command runs a job of `sawlog.pipelines`: in the active Spark session or in a new local one, with progress.
+
+Spark is imported only when a job starts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import parsed
+from .output import note
+from .progress import ProgressBar
+from .units import duration_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+Every = Annotated[
+    str | None,
+    typer.Option(
+        "--every", metavar="TIME", help="Repeat at this interval, such as 30s or 5m, until Ctrl-C.  [default: run once]"
+    ),
+]
+
+
+@contextmanager
+def running_job(title: str, total: int | None, unit: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
+    """Yield a Spark session and a progress callback. Call the job's own `check_params` before this, because starting
+    Spark takes long."""
+    from ..pipelines import running
+
+    running.check_packages()
+    if sys.stderr.isatty():
+        note("starting Spark")
+    spark = running.session()
+    with ProgressBar(title, total, unit) as progress:
+        yield spark, progress.advance
+
+
+def seconds(every: str | None) -> float | None:
+    """The interval of --every."""
+    found = parsed("--every", every, duration_ms)
+    return None if found is None else found / 1000

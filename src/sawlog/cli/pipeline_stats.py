@@ -1,0 +1,92 @@
+"""`sawlog pipeline stats`: what is in the topics, counted on Spark, as a table and as charts."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .drawing import NoPlot, Plot, check_plot, show_charts
+from .jobs import running_job, seconds
+from .options import Data, MaybeTopic, Output
+from .output import Column, OutputFormat
+from .output import Output as Printer
+from .plot import BarChart, Chart, TimeChart
+from .units import shown_count, shown_size, shown_time
+
+if TYPE_CHECKING:
+    from ..pipelines.stats import StatsReport
+
+_COLUMNS = [
+    Column("topic"),
+    Column("partition", shown=lambda number: "all" if number is None else str(number)),
+    Column("records", shown=shown_count),
+    Column("bytes", "keys and values", shown_size),
+    Column("size_bytes", "on disk", shown_size),
+    Column("keys", "keys (approx.)", shown_count),
+    Column("without_key", shown=shown_count),
+    Column("oldest", shown=shown_time),
+    Column("newest", shown=shown_time),
+]
+
+
+def stats(
+    data: Data,
+    topic: MaybeTopic = None,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every",
+            metavar="TIME",
+            help="The step of the rates, such as 1m or 1h.  [default: chosen by the time span]",
+        ),
+    ] = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="DIR", help="Write partitions.parquet and rates.parquet there.")
+    ] = None,
+    plot: Plot = None,
+    no_plot: NoPlot = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Count records, bytes and distinct keys, and compute rates over time, record by record and in parallel.
+
+    \b
+    Examples:
+      sawlog pipeline stats -d data
+      sawlog pipeline stats orders -d data --every 1h --plot orders.svg --parquet report
+    """
+    from ..pipelines import stats as job
+
+    check_plot(plot)
+    params = job.StatsParams(str(data), topic, seconds(every), None if parquet is None else str(parquet))
+    job.check_params(params)
+    with running_job("counting", None, "records") as (spark, advance):
+        report = job.run(spark, params, advance)
+    printer = Printer(output)
+    if output in (OutputFormat.JSON, OutputFormat.NDJSON):
+        printer.item(dataclasses.asdict(report))
+    else:
+        rows = map(dataclasses.asdict, report.partitions)
+        printer.rows(rows, _COLUMNS, empty="nothing to count: no topics")
+    charts = _charts(report, topic)
+    show_charts(charts, printer, plot, no_plot=no_plot)
+
+
+def _charts(report: StatsReport, topic: str | None) -> list[Chart]:
+    """Return charts of the rate over time, and of the records of each partition."""
+    each = [row for row in report.partitions if row.partition is not None]
+    if not each:
+        return []
+    one = len({row.topic for row in each}) == 1
+    names = [f"partition {row.partition}" if one else f"{row.topic}/{row.partition}" for row in each]
+    bars = BarChart("Records by partition", "records", names, [float(row.records) for row in each], shown_count)
+    if not report.rates:
+        return [bars]
+    first, step = min(rate.time for rate in report.rates), report.step_ms
+    values = [0.0] * ((max(rate.time for rate in report.rates) - first) // step + 1)
+    for rate in report.rates:
+        values[(rate.time - first) // step] += rate.records / step * 1000
+    title = f"Records of {topic or 'all topics'} over time"
+    return [TimeChart(title, "records/s", first, step, values), bars]

@@ -1,0 +1,141 @@
+"""Locks on files: that of a writer, and one that keeps another program from starting.
+
+The kernel releases them when the process dies. A forked child closes its copies at once, so that it does not keep its
+parent's locks alive.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections import deque
+from itertools import repeat
+from typing import Protocol, runtime_checkable
+from weakref import WeakSet
+
+from ..errors import DirectoryLocked, StorageError
+from .handle import OPEN_FLAGS, Handle, identity_of
+from .interface import Directory
+from .system import fcntl, reporting
+
+#: The maximum length of a note in a lock file.
+_NOTE_BYTES = 1 << 16
+
+
+@runtime_checkable
+class OpenDirectory(Protocol):
+    """A directory of the file system that is held open by a descriptor: `FileDirectory`."""
+
+    path: str
+    fd: int
+
+    def identity(self, name: str) -> object:
+        """Device and inode of the file of that name; None if there is none."""
+
+
+class FileLock:
+    """flock, which the kernel releases when the process dies, however it dies.
+
+    Both the file and its directory are locked. The file says who holds the lock, but a file can be deleted, and then
+    locks nothing; the directory cannot be deleted as long as it contains a log.
+
+    A child that was forked, or that is being started by another thread, has copies of the descriptors, which hold the
+    lock as well. So the lock is not released by closing them but by an unlock, which applies to all copies; a child
+    only closes its own copies. The lock is held until `release`, or until the object is no longer referenced: an
+    interrupt may have come between its creation and the return to the caller.
+    """
+
+    def __init__(self, directory: OpenDirectory, name: str, *, alone: bool = True) -> None:
+        if fcntl is None:
+            raise StorageError(errno.ENOTSUP, "sawlog needs flock to write safely, which this system does not have")
+        fds = self._fds = list[int]()
+        self._pid = os.getpid()
+        self._directory, self._name = directory, name
+        path = f"{directory.path}/{name}"
+        try:
+            with reporting("locking", path):
+                fds.append(os.open(name, os.O_RDWR | os.O_CREAT | OPEN_FLAGS, 0o666, dir_fd=directory.fd))
+                if alone:
+                    fds.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory.fd))
+                try:
+                    for fd in self._fds:
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    holder = os.pread(self._fds[0], 200, 0).partition(b"\n")[0].decode("utf-8", "replace").strip()
+                    raise DirectoryLocked(directory.path if alone else path, holder) from None
+                self._identity = identity_of(os.fstat(self._fds[0]))
+                #: The note that the previous holder left after its signature.
+                self.found = os.pread(self._fds[0], _NOTE_BYTES, 0).partition(b"\n")[2]
+            self.leave(b"")
+        except BaseException:
+            self.release()
+            raise
+        _held.add(self)
+
+    def leave(self, note: bytes) -> None:
+        """Write who holds the lock, and the note. This is informative: if the disk is full, the lock still holds. The
+        file is written first and truncated afterwards, so that a concurrent reader finds a signature."""
+        signed = f"process {os.getpid()} on {socket.gethostname()}\n".encode() + note
+        try:
+            os.pwrite(self._fds[0], signed, 0)
+            os.ftruncate(self._fds[0], len(signed))
+        except (OSError, IndexError):
+            pass
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds it."""
+        return bool(self._fds)
+
+    @property
+    def current(self) -> bool:
+        """Whether it is held, and the name still refers to the file that is locked."""
+        return self.held and self._directory.identity(self._name) == self._identity
+
+    def release(self) -> None:
+        """Release the lock."""
+        if self._pid == os.getpid():
+            deque(map(fcntl.flock, self._fds, repeat(fcntl.LOCK_UN)), 0)
+        # With nothing between the two where an interrupt could come: a descriptor that is taken is closed.
+        deque(map(os.close, map(self._fds.pop, repeat(0, len(self._fds)))), 0)
+        _held.discard(self)
+
+    def __del__(self) -> None:
+        if getattr(self, "_fds", None):
+            self.release()
+
+
+class SharedHold:
+    """A shared POSIX lock on a file that another program locks while it runs, as Java programs do: while this is held,
+    that program does not start. Nothing is written. The kernel releases it when this process closes the file or
+    dies."""
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        if fcntl is None or not isinstance(directory, OpenDirectory):
+            raise StorageError(errno.ENOTSUP, f"{directory.path}/{name} cannot be locked here")
+        path = f"{directory.path}/{name}"
+        with reporting("locking", path):
+            self._handle = Handle(os.open(name, os.O_RDONLY | OPEN_FLAGS, dir_fd=directory.fd))
+            try:
+                fcntl.lockf(self._handle.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):  # POSIX allows either
+                self._handle.close()
+                raise DirectoryLocked(path) from None
+
+    def release(self) -> None:
+        """Allow the other program to start. Safe to call twice."""
+        self._handle.close()
+
+
+#: Locks of this process. A forked child closes its copies, so that it does not keep its parent's locks alive.
+_held: WeakSet[FileLock] = WeakSet()
+
+
+def _forget_parents_locks() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parents_locks)

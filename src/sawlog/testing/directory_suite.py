@@ -1,0 +1,399 @@
+"""What every directory must do, as tests to inherit. See `suites`."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+import unittest
+from collections.abc import Callable
+
+from ..errors import DirectoryLocked, StorageError
+from ..storage import Directory, Published
+from .promises import LARGE_BYTES, pattern, refused
+
+
+def _publishing(directory: Directory, name: str) -> Published:
+    """A handle to store with; the test is skipped if nothing can be published here."""
+    if not hasattr(directory, "published"):
+        raise unittest.SkipTest("this directory has no `published`: the log uses `replace` and `read` instead")
+    made = directory.published(name, create=True)
+    if made is None:
+        raise unittest.SkipTest("nothing can be published here: readers see every complete batch")
+    return made
+
+
+def _reading(directory: Directory, name: str) -> Published:
+    """A handle to load with, of numbers that are there."""
+    found = directory.published(name)
+    assert found is not None, f"{name} was published, but is not found"
+    return found
+
+
+class DirectorySuite:
+    """The promises of `Directory`: storages created, found, replaced and deleted by name."""
+
+    # --- names
+
+    def test_new_directory_is_empty(self, directory: Directory) -> None:
+        """The fixture must return a new one each time."""
+        assert directory.names() == []
+        assert directory.path
+
+    def test_names_are_sorted(self, directory: Directory) -> None:
+        """The order of names is the order of a log."""
+        made = [f"{number:020d}.log" for number in (5, 40, 3, 1000, 0)]
+        for name in made:
+            directory.create(name).close()
+        assert directory.names() == sorted(made)
+
+    def test_a_name_is_created_once(self, directory: Directory) -> None:
+        """Creating what exists is an error and does not change it."""
+        directory.create("a").append(b"abc")
+        with refused(StorageError):
+            directory.create("a")
+        assert directory.read("a") == b"abc"
+
+    def test_what_is_missing_is_reported_as_missing(self, directory: Directory) -> None:
+        """Never created, and with the error number of a missing file."""
+        assert not directory.exists("a")
+        assert directory.identity("a") is None
+        for call in (directory.open, directory.open_shared, directory.open_sealed, directory.read, directory.size):
+            try:
+                call("a")
+            except StorageError as error:
+                assert error.errno == errno.ENOENT
+            else:
+                raise AssertionError(f"{call.__name__} found what is not there")
+        with refused(StorageError):
+            directory.rename("a", "b")
+        assert directory.names() == []
+
+    def test_size_and_content_are_those_of_the_storage(self, directory: Directory) -> None:
+        """Without opening it."""
+        storage = directory.create("a")
+        assert directory.exists("a")
+        assert directory.size("a") == 0
+        storage.append(b"abc")
+        assert directory.size("a") == 3
+        assert directory.read("a") == b"abc"
+        storage.truncate(1)
+        assert directory.size("a") == 1
+        assert directory.read("a") == b"a"
+
+    def test_storages_are_separate(self, directory: Directory) -> None:
+        """What happens to one does not happen to another."""
+        one, two = directory.create("a"), directory.create("b")
+        one.append(b"one")
+        two.append(b"two!")
+        one.truncate(1)
+        two.append(b"more")
+        assert (directory.read("a"), directory.read("b")) == (b"o", b"two!more")
+
+    # --- replacing, renaming, deleting
+
+    def test_replace_makes_or_swaps_the_content(self, directory: Directory) -> None:
+        """For small files that are rewritten as a whole; no other file is left."""
+        for data in (b"first", bytearray(b"second, longer"), memoryview(b"3"), b"", pattern(LARGE_BYTES)):
+            directory.replace("a", data)
+            assert directory.read("a") == bytes(data)
+            assert directory.size("a") == len(data)
+            assert directory.names() == ["a"]
+
+    def test_replace_leaves_those_who_have_the_old_one_open(self, directory: Directory) -> None:
+        """They read the old content to the end; never half of each."""
+        directory.replace("a", b"old content")
+        held = directory.open_sealed("a")
+        view = held.view(0, 11)
+        directory.replace("a", b"new")
+        assert bytes(view) == b"old content"
+        assert held.read(0, 11) == b"old content"
+        assert directory.read("a") == b"new"
+
+    def test_identity_tells_a_replaced_file_from_a_changed_one(self, directory: Directory) -> None:
+        """So that a reader notices that another file now has the name."""
+        storage = directory.create("a")
+        first = directory.identity("a")
+        assert first is not None
+        storage.append(b"abc")
+        storage.truncate(1)
+        assert directory.identity("a") == first
+        directory.replace("b", b"other")
+        assert directory.identity("b") != first
+        directory.rename("b", "a")
+        assert directory.identity("a") not in (first, None)
+        assert directory.identity("b") is None
+        second = directory.identity("a")
+        directory.replace("a", b"again")
+        assert directory.identity("a") != second
+
+    def test_rename_moves_the_content_over_whatever_was_there(self, directory: Directory) -> None:
+        """The old name no longer exists, the new one has the content; users of the overwritten one keep it."""
+        directory.replace("a", b"new")
+        directory.replace("b", b"overwritten")
+        held = directory.open_sealed("b")
+        directory.rename("a", "b")
+        directory.sync()
+        assert directory.names() == ["b"]
+        assert directory.read("b") == b"new"
+        assert held.read(0, 11) == b"overwritten"
+
+    def test_a_handle_survives_the_renaming_of_its_file(self, directory: Directory) -> None:
+        """It is a handle of the bytes, not of the name."""
+        storage = directory.create("a")
+        storage.append(b"abc")
+        directory.rename("a", "b")
+        storage.append(b"def")
+        assert storage.read(0, 6) == b"abcdef"
+        assert directory.read("b") == b"abcdef"
+
+    def test_remove_deletes_a_name_if_it_is_there(self, directory: Directory) -> None:
+        """A second removal is not an error; views that are held stay valid."""
+        directory.create("a").append(b"abc")
+        view = directory.open_sealed("a").view(0, 3)
+        directory.remove("a")
+        directory.remove("a")
+        directory.remove("never there")
+        directory.sync()
+        assert not directory.exists("a")
+        assert directory.names() == []
+        assert bytes(view) == b"abc"
+
+    def test_dispose_spares_what_is_not_empty(self, directory: Directory) -> None:
+        """Removing a log does not remove files of others."""
+        directory.replace("stranger", b"mine")
+        directory.dispose()
+        assert directory.read("stranger") == b"mine"
+
+    # --- locks
+
+    def test_lock_has_one_holder(self, directory: Directory) -> None:
+        """The second one gets an error with the path immediately; after a release the next one gets the lock."""
+        first = directory.lock("LOCK")
+        assert first.held
+        for _ in range(2):
+            try:
+                directory.lock("LOCK")
+            except DirectoryLocked as error:
+                assert error.path == directory.path
+            else:
+                raise AssertionError("two holders of one lock")
+        first.release()
+        second = directory.lock("LOCK")
+        assert [first.held, second.held] == [False, True]
+        second.release()
+
+    def test_a_lock_that_was_released_stays_released(self, directory: Directory) -> None:
+        """Releasing twice must not take the lock from the next holder."""
+        first = directory.lock("LOCK")
+        first.release()
+        second = directory.lock("LOCK")
+        first.release()
+        assert second.held
+        with refused(DirectoryLocked):
+            directory.lock("LOCK")
+        second.release()
+
+    def test_lock_does_not_hinder_reading_and_writing(self, directory: Directory) -> None:
+        """It is an agreement between writers, not a barrier for readers."""
+        held = directory.lock("LOCK")
+        directory.replace("a", b"abc")
+        assert directory.read("a") == b"abc"
+        held.release()
+
+    def test_locks_of_single_names_do_not_exclude_each_other(self, directory: Directory) -> None:
+        """Many can hold one name each; two cannot hold the same."""
+        one, other = directory.lock("one", alone=False), directory.lock("other", alone=False)
+        with refused(DirectoryLocked):
+            directory.lock("one", alone=False)
+        assert [one.current, other.current] == [True, True]
+        one.release()
+        directory.lock("one", alone=False).release()
+        other.release()
+
+    def test_the_next_holder_finds_the_note_of_the_one_before(self, directory: Directory) -> None:
+        """And everyone else can read it meanwhile."""
+        first = directory.lock("LOCK")
+        assert first.found == b""
+        first.leave(b"position 12")
+        first.leave(b"at 7")
+        assert directory.read("LOCK").endswith(b"\nat 7")
+        first.release()
+        second = directory.lock("LOCK")
+        assert second.found == b"at 7"
+        second.release()
+
+    def test_a_lock_whose_file_was_replaced_is_not_current(self, directory: Directory) -> None:
+        """A holder whose lock was given to another can find that out."""
+        old = directory.lock("member", alone=False)
+        directory.remove("member")
+        assert old.held
+        assert not old.current
+        directory.replace("member", b"")
+        assert not old.current
+        old.release()
+
+    def test_the_stamp_is_another_one_when_names_have_changed(self, directory: Directory) -> None:
+        """It may be None, which tells nothing; but it never stays the same after a change."""
+        directory.replace("a", b"1")
+        time.sleep(0.1)
+        before = directory.stamp()
+        assert directory.stamp() == before
+        changes: list[Callable[[], None]] = [
+            lambda: directory.create("b").close(),
+            lambda: directory.rename("b", "c"),
+            lambda: directory.replace("a", b"2"),
+            lambda: directory.remove("c"),
+        ]
+        for change in changes:
+            change()
+            after = directory.stamp()
+            assert after is None or after != before
+            time.sleep(0.1)
+            before = directory.stamp()
+
+    # --- numbers for other processes
+
+    def test_what_nobody_published_is_not_there(self, directory: Directory) -> None:
+        """Opening for reading creates nothing."""
+        _publishing(directory, "other").close()
+        assert directory.published("a") is None
+        assert not directory.exists("a")
+        made = _publishing(directory, "a")
+        assert made.load() is None
+        assert directory.exists("a")
+        made.close()
+
+    def test_the_numbers_published_last_are_the_ones_loaded(self, directory: Directory) -> None:
+        """By the process that stored them, and through every handle; they may decrease."""
+        writer = _publishing(directory, "a")
+        writer.store(0, 0)
+        reader = _reading(directory, "a")
+        for numbers in ((1, 0), (2, 0), (2, 1), (1 << 62, 7), (1, (1 << 31) - 1), (0, 0), ((1 << 63) - 1, 3)):
+            writer.store(*numbers)
+            late = _reading(directory, "a")
+            assert [each.load() for each in (writer, reader, late)] == [numbers] * 3
+            late.close()
+        reader.close()
+        writer.close()
+
+    def test_publishing_the_same_numbers_again_changes_nothing(self, directory: Directory) -> None:
+        """Every append publishes, even if nothing changes."""
+        writer = _publishing(directory, "a")
+        for _ in range(5):
+            writer.store(12, 3)
+            assert _reading(directory, "a").load() == (12, 3)
+        writer.store(13, 3)
+        assert _reading(directory, "a").load() == (13, 3)
+        writer.close()
+
+    def test_published_numbers_survive_the_closing_of_the_handle(self, directory: Directory) -> None:
+        """The next writer finds them and continues; closing twice is harmless."""
+        writer = _publishing(directory, "a")
+        writer.store(12, 3)
+        writer.close()
+        writer.close()
+        assert _reading(directory, "a").load() == (12, 3)
+        again = _publishing(directory, "a")
+        assert again.load() == (12, 3)
+        again.store(13, 4)
+        again.close()
+        assert _reading(directory, "a").load() == (13, 4)
+
+    def test_numbers_published_under_two_names_are_separate(self, directory: Directory) -> None:
+        """One name, one log."""
+        one, two = _publishing(directory, "a"), _publishing(directory, "b")
+        one.store(1, 2)
+        two.store(3, 4)
+        one.store(5, 6)
+        assert (_reading(directory, "a").load(), _reading(directory, "b").load()) == ((5, 6), (3, 4))
+        one.close()
+        two.close()
+
+    def test_numbers_whose_name_was_removed_are_not_published_any_more(self, directory: Directory) -> None:
+        """A new log of the same name must not be read up to where the old one ended."""
+        writer = _publishing(directory, "a")
+        writer.store(12, 3)
+        writer.close()
+        directory.remove("a")
+        assert directory.published("a") is None
+        again = _publishing(directory, "a")
+        assert again.load() is None
+        again.store(1, 0)
+        assert _reading(directory, "a").load() == (1, 0)
+        again.close()
+
+    def test_both_published_numbers_change_at_one_moment(self, directory: Directory) -> None:
+        """Nobody loads one old and one new number, or nothing, and no number decreases by itself."""
+        writer = _publishing(directory, "a")
+        writer.store(0, 0)
+        ended = threading.Event()
+
+        def store() -> None:
+            for number in range(1, 20_001):
+                writer.store(number, number)
+            ended.set()
+
+        thread = threading.Thread(target=store)
+        reader, latest, loads = _reading(directory, "a"), 0, 0
+        thread.start()
+        while not ended.is_set() or not loads:
+            found = reader.load()
+            assert found is not None, "the numbers were gone for a moment"
+            assert found[0] == found[1] >= latest, f"{found} after {latest}"
+            latest, loads = found[0], loads + 1
+        thread.join()
+        assert reader.load() == (20_000, 20_000)
+        reader.close()
+        writer.close()
+
+    # --- directories below
+
+    def test_a_child_is_a_directory_of_its_own(self, directory: Directory) -> None:
+        """It is found again under its name, and is not among the names of storages."""
+        made = directory.child("below", create=True)
+        made.replace("a", b"abc")
+        directory.replace("a", b"x")
+        assert directory.children() == ["below"]
+        assert directory.names() == ["a"]
+        again = directory.child("below")
+        assert again.path == f"{directory.path}/below"
+        assert again.read("a") == b"abc"
+        made.close()
+        again.close()
+
+    def test_a_child_that_is_missing_is_reported_as_missing(self, directory: Directory) -> None:
+        """Unless it may be made."""
+        with refused(StorageError):
+            directory.child("below")
+        directory.child("below", create=True).close()
+        directory.child("below", create=True).close()
+        assert directory.children() == ["below"]
+
+    def test_a_child_can_be_renamed_and_deleted_with_its_content(self, directory: Directory) -> None:
+        """Deleting one that is not there is no error."""
+        made = directory.child("old", create=True)
+        made.child("deep", create=True).close()
+        made.replace("a", b"abc")
+        made.close()
+        directory.rename("old", "new")
+        assert directory.children() == ["new"]
+        found = directory.child("new")
+        assert (found.names(), found.children()) == (["a"], ["deep"])
+        found.close()
+        directory.remove_child("new")
+        directory.remove_child("new")
+        assert directory.children() == []
+
+    def test_files_and_directories_move_between_directories(self, directory: Directory) -> None:
+        """With their content, over a file of the new name."""
+        left, right = directory.child("left", create=True), directory.child("right", create=True)
+        left.replace("a", b"abc")
+        right.replace("b", b"old")
+        left.child("deep", create=True).close()
+        left.move("a", right, "b")
+        left.move("deep", right, "deeper")
+        assert (left.names(), left.children()) == ([], [])
+        assert (right.read("b"), right.children()) == (b"abc", ["deeper"])
+        left.close()
+        right.close()
