@@ -197,7 +197,7 @@ class Lookup:
             raise corrupt(segment, self.storage, position, segment.size, header[_BASE], BAD_CRC)
         if size >= _CELL_BYTES:
             if cell >> 3 >= len(self._large):
-                self._remember_up_to(segment.size + (1 << 21))
+                self._remember_up_to(2 * segment.size)  # it may be growing
             self._large[cell >> 3] |= 1 << (cell & 7)
 
     def _record_in(
