@@ -214,7 +214,7 @@ def _as_laminarmq(bench: Bench) -> list[Row]:
 
 CASES = [
     Case("scan-100", _records(100, 50_000, {Lmdb.name: times(3.5)})),
-    Case("scan-1k", _records(1024, 10_000, {Lmdb.name: times(2.5)})),
+    Case("scan-1k", _records(1024, 10_000, {})),
     Case("arrow-100", _arrow_against_lmdb(100, 100_000, times(12))),
     Case("arrow-1k", _arrow_against_lmdb(1024, 10_000, None)),
     Case("arrow-limits", _arrow_limits),
