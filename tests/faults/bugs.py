@@ -295,7 +295,7 @@ _REWRITING = (
     _mutant(
         "trim forgets the start",
         "the new log start is kept in memory, not written down",
-        ("Appender.move_start", "self.checkpoints.save(clean=False)", "pass"),
+        ("History.move_start", "self._checkpoints.save(clean=False)", "pass"),
     ),
     _mutant(
         "trim above what is durable",
@@ -311,7 +311,7 @@ _REWRITING = (
         "truncation keeps the watermark",
         "the log is cut, and the checkpoint still says that more was durable",
         ("Marks.lower", "self.durable = min(tail, before)", "pass"),
-        ("Appender.retreat", "elif tail < before:", "elif False:"),
+        ("History.retreat", "elif tail < before:", "elif False:"),
     ),
     _mutant(
         "truncation not synced",
@@ -412,9 +412,9 @@ _SHOWING = (
             "Appender._place_run",
             "segment.index.add_rows(run, size - begin)",
             "segment.index.add_rows(run, size - begin)\n"
-            "    held, self._open_append = self._open_append, None\n"
+            "    held, self.blocks.current = self.blocks.current, None\n"
             "    self.appended()\n"
-            "    self._open_append = held",
+            "    self.blocks.current = held",
         ),
         by="readers",
     ),
@@ -462,7 +462,7 @@ _SHOWING = (
         "unclean open begins no epoch",
         "a log that has lost its end in a power cut goes on in the same epoch (ours, once)",
         (
-            "Appender.take_over",
+            "History.take_over",
             "elif not clean and not unseen:",
             "elif False:",
         ),
@@ -553,7 +553,7 @@ _RETURNED = (
     _mutant(
         "producers saved within an append",
         "what an append has placed and may take back is remembered of its producer (ours, once)",
-        ("Appender.save_producers", "if self._open_append is None:", "if True:"),
+        ("Appender.save_producers", "if self.blocks.current is None:", "if True:"),
         by="promised",
     ),
     _mutant(
@@ -566,9 +566,9 @@ _RETURNED = (
         "interrupted taking back forgotten",
         "an interrupt while an append is taken back lets what is left of it count (ours, once)",
         (
-            "Appender.take_back_of",
-            "block.frame, self._open_append = None, block",
-            "self._open_append = block.around\n        self.lock.release()",
+            "OpenAppends.take_back_of",
+            "block.frame, self.current = None, block",
+            "self.current = block.around\n        block.let_go()",
         ),
         by="promised",
     ),

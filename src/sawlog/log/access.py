@@ -82,7 +82,7 @@ def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") ->
         segments.epochs = found.epochs
         appender = Appender(directory, config, segments, found.producers, held, lent=note == UPKEEP_NOTE)
         undo.callback(appender.marks.visible.close)
-        appender.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
+        appender.history.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
         undo.pop_all()
     return appender, found.report
 

@@ -48,7 +48,6 @@ from .segment.segments import SegmentSet
 from .write import incoming, keeping
 from .write import streams as streaming
 from .write.appender import Appender
-from .write.appending import Settled
 from .write.tables import append_table
 from .write.writer import BATCH_BYTES, Writer
 
@@ -139,7 +138,7 @@ class Log:
         """As `hold`; and everything that is appended inside is one append: readers see all of it when the block ends,
         and if the block raises nothing of it is kept. An append inside does not wait for the disk; the end of the block
         does what the durability policy requires. Returns the offset that the first record gets."""
-        return Settled(self._writable())
+        return self._writable().settled_appending()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -247,10 +246,10 @@ class Log:
     def durable_offset(self) -> int:
         """Every record below this survives a power cut. For a reader: as far as the writer has recorded it."""
         appender = self._access.appender
-        if appender is not None and not appender.has_begun:  # on_lock is running: nothing is visible yet
+        if appender is not None and not appender.blocks.has_begun:  # on_lock is running: nothing is visible yet
             return min(appender.commit.durable_offset, self._access.segments.visible_offset)
         if appender is not None:
-            return appender.checked_ends()[0]
+            return appender.marks.checked(appender.segments)[0]
         try:
             saved = checkpoint.load(self._access.directory)
         except CorruptFile:

@@ -203,7 +203,7 @@ class SharedLog:
         segments.epochs = found.epochs
         appender = Appender(self._directory, self._config, segments, found.producers, held)
         clean = note is not None or found.report.clean
-        appender.take_over(clean=clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
+        appender.history.take_over(clean=clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
         appender.begin()
         self._saved_s = time.monotonic()
         active = segments.active

@@ -25,8 +25,7 @@ from sawlog.batch.build import encode
 from sawlog.batch.header import scan
 from sawlog.log.read import reader as reading
 from sawlog.log.segment.segments import SegmentSet
-from sawlog.log.write import appender as appender_module
-from sawlog.log.write import tables
+from sawlog.log.write import marks, tables
 from sawlog.log.write.commit import GroupCommit
 from sawlog.storage import FileDirectory, MemoryDirectory
 from sawlog.storage import file as file_module
@@ -141,7 +140,7 @@ def test_the_four_ends_are_in_order_while_threads_append_sync_and_truncate(place
     def watch() -> None:
         try:
             while not ended.is_set():
-                found = appender.checked_ends()
+                found = appender.marks.checked(appender.segments)
                 assert found[0] <= found[1] <= found[2] <= found[3]
                 with suppress(OffsetOutOfRange):  # truncated between the two calls
                     assert log.read(log.visible_offset - 1) is not None
@@ -176,7 +175,7 @@ def test_the_four_ends_are_in_order_while_threads_append_sync_and_truncate(place
 
 def test_an_end_that_is_out_of_order_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check is not a minimum that would hide what it should show."""
-    monkeypatch.setattr(appender_module, "_LOOKS", 3)
+    monkeypatch.setattr(marks, "_LOOKS", 3)
     log = place.open(QUIET)
     fill(log, 3)
     appender = log._access.appender

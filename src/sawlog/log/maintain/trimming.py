@@ -30,12 +30,12 @@ def trim(appender: Appender, offset: int) -> int:
         if offset > appender.commit.durable_offset:
             appender.active.sync_now()
         try:
-            appender.move_start(offset)
+            appender.history.move_start(offset)
         except StorageFull:
             if not gone:
                 raise
             _make_room(appender, kept, gone)
-            appender.move_start(offset)
+            appender.history.move_start(offset)
         else:
             _drop(appender, kept, gone)
     segments.wake()

@@ -21,7 +21,6 @@ The parts of an appender: the segment that is written to, also when a write fail
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -47,7 +46,6 @@ from ...errors import (
 )
 from ...storage import Directory, Lock
 from ...storage.forking import forkable
-from ..files.epochs import Epochs
 from ..files.names import PRODUCERS
 from ..files.state import retreat_state
 from ..segment.index import MAX_SPAN
@@ -55,10 +53,11 @@ from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
 from . import background
 from .active import Active
-from .appending import Appending, Open
+from .appending import Appending, OpenAppends, Settled
 from .checkpointer import Checkpointer
 from .cutting import cut, cut_at, delete_above, epochs_after
 from .encoders import Encoders, recipe_of
+from .history import History
 from .producers import ProducerState, replayed
 from .upkeeping import UpkeepTurns
 
@@ -75,11 +74,6 @@ class Answer:
     def __init__(self) -> None:
         self.placed: range | None = None
 
-
-#: Represents an append without a block: what is done before others may write, and a rollback.
-_BEGINNING, _ENDING = "beginning", "ending"
-#: How often the ends are read again before they are considered out of order.
-_LOOKS = 10_000
 
 #: The producer of a batch, its first and last offset, and the placement for a caller that may ask again.
 _Batch = tuple[Producer, int, int, Answer | None]
@@ -123,10 +117,8 @@ class Appender:
         self.checkpoints = Checkpointer(directory, segments, self.marks)
         self.encoders = Encoders(recipe_of(config))
         self.upkeep = UpkeepTurns(directory, self._check_alive, self._is_kept, lent=lent)
-        #: The append that is in progress and has not placed all of its parts, if there is one. What `Log` does
-        #: before others may write (`on_lock`) is the first of them: `begin` ends it.
-        self._open_append: object = _BEGINNING
-        self._began = False
+        self.history = History(segments, self.marks, self.checkpoints)
+        self.blocks = OpenAppends(self.lock, self.take_back, self.appended)
         #: What `place` is doing: the segment, its tail before, and what to record of the batch.
         self._unfinished: tuple[Segment, tuple[int, int], _Batch] | None = None
         self._rolling_back = False
@@ -168,10 +160,11 @@ class Appender:
             self._mend()
         if self.active.cut_unsynced:  # an interrupt came while an append was being rolled back
             self.active.sync_now()
-        if self._open_append is not None and self._began:
-            self._end_abandoned()
-        if self._open_append is None and self._began:
-            self._count_again()
+        if self.blocks.has_begun:
+            if self.blocks.current is not None:
+                self.blocks.end_abandoned()
+            if self.blocks.current is None:
+                self._count_again()
 
     def _count_again(self) -> None:
         """An interrupt came when a stream was complete but did not count yet, or did and was not visible yet."""
@@ -215,7 +208,7 @@ class Appender:
                 or self.streaming.locked()
                 or self._unfinished is not None
                 or active.cut_unsynced
-                or self._open_append is not None
+                or self.blocks.current is not None
                 or not self.held.held
                 or self.commit.failure is not None
             ):
@@ -239,7 +232,7 @@ class Appender:
             try:
                 active.put(segment, data, last + 1)
                 segment.index.add(last, size, len(data), batch.max_timestamp)
-                if self._open_append is None:
+                if self.blocks.current is None:
                     marks.append((last + 1, segment.base_offset, size + len(data)))
                 if producer.id >= 0:
                     self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, now_ms())
@@ -288,62 +281,22 @@ class Appender:
     def appending(self) -> Appending:
         """One append of several parts: they count together, when the outermost block ends; if it raises, what was
         placed is rolled back. Returns the next offset; holds the lock."""
-        return Appending(self)
+        return Appending(self, self.blocks)
 
-    def _end_abandoned(self) -> None:
-        """Roll back what was placed by blocks whose end was prevented by an interrupt. The caller holds the lock."""
-        while isinstance(self._open_append, Open) and not self._open_append.is_running():
-            self.end_abandoned(self._open_append)
-
-    def end_abandoned(self, block: Open) -> None:
-        """Roll back what was placed by a block that will never end. Only in its own thread: it holds the lock."""
-        if self._open_append is block and self.lock._is_owned():  # type: ignore[attr-defined]
-            self.take_back_of(block)
-
-    def take_back_of(self, block: Open) -> None:
-        """Roll back what a block has placed, and end it. If an interrupt prevents that, the block stays abandoned and
-        keeps the lock: the next call rolls it back."""
-        self._open_append = _ENDING
-        try:
-            self.take_back(block.first)
-        except BaseException:
-            block.frame, self._open_append = None, block
-            raise
-        self._open_append = block.around
-        block.let_go()
-
-    @property
-    def open_append(self) -> object:
-        """The append in progress, or None."""
-        return self._open_append
-
-    def enter(self, block: Open) -> None:
-        """Begin a block, which keeps the lock until it ends."""
-        self._open_append = block
-        block.hold()
-
-    def complete(self, block: Open) -> None:
-        """All parts of a block are placed: it ends, and counts if it was the outermost."""
-        try:
-            self._open_append = block.around
-            try:
-                self.appended()
-            except BaseException:  # an interrupt when everything is placed: count all of it
-                self.appended()
-                raise
-        finally:
-            block.let_go()
+    def settled_appending(self) -> Settled:
+        """As `appending`; and when it ends the durability policy decides whether the caller waits."""
+        return Settled(self, self.blocks)
 
     def appended(self) -> None:
         """A whole append is placed: it is kept, and counts. The caller holds the lock."""
-        if self._open_append is not None:
+        if self.blocks.current is not None:
             return
         self.marks.complete(self.active.tail)
 
     def begin(self) -> None:
         """Everything that had to be done before others may write is done: it counts now."""
         with self.lock:
-            self._open_append, self._began = None, True
+            self.blocks.begin()
             self.appended()
             self.marks.show_all()
 
@@ -352,32 +305,10 @@ class Appender:
         """The end of the last complete append."""
         return self.marks.written[0]
 
-    def checked_ends(self) -> tuple[int, int, int, int]:
-        """(durable, visible, written, next). Other threads move them concurrently; but if they are out of order on
-        every look, something is wrong."""
-        for _ in range(_LOOKS):
-            ends = (
-                self.commit.durable_offset,
-                self.segments.visible_offset,
-                self.marks.written[0],
-                self.segments.next_offset,
-            )
-            if ends[0] <= ends[1] <= ends[2] <= ends[3]:
-                return ends
-            time.sleep(0)
-        raise AssertionError(
-            f"durable, visible, written and next offset of {self.directory.path} are out of order: {ends}"
-        )
-
     @property
     def is_between_appends(self) -> bool:
         """Whether everything that counts is visible, as far as the calling thread is concerned."""
-        return self.marks.shows_written and self._began and not self._is_held()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether everything that had to be done before others may write is done."""
-        return self._began
+        return self.marks.shows_written and self.blocks.has_begun and not self._is_held()
 
     def check_sizes(self, rows: Rows) -> None:
         """Raise unless each of these batches fits into a segment."""
@@ -421,7 +352,7 @@ class Appender:
     def settle(self, offset: int) -> None:
         """Do what the policy requires before an append that ended at `offset` is acknowledged."""
         policy = self.config.durability
-        if policy == "os" or (self._open_append is not None and self.lock._is_owned()):  # type: ignore[attr-defined]
+        if policy == "os" or (self.blocks.current is not None and self.lock._is_owned()):  # type: ignore[attr-defined]
             return  # a part of an append is not acknowledged
         if policy == "always" or self.active.unsynced_bytes >= policy.bytes:
             self.commit.ensure(offset)
@@ -468,7 +399,7 @@ class Appender:
             point = cut_at(target, offset, self.config)
             self.cuts += 1
             retreat_state(self.directory, offset)
-            self.retreat(offset, point.tail, epochs_after(segments, offset))
+            self.history.retreat(offset, point.tail, epochs_after(segments, offset))
             kept = list(segments.all)
             kept = kept[: kept.index(target) + 1]
             try:
@@ -488,68 +419,10 @@ class Appender:
         segments.wake()
         return following - offset
 
-    def move_start(self, offset: int) -> None:
-        """Record where the log starts now; or leave it where it started. The caller holds the lock."""
-        before, self.segments.lowest_offset = self.segments.lowest_offset, offset
-        try:
-            self.checkpoints.save(clean=False)
-        except BaseException:
-            self.segments.lowest_offset = before
-            raise
-
-    def retreat(self, offset: int, tail: tuple[int, int, int], epochs: Epochs) -> None:
-        """Before the log is cut at `offset`: record that no batch after `tail` counts as durable (if a batch is cut
-        through, it is one of these), and the leader epochs from now on; then hide everything from `offset` on. If this
-        raises, nothing has changed, except that the watermark on disk may be lower; or the log has failed. The caller
-        is `exclusive`."""
-        before = self.marks.lower(tail)
-        try:
-            if epochs != self.checkpoints.noted:
-                self.checkpoints.note(epochs)
-            elif tail < before:
-                self.checkpoints.save(clean=False)
-        except BaseException:
-            self.marks.restore(before)
-            raise
-        try:
-            self.marks.cut((offset, *tail[1:]), epochs.current)
-            self.segments.epochs = epochs  # after that: a position beyond the cut is of an earlier epoch
-        except BaseException as error:
-            self.commit.fail(error)  # it cannot be undone: the next open finishes the cut
-            raise
-
     def adopt(self, segments: Iterable[Segment]) -> None:
         """Continue with another list of segments, all of it durable; the caller is `exclusive`."""
-        self.active.adopt(segments, within_append=self._open_append is not None)
+        self.active.adopt(segments, within_append=self.blocks.current is not None)
         self.save_if_possible()
-
-    def begin_epoch(self, epochs: Epochs) -> None:
-        """From now on batches belong to the last of these epochs, which is first recorded durably. The caller holds the
-        lock, or nobody else can have it."""
-        self.checkpoints.note(epochs)
-        self.segments.epochs = epochs
-        self.marks.begin_epoch(epochs.current)
-
-    def take_over(self, *, clean: bool, in_order: bool, stored: bool) -> None:
-        """Continue after the previous writer. If the log was not closed cleanly, records that it has lost may have been
-        read: begin a new epoch at its end. Not if the current one began there, and nothing more of it was visible since
-        the machine was started. `in_order`: the epochs of the batches increase; `stored`: the list on disk is up to
-        date."""
-        epochs, end = self.segments.epochs.trimmed(self.segments.lowest_offset), self.active.segment.tail[0]
-        before = self.marks.visible.before
-        unseen = epochs.entries[-1][1] == end and before == (end, epochs.current)
-        # If the files with the epochs are lost, readers may still know an epoch of which no batch is left.
-        last = epochs.current if before is None else max(epochs.current, before[1])
-        if not in_order:
-            self.begin_epoch(Epochs(((last + 1, end),)))
-        elif not clean and not unseen:
-            self.begin_epoch(epochs.begun(last + 1, end))
-        elif not stored:
-            self.begin_epoch(self.segments.epochs)
-        else:
-            self.checkpoints.save(clean=False)
-        if before is None:  # readers already see every complete batch, but not what is placed from now on
-            self.marks.show(self.marks.written[0])
 
     def resume(self, held: Lock, active: Segment | None) -> None:
         """Continue under another lock; if other processes wrote meanwhile, with the active segment extended by that,
@@ -557,12 +430,12 @@ class Appender:
         with self.lock, self.active.lock:
             self.held = held
             if active is not None:
-                within = self._open_append is not None
+                within = self.blocks.current is not None
                 self.active.adopt([*self.segments.all[:-1], active], within_append=within)
 
     def save_producers(self, *, durable: bool = True) -> None:
         """Write the producers' state as of now. Not during an append, which may be rolled back."""
-        if self._open_append is None:
+        if self.blocks.current is None:
             self.producers.expire(now_ms())
             content = self.producers.encode(self.active.segment.tail[0], self.marks.epoch)
             self.directory.replace(PRODUCERS, content, durable=durable)
@@ -600,7 +473,7 @@ class Appender:
                         self.active.sync_now()
                     self.commit.ensure(self.active.segment.tail[0])
                     # Also what an interrupted append left, complete, at the end.
-                    self.active.resume(within_append=self._open_append is not None)
+                    self.active.resume(within_append=self.blocks.current is not None)
                     self.marks.sync(self.active.tail, self.active.tail)
                     self._save_caches()
                     self.checkpoints.save(clean=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from types import FrameType, GeneratorType, TracebackType
 from typing import TYPE_CHECKING, cast
@@ -61,41 +61,103 @@ class Open:
         return frame is not None
 
 
+#: Represents an append without a block: what is done before others may write, and a rollback.
+_BEGINNING, _ENDING = "beginning", "ending"
+
+
+class OpenAppends:
+    """Which append of a log is in progress, if any. Changed only by who holds the log's lock."""
+
+    def __init__(self, lock: Lock, take_back: Callable[[int], None], appended: Callable[[], None]) -> None:
+        self._lock = lock
+        self._take_back = take_back
+        self._appended = appended
+        #: The append that has not placed all of its parts, or None. What `Log` does before others may write (`on_lock`)
+        #: is the first of them.
+        self.current: object = _BEGINNING
+        #: Whether that is done.
+        self.has_begun = False
+
+    def begin(self) -> None:
+        """Everything that had to be done before others may write is done."""
+        self.current, self.has_begun = None, True
+
+    def end_abandoned(self) -> None:
+        """Roll back what was placed by blocks whose end was prevented by an interrupt. The caller holds the lock."""
+        while isinstance(self.current, Open) and not self.current.is_running():
+            self.end(self.current)
+
+    def end(self, block: Open) -> None:
+        """Roll back what was placed by a block that will never end. Only in its own thread: it holds the lock."""
+        if self.current is block and self._lock._is_owned():  # type: ignore[attr-defined]
+            self.take_back_of(block)
+
+    def take_back_of(self, block: Open) -> None:
+        """Roll back what a block has placed, and end it. If an interrupt prevents that, the block stays abandoned and
+        keeps the lock: the next call rolls it back."""
+        self.current = _ENDING
+        try:
+            self._take_back(block.first)
+        except BaseException:
+            block.frame, self.current = None, block
+            raise
+        self.current = block.around
+        block.let_go()
+
+    def enter(self, block: Open) -> None:
+        """Begin a block, which keeps the lock until it ends."""
+        self.current = block
+        block.hold()
+
+    def complete(self, block: Open) -> None:
+        """All parts of a block are placed: it ends, and counts if it was the outermost."""
+        try:
+            self.current = block.around
+            try:
+                self._appended()
+            except BaseException:  # an interrupt when everything is placed: count all of it
+                self._appended()
+                raise
+        finally:
+            block.let_go()
+
+
 class Appending:
     """See the module's docstring. Created by `Appender.appending`, used once."""
 
-    __slots__ = ("_appender", "_open")
+    __slots__ = ("_appender", "_blocks", "_open")
 
-    def __init__(self, appender: Appender) -> None:
+    def __init__(self, appender: Appender, blocks: OpenAppends) -> None:
         self._appender = appender
+        self._blocks = blocks
         self._open: Open | None = None
 
     def __enter__(self) -> int:
         appender = self._appender
         with appender.lock:
             appender.check_open()
-            made = Open(appender.segments.next_offset, appender.open_append, _outside(sys._getframe(1)), appender.lock)
+            made = Open(appender.segments.next_offset, self._blocks.current, _outside(sys._getframe(1)), appender.lock)
             self._open = made
-            appender.enter(made)
+            self._blocks.enter(made)
         return made.first
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        appender, opened = self._appender, self._open
+        opened = self._open
         if opened is None:
             return  # it was abandoned, and has already been ended
         if kind is not None:
-            appender.take_back_of(opened)
+            self._blocks.take_back_of(opened)
             self._open = None
             return
-        appender.complete(opened)
+        self._blocks.complete(opened)
         self._open = None
 
     def __del__(self) -> None:
         opened = getattr(self, "_open", None)
         if opened is not None and not sys.is_finalizing():
-            self._appender.end_abandoned(opened)
+            self._blocks.end(opened)
 
 
 class Settled(Appending):

@@ -74,7 +74,7 @@ def _in_later_epochs(appender: Appender, data: memoryview, rows: Rows) -> tuple[
         for position, base, epoch in rows[low][:, (POSITION, BASE, LEADER_EPOCH)].tolist():
             kernel.patch_place(data, position, base, epoch)
     if wanted[-1] > appender.marks.epoch:
-        appender.begin_epoch(appender.segments.epochs.begun_by(rows))
+        appender.history.begin_epoch(appender.segments.epochs.begun_by(rows))
     return data, rows
 
 
@@ -88,7 +88,7 @@ def advance(appender: Appender, offset: int, leader_epoch: int = 0) -> int:
         if offset > following:
             if _is_empty(appender):
                 with appender.exclusive():
-                    appender.move_start(offset)
+                    appender.history.move_start(offset)
                     _rename(appender, offset)
             else:
                 data = _fillers(following, offset, -1, leader_epoch)
@@ -105,7 +105,7 @@ def _rename(appender: Appender, base: int) -> None:
     directory, old = appender.directory, appender.segments.active
     with appender.exclusive():
         # If a watermark referred to a later file, its absence would be a loss.
-        appender.retreat(base, (base, base, 0), appender.segments.epochs)
+        appender.history.retreat(base, (base, base, 0), appender.segments.epochs)
         try:
             old.remove_index()
             directory.rename(old.name, file_name(base))

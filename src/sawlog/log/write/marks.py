@@ -17,11 +17,15 @@ segment (see active.py).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+from ..segment.segments import SegmentSet
 from .commit import GroupCommit
 from .visible import VisibleEnd
 
+#: How often the ends are read again before they are considered out of order.
+_LOOKS = 10_000
 #: (offset, base offset of the segment, position in its file)
 Tail = tuple[int, int, int]
 
@@ -39,6 +43,17 @@ class Marks:
         self.shows_written = shows_written
         self.written = self.synced = self.durable = tail
         self.commit = GroupCommit(sync, tail[0], self._check if shows_written else self.show)
+
+    def checked(self, segments: SegmentSet) -> tuple[int, int, int, int]:
+        """(durable, visible, written, next). Other threads move them concurrently; but if they are out of order on
+        every look, something is wrong."""
+        for _ in range(_LOOKS):
+            ends = self.commit.durable_offset, segments.visible_offset, self.written[0], segments.next_offset
+            if ends[0] <= ends[1] <= ends[2] <= ends[3]:
+                return ends
+            time.sleep(0)
+        path = segments.directory.path
+        raise AssertionError(f"durable, visible, written and next offset of {path} are out of order: {ends}")
 
     def _check(self, offset: int) -> None:
         """What is durable has moved, and the policy shows what is written."""
