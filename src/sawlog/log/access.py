@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from os import PathLike
 
 from ..config import LogConfig
-from ..errors import InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog
+from ..errors import InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable, in_children
 from .files import checkpoint
@@ -26,8 +26,12 @@ from .maintain.findings import RecoveryReport
 from .maintain.recovery import recover
 from .read.reader import Reader
 from .segment.segments import FollowedSet, SegmentSet
+from .write import background
 from .write.appender import Appender
 from .write.loops import Loops
+
+#: How often a log that another process writes is looked at for those who watch it.
+_LOOK_S = 0.01
 
 Path = str | PathLike[str] | Directory
 #: The topic and partition that are set in records.
@@ -110,6 +114,9 @@ class Access:
         self._place = place
         self.reader = self._reader_of(segments)
         self.loops = Loops()
+        self._watchers: tuple[Callable[[], None], ...] = ()
+        #: The end and its epoch when they were last looked at for those who watch.
+        self._seen: tuple[int, int] | None = None
         #: What opening found and did.
         self.recovery = report
         self._locks_late = locks_late
@@ -131,8 +138,8 @@ class Access:
             return
         self._inherited, self.appender = True, None
         self.loops = Loops()
-        self.segments = FollowedSet(self.directory, self.config, late=True)
-        self.reader = self._reader_of(self.segments)
+        self._watchers = ()
+        self._use(FollowedSet(self.directory, self.config, late=True))
 
     # --- who may do what
 
@@ -167,8 +174,7 @@ class Access:
             appender, self.recovery = become_writer(self.directory, self.config, self._note)
             with appender.lock:  # nobody appends before `on_lock` has
                 try:
-                    self.segments = appender.segments
-                    self.reader = self._reader_of(self.segments)
+                    self._use(appender.segments)
                     self.appender = appender
                     in_children(self)
                     on_lock()
@@ -183,8 +189,8 @@ class Access:
 
     def _become_reader(self) -> None:
         self.loops = Loops()
-        before, self.segments = self.segments, FollowedSet(self.directory, self.config)
-        self.reader = self._reader_of(self.segments)
+        before = self.segments
+        self._use(FollowedSet(self.directory, self.config))
         self.appender = None
         before.successor = self.segments
         before.wake()
@@ -192,6 +198,47 @@ class Access:
     def lend_to_upkeep(self) -> None:
         """Before the first write: other writers wait until the lock is released, instead of being refused."""
         self._note = UPKEEP_NOTE
+
+    # --- watching
+
+    def watch(self, call: Callable[[], None]) -> Callable[[], None]:
+        """See `Log.watch`."""
+        with self._locking:
+            first = not self._watchers
+            self._watchers = (*self._watchers, call)
+            self.segments.tell(self._moved)
+            if first:
+                background.every(_LOOK_S, self._look)
+
+        def stop() -> None:
+            with self._locking:
+                self._watchers = tuple(each for each in self._watchers if each is not call)
+
+        return stop
+
+    def _moved(self) -> None:
+        for call in self._watchers:
+            call()
+
+    def _use(self, segments: SegmentSet) -> None:
+        """These are the segments from now on."""
+        self.segments = segments
+        self.reader = self._reader_of(segments)
+        if self._watchers:
+            segments.tell(self._moved)
+
+    def _look(self) -> None:
+        """Called by the background: another process may have moved the end."""
+        if self.appender is not None or self.closed or not self._watchers:
+            return
+        segments, seen = self.segments, self._seen
+        try:
+            segments.refresh()
+        except StorageError:
+            return  # whoever reads next gets the error
+        self._seen = segments.position()
+        if self._seen != seen:
+            self._moved()
 
     # --- releasing and closing
 

@@ -368,23 +368,31 @@ class Log:
         appender.settle(placed.stop)
         return placed
 
-    def append_batches(self, raw: bytes | bytearray | memoryview, *, trusted: bool = False) -> range:
+    def append_batches(self, raw: bytes | bytearray | memoryview, *, trusted: bool = False, wait: bool = True) -> range:
         """Place encoded batches unchanged, giving them the next offsets. All of them or none.
 
         They are checked first: structure, checksums, and that their records parse (not if they are `trusted`, because
         this library has made them: decoding compressed ones costs more than all the rest). A producer's batch that is
-        already stored is recognised; if all of them are, the offsets they got the first time are returned.
+        already stored is recognised; if all of them are, the offsets they got the first time are returned. With
+        `wait=False` it does not wait for the disk: `when_settled` says when they may be acknowledged.
         """
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
-        return self.place_batches(bytearray(raw), trusted=trusted)
+        return self.place_batches(bytearray(raw), trusted=trusted, wait=wait)
 
-    def place_batches(self, raw: bytearray | memoryview, *, trusted: bool = True) -> range:
+    def place_batches(self, raw: bytearray | memoryview, *, trusted: bool = True, wait: bool = True) -> range:
         """As `append_batches`, for a buffer that the caller no longer uses."""
         appender = self._access.appender or self._writable()
         placed = incoming.place(appender, memoryview(raw), trusted=trusted)
-        appender.settle(placed.stop)
+        if wait:
+            appender.settle(placed.stop)
         return placed
+
+    def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
+        """Call back when an append that ended at `offset` is as durable as the policy promises, with None; or with the
+        error that prevents it. At once, in this thread, if there is nothing to wait for; else from a background thread.
+        The callback must not raise, and should return soon."""
+        self._writable().settling.when(whole_number(offset), call)
 
     def append_kept(self, raw: bytes | bytearray | memoryview, rows: Rows | None = None, *, wait: bool = True) -> range:
         """Place encoded batches at the offsets that they have, with their leader epochs. All of them or none.
@@ -546,12 +554,24 @@ class Log:
             raise InvalidConfig(f"batch_rows must be at least 1, not {batch_rows}")
         return self._readable().scan_arrow(start, end, batch_rows, columns, views)
 
-    def fetch(self, start: int, max_bytes: int = 1 << 20) -> Fetched:
+    def fetch(
+        self, start: int, max_bytes: int = 1 << 20, *, min_bytes: int = 0, timeout: float | None = 0.0
+    ) -> Fetched:
         """Complete batches as stored, from the one that contains `start` on, up to `max_bytes` but at least one.
 
-        At the end it is empty and `next_offset` is `start`.
+        At the end it is empty and `next_offset` is `start`; with `min_bytes` it waits for up to `timeout` seconds until
+        there are that many, and returns what there is then. `OffsetOutOfRange` if the log is truncated meanwhile.
         """
-        return self._readable().fetch(start, max_bytes)
+        if not min_bytes:
+            return self._readable().fetch(start, max_bytes)
+        return self._readable().fetch_patiently(start, max_bytes, min_bytes, timeout)
+
+    def watch(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Call back whenever `visible_offset` may have moved, until the function that is returned is called. In the
+        writer's process that happens at once, in the thread that moves it and while the log is locked: the callback
+        must not raise, wait or use the log (`loop.call_soon_threadsafe` is what it is for). Elsewhere the log is looked
+        at every 10 ms, and the callback runs in a background thread."""
+        return self._access.watch(call)
 
     def follow(self, start: int | None = None, timeout: float | None = None) -> Iterator[Record]:
         """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds. `OffsetOutOfRange`,

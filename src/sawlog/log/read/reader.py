@@ -342,6 +342,20 @@ class Reader:
             following = int(chunk.rows[-1, LAST]) + 1
         return Fetched(tuple(buffers), following)
 
+    def fetch_patiently(self, start: int, max_bytes: int, min_bytes: int, timeout: float | None) -> Fetched:
+        """As `fetch`, after waiting for at least `min_bytes`, or for as much as a page can have."""
+        deadline, epoch = Deadline(timeout), self.segments.current_epoch
+        wanted = min(whole_number(min_bytes, "min_bytes"), max(max_bytes, 1))
+        while True:
+            page = self.fetch(start, max_bytes)
+            if page.size_bytes >= wanted or deadline.passed:
+                return page
+            end = self.segments.visible_offset
+            if page.next_offset < end:  # the next batch does not fit into the page
+                return page
+            if not self._wait(max(end, start), epoch, deadline.rest_s):
+                return page
+
     def _usual_page(self, start: int, end: int, max_bytes: int) -> Fetched | None:
         """A page out of one segment, in one call; None if there may be more to it."""
         if start >= end:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ...batch.header import BASE, LAST, POSITION, SIZE
 from ...config import LogConfig
@@ -56,6 +56,7 @@ class SegmentSet:
         #: Signalled when records were added or dropped; see `Reader.follow`.
         self.changed = forkable(threading.Condition())
         self.waiting = 0
+        self._moved: Callable[[], None] | None = None
         #: The set that continues after this one has ended: see `Log.release`.
         self.successor: SegmentSet | None = None
 
@@ -130,10 +131,18 @@ class SegmentSet:
         return False
 
     def wake(self) -> None:
-        """Notify followers that something changed."""
+        """Tell those who follow that something changed."""
         if self.waiting:
             with self.changed:
                 self.changed.notify_all()
+            if self._moved is not None:
+                self._moved()
+
+    def tell(self, moved: Callable[[], None]) -> None:
+        """Call this, too, when something changed."""
+        with self.changed:
+            self.waiting += self._moved is None
+            self._moved = moved
 
     # --- mappings
 

@@ -59,6 +59,7 @@ from .cutting import cut, cut_at, delete_above, epochs_after
 from .encoders import Encoders, recipe_of
 from .history import History
 from .producers import ProducerState, replayed
+from .settling import Settling
 from .upkeeping import UpkeepTurns
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class Appender:
         self.encoders = Encoders(recipe_of(config))
         self.upkeep = UpkeepTurns(directory, self._check_alive, self._is_kept, lent=lent)
         self.history = History(segments, self.marks, self.checkpoints)
+        self.settling = Settling(self.commit, self._waits)
         self.blocks = OpenAppends(self.lock, self.take_back, self.appended)
         #: What `place` is doing: the segment, its tail before, and what to record of the batch.
         self._unfinished: tuple[Segment, tuple[int, int], _Batch] | None = None
@@ -348,6 +350,11 @@ class Appender:
                 self.commit.fail(error)
 
     # --- durability
+
+    def _waits(self) -> bool:
+        """Whether an append waits for the disk by now."""
+        policy = self.config.durability
+        return policy == "always" or (policy != "os" and self.active.unsynced_bytes >= policy.bytes)
 
     def settle(self, offset: int) -> None:
         """Do what the policy requires before an append that ended at `offset` is acknowledged."""

@@ -28,10 +28,11 @@ _IDLE_S = 5.0
 
 @dataclass(slots=True)
 class _Customer:
-    """A method, and how often it is called."""
+    """A method, and how often it is called: after so many seconds, once or again and again."""
 
     seconds: float
     method: weakref.WeakMethod[Callable[[], None]]
+    once: bool
 
 
 _lock = threading.RLock()
@@ -49,9 +50,19 @@ _idle = 0
 def every(seconds: float, method: Callable[[], None]) -> None:
     """Call a bound method repeatedly as long as its object lives, in a background thread. It must not raise; it may
     wait."""
+    _begin(_Customer(seconds, weakref.WeakMethod(method), once=False))
+
+
+def soon(method: Callable[[], None]) -> None:
+    """Call a bound method once, in a background thread, unless its object is gone by then. It must not raise; it may
+    wait."""
+    _begin(_Customer(0.0, weakref.WeakMethod(method), once=True))
+
+
+def _begin(customer: _Customer) -> None:
     global _timer, _idle  # noqa: PLW0603 - one timer per process is the point
     with _sooner:
-        _schedule(_Customer(seconds, weakref.WeakMethod(method)))
+        _schedule(customer)
         if _timer is None or not _timer.is_alive():  # the first call, or a forked child's
             _idle = 0
             _ready.clear()
@@ -88,8 +99,9 @@ def _work() -> None:
         if method is not None:
             method()
             del method  # do not keep the log alive while waiting
-            with _sooner:
-                _schedule(customer)
+            if not customer.once:
+                with _sooner:
+                    _schedule(customer)
 
 
 def _next() -> _Customer | None:
