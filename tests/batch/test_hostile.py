@@ -86,7 +86,7 @@ def one_by_one(kernel: Any, view: memoryview, rows: np.ndarray, start: int = 0, 
         return cursor
     found = [plain(r) for r in cursor]
     assert list(cursor) == []  # the end is the end
-    return cursor.bad, found, cursor.following
+    return cursor.bad, found, cursor.next_offset
 
 
 def body_of(row: list[int]) -> tuple[int, int, int]:

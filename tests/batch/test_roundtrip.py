@@ -238,7 +238,7 @@ def test_a_cursor_gives_the_same_records_one_by_one(kernel: Any, log: Any, start
     expected = [r for r in records if start <= r[4] < end]
     assert [plain(r) for r in cursor] == expected
     assert (cursor.bad, next(cursor, None)) == (-1, None)
-    assert cursor.following == (expected[-1][4] + 1 if expected else start)
+    assert cursor.next_offset == cursor.following == (expected[-1][4] + 1 if expected else start)
 
 
 @share(0.25)

@@ -534,7 +534,7 @@ class Log:
 
     def cursors(self, start: int | None = None, end: int | None = None) -> Iterator[kernel.RecordCursor]:
         """As `scan`, for code that passes records on: cursors to iterate over one after the other. Each knows the
-        offset after the last record that it returned (`following`), and another thread may `stop` it."""
+        offset after the last record that it returned (`next_offset`), and another thread may `stop` it."""
         return self._readable().cursors(start, end)
 
     def scan_arrow(

@@ -154,7 +154,7 @@ def decode_records(
 class RecordCursor:
     """Gives the `Record`s of checked batches one by one, so that each is made where the one before it was freed.
 
-    After the last one, `bad` is -1, or the number of the row whose records do not parse; `following` is the offset
+    After the last one, `bad` is -1, or the number of the row whose records do not parse; `next_offset` is the offset
     behind the last record that was given. Another thread may `stop` it: it then ends before its next record.
     `leader_epoch` is that of the first batch; a log gives out cursors over batches of one epoch each.
     """
@@ -169,7 +169,7 @@ class RecordCursor:
     topic: object
     partition: cython.int
     bad = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    following = cython.declare(cython.longlong, visibility="readonly")
+    next_offset = cython.declare(cython.longlong, visibility="readonly")
     stopped = cython.declare(cython.bint, visibility="readonly")
     leader_epoch = cython.declare(cython.longlong, visibility="readonly")
 
@@ -184,10 +184,15 @@ class RecordCursor:
         self.start = start
         self.end = end
         self.bad = -1
-        self.following = start
+        self.next_offset = start
         self.topic = topic
         self.partition = partition
         self.stopped = False
+
+    @property
+    def following(self):
+        """The name of `next_offset` before 0.3."""
+        return self.next_offset
 
     def __iter__(self):
         return self
@@ -240,7 +245,7 @@ class RecordCursor:
             self.bad = self.q
             self.walk.left = 0
             raise StopIteration
-        self.following = offset + 1
+        self.next_offset = offset + 1
         return record
 
 

@@ -417,7 +417,7 @@ class Reader:
             for cursor in self._cursors(offset, end):
                 epoch = self._entered(cursor.leader_epoch, epoch, offset)
                 yield cursor
-                offset = cursor.following
+                offset = cursor.next_offset
             if offset < end:
                 offset, epoch = end, self._entered(ended, epoch, offset)
             if not self._wait(offset, epoch, timeout):

@@ -268,7 +268,7 @@ class Consumer:
         session, cursor = self._session, self._position.in_hand
         if session is None or self._ended.is_set():
             return
-        well = session.tick(None if cursor is None else int(cursor.following))
+        well = session.tick(None if cursor is None else int(cursor.next_offset))
         now = time.monotonic()
         if well and cursor is not None and (self._stirred or self._is_commit_due(now) or self._watch.is_due(now)):
             cursor.stop()

@@ -62,7 +62,7 @@ class PartitionPosition:
     def reached(self) -> int:
         """The offset after the last record that was returned."""
         cursor = self.cursor
-        return self.position if cursor is None else max(self.position, int(cursor.following))
+        return self.position if cursor is None else max(self.position, int(cursor.next_offset))
 
     @property
     def processed(self) -> int:
