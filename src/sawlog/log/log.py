@@ -77,6 +77,14 @@ class Log:
         self._access = access
         self._on_lock = on_lock
 
+    @property
+    def _appender(self) -> Appender | None:
+        return self._access.appender  # this name and the next are of before 0.3: scripts use them
+
+    @property
+    def _segments(self) -> SegmentSet:
+        return self._access.segments
+
     # --- opening and closing
 
     @classmethod

@@ -151,6 +151,10 @@ class Appender:
             self.check_open()
         return self._is_held()
 
+    @property
+    def _active(self) -> Segment:
+        return self.active.segment  # its name before 0.3: scripts use it
+
     # --- placing
 
     def check_open(self) -> None:
