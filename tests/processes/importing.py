@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from sawlog import Log, LogConfig, interop
-from sawlog.interop import frames, laminarmq, laminarmq_evidence, transfer, walking
+from sawlog.interop import copying, frames, laminarmq, laminarmq_evidence, walking
 from sawlog.storage.file import FileStorage
 
 from .launch import say
@@ -43,7 +43,7 @@ def main(source: str, target: str, nth: int = 0) -> None:
     """Import, or die trying."""
     for module in (walking, frames, laminarmq, laminarmq_evidence):
         module.CHUNK_BYTES = CHUNK_BYTES  # type: ignore[attr-defined]
-    transfer.APPEND_BYTES = CHUNK_BYTES
+    copying.APPEND_BYTES = CHUNK_BYTES
     if nth:
         die_at(nth)
     with Log.open(target, SETTINGS) as log:

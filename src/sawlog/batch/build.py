@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..clock import now_ms
-from ..errors import InvalidRecord, InvalidRecordType, LogClosed, RecordTooLarge, SawlogError
+from ..errors import InvalidRecord, InvalidRecordType
 from . import kernel
 from .checksum import crc32c
 from .compression import DEFAULT_MAX, codec_id, compress
 from .header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
+from .refusals import refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,56 +67,6 @@ class Recipe:
     max_batch_bytes: int = MAX_BATCH_BYTES
     #: The maximum that readers will decompress: a batch that would be larger is stored uncompressed.
     max_unpacked_bytes: int = DEFAULT_MAX
-
-
-_REFUSALS: dict[str, tuple[type[SawlogError], str]] = {
-    "type": (
-        InvalidRecordType,
-        "{0} must be bytes (or bytearray, memoryview, None), not {1}; encode it first, as in text.encode()",
-    ),
-    "timestamp_type": (InvalidRecordType, "timestamp must be whole milliseconds since 1970, not {1}"),
-    "header_key": (InvalidRecordType, "a header's key must be a str that UTF-8 can encode, not {1}"),
-    "headers": (
-        InvalidRecordType,
-        "headers must be (str, bytes) pairs or a dict, not {1}",
-    ),
-    "keyless": (
-        InvalidRecord,
-        "this topic keeps the last record of each key (cleanup.policy), so a record needs a key",
-    ),
-    "fields": (InvalidRecordType, "a record as a dict may have the keys value, key, headers and timestamp, not {1}"),
-}
-
-
-def refuse(kind: str, what: Any, value: Any) -> SawlogError:
-    """The error for a record that cannot be stored; the kernel calls this with the kind."""
-    if kind == "timestamp":
-        hint = "; is it in microseconds or nanoseconds?" if value > kernel.MAX_TIMESTAMP else ""
-        return InvalidRecord(
-            f"timestamp {_shown(value)} is out of range: milliseconds since 1970, 0 to {kernel.MAX_TIMESTAMP}{hint}"
-        )
-    if kind == "closed":
-        return LogClosed("this writer is closed")
-    if kind == "too_large":
-        return RecordTooLarge(
-            f"a record of {what:,} bytes is larger than this log's limit of {value:,} bytes; raise max_record_bytes, "
-            "split it, or stream it with append_stream"
-        )
-    if kind == "batch_too_large":
-        return RecordTooLarge(
-            f"a batch of at least {what:,} bytes exceeds the limit of {value:,} bytes; append fewer records at once"
-        )
-    error, text = _REFUSALS[kind]
-    return error(text.format(what, _shown(value)))
-
-
-def _shown(value: Any) -> str:
-    """A short representation of any object; some objects cannot even be printed."""
-    try:
-        shown = repr(value)
-    except Exception:
-        return type(value).__name__
-    return f"{type(value).__name__} {shown if len(shown) < 60 else shown[:57] + '...'}"
 
 
 class Encoder:

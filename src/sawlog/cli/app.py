@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from . import EXIT_CODES
 from .bench import bench
 from .cheat import cheat
+from .codes import EXIT_CODES
 from .doctor import doctor
 from .groups import groups
 from .helping import Command, CommandGroup

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from . import FAILED
+from .codes import FAILED
 from .output import note
 
 

@@ -26,7 +26,7 @@ from ..clock import now_ms
 from ..errors import OffsetOutOfRange, SawlogError
 from ..log.log import Log
 from ..storage.system import sync_data
-from . import FAILED
+from .codes import FAILED
 from .options import MaybeData, Output
 from .output import Column, OutputFormat, note
 from .output import Output as Printer

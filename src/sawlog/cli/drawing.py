@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from . import FAILED
+from .codes import FAILED
 from .output import Output, note
 from .plot import Chart, svg, text_lines, write_png
 

@@ -25,7 +25,7 @@ from ..log.files.names import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODU
 from ..log.write.producers import ProducerBatch, ProducerState
 from ..storage import FileDirectory
 from ..topics import documents
-from . import CORRUPT
+from .codes import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of
 from .options import Output
 from .output import Column, OutputFormat, Row, note

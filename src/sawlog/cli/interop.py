@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UnknownFormat
-from . import CORRUPT
+from .codes import CORRUPT
 from .options import Data, Output, Topic, parsed, read_as
 from .output import Column, OutputFormat, note
 from .output import Output as Printer

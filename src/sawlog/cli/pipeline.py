@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..topics.settings import is_compacted
-from . import CORRUPT, INTERRUPTED
 from .asking import confirm
+from .codes import CORRUPT, INTERRUPTED
 from .helping import Command, CommandGroup
 from .jobs import Every, running_job, seconds
 from .options import Data, MaybeTopic, Output, Topic, Yes, read_as

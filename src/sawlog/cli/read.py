@@ -15,7 +15,7 @@ import typer
 
 from ..batch.kernel import Record
 from ..errors import CorruptBatch, OffsetOutOfRange
-from . import CORRUPT
+from .codes import CORRUPT
 from .completion import complete_topic
 from .formats import Printer as RecordPrinter
 from .formats import compile_format

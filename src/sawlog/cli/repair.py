@@ -24,7 +24,7 @@ from ..log.read.verify import Problem, VerifyReport
 from ..storage import FileDirectory
 from ..topics.names import TOPICS, partition_name
 from ..topics.settings import log_config
-from . import CORRUPT
+from .codes import CORRUPT
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Column, OutputFormat, note
 from .output import Output as Printer

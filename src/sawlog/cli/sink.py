@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..batch import kernel
-from ..batch.build import finish, refuse
+from ..batch.build import finish
+from ..batch.refusals import refuse
 from ..errors import InvalidRecord, SawlogError
 from ..log.write import background
 from ..log.write.encoders import recipe_of

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from ..log.maintain.upkeep import UpkeepReport
-from . import CORRUPT
+from .codes import CORRUPT
 from .options import Data, MaybeTopic, Output
 from .output import Column, OutputFormat, note
 from .output import Output as Printer

@@ -12,7 +12,7 @@ import typer
 from ..log.log import Log
 from ..log.read.verify import Problem
 from ..topics.names import GROUPS
-from . import CORRUPT
+from .codes import CORRUPT
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Column, OutputFormat, note
 from .output import Output as Printer

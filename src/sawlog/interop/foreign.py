@@ -23,6 +23,7 @@ from ..errors import InvalidConfig, LogClosed, OffsetOutOfRange, RecordRemoved
 from ..log.log import Log
 from ..log.read.reader import ARROW_ROWS
 from ..storage import Directory
+from .copying import copy_records
 from .damage import ForeignReport
 
 if TYPE_CHECKING:
@@ -182,8 +183,6 @@ class ForeignLog(Closing):
     def copy_to(self, log: Log, job: ImportJob) -> int:
         """Append the records from `log.next_offset` on to a log of ours, at the same offsets, and return their
         number."""
-        from .transfer import copy_records
-
         return copy_records(self, log, job)
 
     def check_open(self) -> None:

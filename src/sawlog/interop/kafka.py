@@ -37,6 +37,7 @@ from ..topics.names import is_topic_name
 from . import kafka_files as files
 from .foreign import Damage, Detection, ExportJob, ExportReport, ForeignLog, Place, Progress
 from .kafka_damage import OLD_LEAST_BYTES, old_magic
+from .kafka_export import write_partition, write_topic
 from .kafka_log import KafkaLog
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 class KafkaFormat:
     """Kafka, from version 0.11."""
 
-    name = "kafka"
+    name = files.NAME
     title = "a Kafka broker's log directory, or one partition of it"
 
     def detect(self, directory: Directory) -> Detection | None:
@@ -105,20 +106,16 @@ class KafkaFormat:
 
     def place(self, topic: str, partition: int) -> str:
         """As a broker names it."""
-        return f"{topic}-{partition}"
+        return files.place(topic, partition)
 
     def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
         """One partition; see kafka_export.py."""
-        from .kafka_export import write_partition
-
         return write_partition(log, directory, job)
 
     def write_topic(
         self, topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
     ) -> tuple[ExportReport, ...]:
         """All partitions of a topic, and the files of a broker's directory that describe them; see kafka_export.py."""
-        from .kafka_export import write_topic
-
         return write_topic(topic, path, options=options, progress=progress)
 
 

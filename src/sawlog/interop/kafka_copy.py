@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from ..batch import read as batch_read
 from ..batch.header import BASE, COUNT, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE
@@ -17,7 +18,10 @@ from ..log.log import Log
 from ..log.segment.batches import Chunk
 from .foreign import ImportJob
 from .kafka_damage import Gaps
-from .kafka_log import MAX_DECOMPRESSED_BYTES, KafkaLog
+from .kafka_files import MAX_DECOMPRESSED_BYTES
+
+if TYPE_CHECKING:
+    from .kafka_log import KafkaLog
 
 #: Where a Kafka segment ends, ours ends too if it is at least this large. Each segment costs some fsyncs, and a
 #: topic with thousands of small ones would be slow to copy and to open.

@@ -57,7 +57,6 @@ from ..log.write.incoming import rows_of
 from ..storage import Directory, FileDirectory, Storage
 from . import kafka_files as files
 from .foreign import ExportJob, ExportReport, Progress
-from .kafka import FORMAT
 from .kafka_log import held
 
 if TYPE_CHECKING:
@@ -218,7 +217,7 @@ def write_partition(log: Log, directory: Directory, job: ExportJob) -> ExportRep
         directory.replace(files.PARTITION, files.partition_text(topic_id))
         names.append(files.PARTITION)
     notes = _notes(first, start, following, end, writer.raised)
-    return ExportReport(FORMAT.name, directory.path, first, following, records, done, tuple(names), notes=notes)
+    return ExportReport(files.NAME, directory.path, first, following, records, done, tuple(names), notes=notes)
 
 
 def _batches(log: Log, start: int, end: int) -> Iterator[tuple[memoryview, Rows]]:
@@ -309,7 +308,7 @@ def write_topic(
         for number, log in enumerate(logs):
             given = {**{name: options[name] for name in _OPTIONS & set(options)}, "topic_id": topic_id}
             step = _shifted(progress, behind, total)
-            made.append(_write_one(log, server, FORMAT.place(topic.name, number), given, step))
+            made.append(_write_one(log, server, files.place(topic.name, number), given, step))
             behind += log.size_bytes
         _write_checkpoints(server, topic.name, logs, made)
         if meta is not None:

@@ -35,8 +35,13 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ..config import LogConfig
 from ..errors import CorruptFile
 from ..storage import Directory
+
+NAME = "kafka"
+#: A batch that decompresses to more is refused, as in a log of ours.
+MAX_DECOMPRESSED_BYTES = LogConfig().max_decompressed_bytes
 
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -69,6 +74,11 @@ _STATES = {
 
 
 # --- names
+
+
+def place(topic: str, partition: int) -> str:
+    """The name of a partition's directory."""
+    return f"{topic}-{partition}"
 
 
 def partition_of(name: str) -> tuple[str, int] | None:

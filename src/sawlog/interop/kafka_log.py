@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ..batch.header import BASE, LAST, POSITION, SIZE
-from ..config import LogConfig
 from ..errors import CorruptBatch, DirectoryLocked, OffsetOutOfRange, SourceInUse, UnknownFormat
 from ..log.files.names import INDEX, file_name
 from ..log.log import Log
@@ -22,6 +21,7 @@ from ..storage import Directory, FileDirectory, SharedHold, Storage
 from . import kafka_files as files
 from .damage import Finding, ForeignReport, Kind
 from .foreign import Damage, ForeignLog, ImportJob, Progress
+from .kafka_copy import copy_batches
 from .kafka_damage import BrokenPlace, Gaps
 from .numbering import MAX_JUMP, MAX_OFFSET
 
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
 _INDEX_INTERVAL_BYTES = 4096
 #: The largest distance between the first and the last offset of a segment.
 _MAX_SPAN = 2**31 - 1
-MAX_DECOMPRESSED_BYTES = LogConfig().max_decompressed_bytes
 
 
 class KafkaLog(ForeignLog):
     """One partition of a broker that is not running."""
 
-    format = "kafka"
+    format = files.NAME
 
     def __init__(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> None:
         super().__init__(directory.path, damage=damage)
@@ -185,7 +184,9 @@ class KafkaLog(ForeignLog):
         last = self.next_offset if end is None else min(end, self.next_offset)
         for segment, chunk in self.chunks(start, last):
             try:
-                yield to_arrow(chunk.view, chunk.rows, start, last, columns=columns, max_bytes=MAX_DECOMPRESSED_BYTES)
+                yield to_arrow(
+                    chunk.view, chunk.rows, start, last, columns=columns, max_bytes=files.MAX_DECOMPRESSED_BYTES
+                )
             except CorruptBatch:
                 yield from self._one_by_one(segment, chunk, start, last, columns)
             if progress is not None:
@@ -202,7 +203,7 @@ class KafkaLog(ForeignLog):
         for number in range(len(chunk.rows)):
             row = chunk.rows[number : number + 1]
             try:
-                yield to_arrow(chunk.view, row, start, end, columns=columns, max_bytes=MAX_DECOMPRESSED_BYTES)
+                yield to_arrow(chunk.view, row, start, end, columns=columns, max_bytes=files.MAX_DECOMPRESSED_BYTES)
             except CorruptBatch as error:
                 where = chunk.origin + int(row[0, POSITION])
                 finding = Finding(
@@ -327,8 +328,6 @@ class KafkaLog(ForeignLog):
 
     def copy_to(self, log: Log, job: ImportJob) -> int:
         """Copy the batches from `log.next_offset` on, unchanged; see kafka_copy.py."""
-        from .kafka_copy import copy_batches
-
         return copy_batches(self, log, job)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..batch import kernel
-from ..batch.build import refuse
+from ..batch.refusals import refuse
 from ..errors import InvalidRecordType
 from ..storage.forking import forkable
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ...batch import kernel
-from ...batch.build import KEEP_BYTES, refuse, seal
+from ...batch.build import KEEP_BYTES, seal
+from ...batch.refusals import refuse
 from ...errors import LogClosed, RecordTooLarge
 from .appender import Appender
 

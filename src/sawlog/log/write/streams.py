@@ -19,9 +19,9 @@ from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Any
 
 from ...batch import kernel
-from ...batch.build import refuse
 from ...batch.checksum import combine, crc32c
 from ...batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
+from ...batch.refusals import refuse
 from ...clock import now_ms
 from ...config import MAX_SEGMENT_BYTES
 from ...errors import InvalidConfig, InvalidRecordType, LogClosed, StorageError, StreamAborted, StreamTooLong

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ...batch import kernel
-from ...batch.build import Encoded, refuse, seal
+from ...batch.build import Encoded, seal
 from ...batch.header import HEADER_BYTES
+from ...batch.refusals import refuse
 from ...closing import Closing
 from ...config import KIB
 from ...errors import InvalidConfig, LogClosed, SawlogError

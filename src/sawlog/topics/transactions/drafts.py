@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...batch import kernel
-from ...batch.build import Encoded, Encoder, Recipe, refuse, seal
+from ...batch.build import Encoded, Encoder, Recipe, seal
+from ...batch.refusals import refuse
 from ...errors import RecordTooLarge, TopicNotFound
 from ...log.log import Log
 from ...log.write.encoders import recipe_of

@@ -1,0 +1,57 @@
+"""The errors for records that cannot be stored. The kernel calls `refuse` with the kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InvalidRecord, InvalidRecordType, LogClosed, RecordTooLarge, SawlogError
+from . import kernel
+
+_REFUSALS: dict[str, tuple[type[SawlogError], str]] = {
+    "type": (
+        InvalidRecordType,
+        "{0} must be bytes (or bytearray, memoryview, None), not {1}; encode it first, as in text.encode()",
+    ),
+    "timestamp_type": (InvalidRecordType, "timestamp must be whole milliseconds since 1970, not {1}"),
+    "header_key": (InvalidRecordType, "a header's key must be a str that UTF-8 can encode, not {1}"),
+    "headers": (
+        InvalidRecordType,
+        "headers must be (str, bytes) pairs or a dict, not {1}",
+    ),
+    "keyless": (
+        InvalidRecord,
+        "this topic keeps the last record of each key (cleanup.policy), so a record needs a key",
+    ),
+    "fields": (InvalidRecordType, "a record as a dict may have the keys value, key, headers and timestamp, not {1}"),
+}
+
+
+def refuse(kind: str, what: Any, value: Any) -> SawlogError:
+    """The error for a record that cannot be stored; the kernel calls this with the kind."""
+    if kind == "timestamp":
+        hint = "; is it in microseconds or nanoseconds?" if value > kernel.MAX_TIMESTAMP else ""
+        return InvalidRecord(
+            f"timestamp {_shown(value)} is out of range: milliseconds since 1970, 0 to {kernel.MAX_TIMESTAMP}{hint}"
+        )
+    if kind == "closed":
+        return LogClosed("this writer is closed")
+    if kind == "too_large":
+        return RecordTooLarge(
+            f"a record of {what:,} bytes is larger than this log's limit of {value:,} bytes; raise max_record_bytes, "
+            "split it, or stream it with append_stream"
+        )
+    if kind == "batch_too_large":
+        return RecordTooLarge(
+            f"a batch of at least {what:,} bytes exceeds the limit of {value:,} bytes; append fewer records at once"
+        )
+    error, text = _REFUSALS[kind]
+    return error(text.format(what, _shown(value)))
+
+
+def _shown(value: Any) -> str:
+    """A short representation of any object; some objects cannot even be printed."""
+    try:
+        shown = repr(value)
+    except Exception:
+        return type(value).__name__
+    return f"{type(value).__name__} {shown if len(shown) < 60 else shown[:57] + '...'}"
