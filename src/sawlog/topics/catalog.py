@@ -428,6 +428,11 @@ class Catalog:
         """Rename every topic that is replacing another to the name in its topic.json, and remove the old one from
         there."""
         for state, entry in self._replacing():
+            directory = self.topics.child(state)
+            try:
+                directory.sync()  # its topic.json may be visible and not yet durable
+            finally:
+                directory.close()
             if entry.name in self.topics.children():
                 directory = self.topics.child(entry.name)
                 try:
