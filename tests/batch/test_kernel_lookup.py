@@ -141,7 +141,7 @@ def test_what_was_compared_is_remembered_and_no_more(kernel: Any, size: int) -> 
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_framed_value_is_a_record_with_long_varints(kernel: Any) -> None:
     for value in (b"", b"x", bytes(100_000)):
-        made = kernel.frame_value(value, b"\0\0\0\1", b"\0", 0, 5, 5)
+        made = kernel.frame_value(value, b"\0\0\0\1", b"\0", 0, 5)
         [record] = decode(bytes(made.data))
         assert (record.value, record.key, record.timestamp) == (value, None, 5)
         assert len(made.data) == HEADER_BYTES + 10 + 5 + len(value)

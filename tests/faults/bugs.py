@@ -37,7 +37,7 @@ _WRITING = (
     _mutant(
         "interval forgotten",
         "under an interval, the bytes that may be at risk are not counted",
-        ("Appender.settle", "self.active.unsynced_bytes >= policy.bytes", "False"),
+        ("Appender._waits", "self.active.unsynced_bytes >= policy.bytes", "False"),
     ),
     _mutant(
         "roll before sync",

@@ -11,6 +11,7 @@ import pytest
 
 from sawlog import Interval, Log, LogConfig, LogFailed, OffsetOutOfRange
 from sawlog.batch.build import encode
+from sawlog.log import access
 from sawlog.log.protocols import PartitionReader, PartitionWriter
 from sawlog.testing import FaultyStorage
 
@@ -148,3 +149,13 @@ def test_those_who_watch_are_called_after_the_lock_was_taken_and_given_up(tmp_pa
         moved.clear()
         log.append(b"three")
         assert moved.is_set()
+
+
+def test_watching_again_and_again_costs_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[object] = []
+    monkeypatch.setattr(access.background, "every", lambda seconds, method: begun.append(method))
+    with Log.open(tmp_path) as log:
+        begun.clear()
+        for _ in range(3):
+            log.watch(lambda: None)()
+        assert len(begun) == 1

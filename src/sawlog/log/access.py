@@ -115,6 +115,8 @@ class Access:
         self.reader = self._reader_of(segments)
         self.loops = Loops()
         self._watchers: tuple[Callable[[], None], ...] = ()
+        #: Whether the background looks at the log for them: it goes on when the last of them has stopped.
+        self._looks = False
         #: The end and its epoch when they were last looked at for those who watch.
         self._seen: tuple[int, int] | None = None
         #: What opening found and did.
@@ -204,10 +206,10 @@ class Access:
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """See `Log.watch`."""
         with self._locking:
-            first = not self._watchers
             self._watchers = (*self._watchers, call)
             self.segments.tell(self._moved)
-            if first:
+            if not self._looks:
+                self._looks = True
                 background.every(_LOOK_S, self._look)
 
         def stop() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from sawlog import CorruptBatch, DecompressionLimit, Log
 from sawlog.batch.checksum import crc32c
 
+from ...cli.damage import flip_bit
 from ..places import INDEX, Place, fill, named, values
 
 
@@ -250,3 +252,22 @@ def test_verify_of_a_trimmed_log(place: Place) -> None:
     report = log.verify()
     assert report.ok
     assert report.segments == 2
+
+
+@pytest.mark.parametrize("size", [100, 10_000], ids=["small batches", "large batches"])
+def test_a_batch_that_was_read_is_checked_again_by_scan_verify_and_scrub(tmp_path: Path, size: int) -> None:
+    """`read` and `fetch` remember that its checksum was right (ADR 17); the others do not believe that."""
+    with Log.open(tmp_path) as log:
+        for _ in range(100):
+            log.append(bytes(size))
+        log.seal()
+        before = log.fetch(0, 1 << 30)
+        file = tmp_path / "00000000000000000000.log"
+        flip_bit(file, file.stat().st_size // 2 + 70)  # within a value
+        assert log.fetch(0, 1 << 30).next_offset == before.next_offset == 100
+        with pytest.raises(CorruptBatch):
+            list(log.scan())
+        assert not log.verify()
+        assert not log.scrub().ok
+    with Log.open(tmp_path) as again:
+        assert again.fetch(0, 1 << 30).next_offset < 100

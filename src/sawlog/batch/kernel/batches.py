@@ -123,21 +123,21 @@ def scan_batches(
     return n, p, why
 
 
-def find_batch(
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def seek_batch(
     b: cython.const[cython.uchar][::1],
-    start: cython.Py_ssize_t,
+    p: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
     offset: cython.longlong,
-    least_offset: cython.longlong = -1,
-    dense: cython.bint = False,
-):
-    """The position of the first batch whose last offset is at or above `offset`; -1 at the end, -2 - position
-    where something stands that is no whole batch. `least_offset` and `dense` as in `scan_batches`."""
-    p: cython.Py_ssize_t = start
+    least_offset: cython.longlong,
+    dense: cython.bint,
+) -> cython.Py_ssize_t:
+    """As `find_batch`, for a range that was checked."""
     size: cython.Py_ssize_t
     last: cython.longlong
-    if start < 0 or end < 0 or end > b.shape[0]:
-        raise ValueError("range outside the buffer")
     while p < end:
         if end - p < HEADER_BYTES or not header_is_sound(b, p, least_offset):
             return -2 - p
@@ -152,6 +152,21 @@ def find_batch(
         least_offset = last + 1
         p += size
     return -1
+
+
+def find_batch(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    offset: cython.longlong,
+    least_offset: cython.longlong = -1,
+    dense: cython.bint = False,
+):
+    """The position of the first batch whose last offset is at or above `offset`; -1 at the end, -2 - position
+    where something stands that is no whole batch. `least_offset` and `dense` as in `scan_batches`."""
+    if start < 0 or end < 0 or end > b.shape[0]:
+        raise ValueError("range outside the buffer")
+    return seek_batch(b, start, end, offset, least_offset, dense)
 
 
 def find_header(

@@ -379,7 +379,6 @@ def frame_value(
     after: cython.const[cython.uchar][::1],
     attributes: cython.int,
     timestamp: cython.longlong,
-    max_timestamp: cython.longlong,
 ):
     """A batch of one record as streaming writes it: both lengths take five bytes. `before` is the record from its
     attributes to its key, `after` what follows the value."""
@@ -392,14 +391,14 @@ def frame_value(
     buffer: object = bytearray(end)
     whole: object = memoryview(buffer)
     b: cython.uchar[::1] = whole
-    write_header(b, 0, 0, end, 0, attributes, 0, timestamp, max_timestamp, -1, -1, -1, 1)
+    write_header(b, 0, 0, end, 0, attributes, 0, timestamp, timestamp, -1, -1, -1, 1)
     p: cython.Py_ssize_t = put_padded(b, HEADER_BYTES, head + 5 + size + tail)
     copy(b, p, before, 0, head)
     p = put_padded(b, p + head, size)
     copy(b, p, value, 0, size)
     copy(b, p + size, after, 0, tail)
     put32(b, 17, crc32c_of(b, 21, end))
-    return Encoded(whole, 1, timestamp, max_timestamp)
+    return Encoded(whole, 1, timestamp, timestamp)
 
 
 def gather_chunks(source, most: cython.Py_ssize_t):

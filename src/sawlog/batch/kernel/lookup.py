@@ -7,7 +7,7 @@ the index says. Then the caller goes the long way, which says what is wrong.
 from sawlog.batch.cyshim import cython
 
 if not cython.compiled:
-    from .batches import header_is_sound
+    from .batches import header_is_sound, seek_batch
     from .declarations import CELL_SHIFT, COMPRESSION_MASK, HEADER_BYTES, LENGTH_END
     from .primitives import crc32c_of, get16, get32, get32s, get64
     from .records import find_record
@@ -50,25 +50,11 @@ def find_whole(
     dense: cython.bint,
     wanted: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """The position of the batch that has `offset`; -1 if something is not as usual. `wanted` is the last offset that
-    the first batch must have, or -1."""
-    p: cython.Py_ssize_t = 0
-    size: cython.Py_ssize_t
-    last: cython.longlong
+    """The position of the batch that has `offset`; negative if something is not as usual. `wanted` is the last offset
+    that the first batch must have, or -1."""
     if end < HEADER_BYTES or (wanted >= 0 and last_of(b, 0) != wanted):
         return -1
-    while end - p >= HEADER_BYTES:
-        if not header_is_sound(b, p, least_offset) or (dense and least_offset >= 0 and get64(b, p) != least_offset):
-            return -1
-        size = LENGTH_END + cython.cast(cython.Py_ssize_t, get32s(b, p + 8))
-        last = last_of(b, p)
-        if size > end - p:
-            return -1
-        if last >= offset:
-            return p
-        least_offset = last + 1
-        p += size
-    return -1
+    return seek_batch(b, 0, end, offset, least_offset, dense)
 
 
 def read_usual(
@@ -190,7 +176,7 @@ def page_usual(
                     mark_cell(small, cell)
                 entered = (origin + p) >> CELL_SHIFT
         else:
-            short = p < end
+            short = True
     if p == start:
         return None
-    return start, p, last_of(b, last) + 1, short or p == end
+    return start, p, last_of(b, last) + 1, short

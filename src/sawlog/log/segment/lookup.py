@@ -75,12 +75,10 @@ class Lookup:
 
     def read(self, segment: Batches, offset: int, max_bytes: int) -> Record | None:
         """The record at `offset`, or the first one after it; None if the segment has none."""
-        storage = self.storage
-        size = segment.tail[1]
-        start, stop, wanted = self.index.bounds(offset, size)
+        start, stop, wanted = self.index.bounds(offset, segment.tail[1])
         if start < stop:
             found = kernel.read_usual(
-                storage.view(start, stop - start),
+                self.storage.view(start, stop - start),
                 offset,
                 -1 if start else segment.base_offset,
                 segment.dense,
@@ -92,12 +90,12 @@ class Lookup:
             )
             if found is not None:
                 return found  # type: ignore[no-any-return]
-        return self._read(segment, offset, max_bytes)
+        return self._read(segment, offset, max_bytes, start, stop, wanted)
 
     def page(self, segment: Batches, offset: int, end: int, max_bytes: int) -> tuple[memoryview, int, bool] | None:
         """The batches from the one that has `offset` on, up to `max_bytes` but at least one, and none from `end` on;
-        the offset after them, and whether the page is full or the segment ends there. None if something is not as
-        usual: then `chunks_in` finds out."""
+        the offset after them, and whether the segment goes on there. None if something is not as usual: then
+        `chunks_in` finds out."""
         size = segment.tail[1]
         start, _, wanted = self.index.bounds(offset, size)
         if segment.sealed and len(self._small) << (kernel.CELL_SHIFT + 3) < size:
@@ -132,8 +130,8 @@ class Lookup:
         self._large = self._large + bytes(max(needed - len(self._large), 0))
         self._small = self._small + bytes(max(needed - len(self._small), 0))
 
-    def _read(self, segment: Batches, offset: int, max_bytes: int) -> Record | None:
-        start, stop, wanted = self.index.bounds(offset, segment.size)
+    def _read(self, segment: Batches, offset: int, max_bytes: int, start: int, stop: int, wanted: int) -> Record | None:
+        """As `read`, from what the index says, whatever is there."""
         if segment.sealed:
             stop = segment.size
         if wanted >= 0 and not names_batch(self.storage, start, wanted):

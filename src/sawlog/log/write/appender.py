@@ -362,10 +362,7 @@ class Appender:
 
     def settle(self, offset: int) -> None:
         """Do what the policy requires before an append that ended at `offset` is acknowledged."""
-        policy = self.config.durability
-        if policy == "os" or (self.blocks.current is not None and self.lock._is_owned()):  # type: ignore[attr-defined]
-            return  # a part of an append is not acknowledged
-        if policy == "always" or self.active.unsynced_bytes >= policy.bytes:
+        if self._waits() and (self.blocks.current is None or not self._is_held()):  # a part of an append is not
             self.commit.ensure(offset)
 
     def sync(self) -> None:

@@ -15,7 +15,7 @@ from . import background
 from .commit import GroupCommit
 
 #: Called with None, or with the error that ended writing.
-Settled = Callable[[BaseException | None], None]
+Call = Callable[[BaseException | None], None]
 
 
 class Settling:
@@ -26,10 +26,10 @@ class Settling:
         #: Whether the policy has an append wait for the disk now.
         self._waits = waits
         self._lock = forkable(threading.Lock())
-        self._pending: list[tuple[int, Settled]] = []
+        self._pending: list[tuple[int, Call]] = []
         self._serving = False
 
-    def when(self, offset: int, call: Settled) -> None:
+    def when(self, offset: int, call: Call) -> None:
         """Call back when an append that ended at `offset` may be acknowledged: at once, in this thread, if there is
         nothing to wait for; else from a background thread. The callback must not raise, and should not wait."""
         if self._commit.failure is None and (self._commit.durable_offset >= offset or not self._waits()):

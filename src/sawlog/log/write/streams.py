@@ -174,11 +174,10 @@ def _is_short(appender: Appender, value: Buffer) -> bool:
 
 def _append_short(appender: Appender, value: Buffer, key: Any, headers: Any, timestamp: int | None) -> int:
     before, after, stamp = _around(key, headers, timestamp)
-    attributes, newest = 0, stamp
+    attributes = 0
     if appender.encoders.recipe.append_time:
         attributes, stamp = TIMESTAMP_TYPE_BIT, now_ms()
-        newest = stamp
-    return appender.place(kernel.frame_value(value, before, after, attributes, stamp, newest)).start
+    return appender.place(kernel.frame_value(value, before, after, attributes, stamp)).start
 
 
 def _append_long(
