@@ -6,8 +6,8 @@ response   size i32 | correlation_id i32 | tags, if flexible and not ApiVersions
 ```
 
 The size counts what follows it. A frame here is what follows the size; what is encoded has the size, too. `client_id`
-may be null and has a 16-bit length also in flexible versions. A response to ApiVersions never has tags in its header: the
-client does not know yet what the broker speaks.
+may be null and has a 16-bit length also in flexible versions. A response to ApiVersions never has tags in its header:
+the client does not know yet what the broker speaks.
 """
 
 from __future__ import annotations
