@@ -43,7 +43,7 @@ class Broker:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.node_id = config.node_id
-        self.cluster_id = base64.urlsafe_b64encode(uuid.UUID(store.id).bytes).decode().rstrip("=")
+        self.cluster_id = config.cluster_id or base64.urlsafe_b64encode(uuid.UUID(store.id).bytes).decode().rstrip("=")
         self.metrics = Metrics()
         self.partitions = Partitions(self)
         self.handlers: dict[int, Handler] = {key: each for family in _FAMILIES for key, each in family.HANDLERS.items()}

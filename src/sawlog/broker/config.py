@@ -71,6 +71,8 @@ class BrokerConfig:
     metrics: Address | None = None
     #: The id of this broker in Kafka's metadata.
     node_id: int = 1
+    #: What clients are told as the id of the cluster; None: made of the store's id.
+    cluster_id: str | None = None
 
     #: Whether a topic that a client asks for is created.
     auto_create_topics: bool = True
@@ -158,7 +160,7 @@ def from_text(name: str, text: str) -> Any:
     field = {each.name: each for each in fields(BrokerConfig)}.get(name.replace("-", "_"))
     if field is None:
         raise InvalidConfig(f"unknown setting {name!r}; use one of {', '.join(sorted(_NAMES))}")
-    if field.name in _ADDRESSES:
+    if field.name in _ADDRESSES or field.name == "cluster_id":
         return text
     if isinstance(field.default, bool):
         if text.lower() not in ("true", "false"):
