@@ -212,6 +212,11 @@ class Log:
         return not self._access.closed and appender is not None and appender.commit.failure is None
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._access.closed
+
+    @property
     def locked(self) -> bool:
         """Whether this process currently holds the writer's lock of this log."""
         return not self._access.closed and self._access.appender is not None and self._access.appender.held.held
@@ -590,6 +595,10 @@ class Log:
         """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
         found = whole_number(_stamp(timestamp), "a timestamp")
         return self._readable().offset_at(min(max(found, 0), kernel.MAX_TIMESTAMP + 1))
+
+    def newest(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the record with the largest timestamp, the first of them; None if there is none."""
+        return self._readable().newest()
 
     # --- upkeep
 

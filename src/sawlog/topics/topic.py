@@ -217,6 +217,13 @@ class Topic:
         finally:
             log.close()
 
+    def reopen(self) -> None:
+        """Close the open logs; the next use opens them again, with the current settings."""
+        with self._lock, ExitStack() as last:
+            for log in self._logs.values():
+                last.callback(log.close)
+            self._logs = {}
+
     def end(self, why: LogClosed | TopicNotFound) -> None:
         """Close everything; from now on it only raises this error."""
         with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
