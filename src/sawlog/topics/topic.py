@@ -44,6 +44,7 @@ from ..storage.forking import forkable
 from . import settings
 from .catalog import Catalog
 from .entry import TopicEntry
+from .packing import Packer
 from .partitioner import Sticky, partition_for, partitions_for
 from .writer import TopicWriter
 
@@ -344,6 +345,18 @@ class Topic:
         made = TopicWriter(writers, batch_bytes, keyed=keyed, on_close=self._writers.discard)
         self._writers.add(made)
         return made
+
+    def packer(self, compression: str, *, partition: int | None = None, linger_ms: float | None = None) -> Packer:
+        """A buffered writer with another compression than the topic's, for all partitions or for one."""
+        config = self.partition(partition or 0).config
+        return Packer(
+            self.partitions,
+            lambda number, batch: self._writable(number).append_batches(batch.data),
+            recipe_of(config.with_(compression=compression, compression_level=None)),
+            partition=partition,
+            batch_bytes=min(BATCH_BYTES, config.segment_bytes),
+            linger_ms=linger_ms,
+        )
 
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return how many."""
