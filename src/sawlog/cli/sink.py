@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from .stores import SomeTopic
+from ..topics.topic import Topic
 
 #: How long a record waits for a batch to fill before it is stored.
 LINGER_MS = 50
@@ -18,7 +18,7 @@ class Sink(Protocol):
         """Append one record."""
 
 
-def open_sink(topic: SomeTopic, partition: int | None, compression: str | None) -> AbstractContextManager[Sink]:
+def open_sink(topic: Topic, partition: int | None, compression: str | None) -> AbstractContextManager[Sink]:
     """Open a sink; leaving the block stores all appended records, also after an error."""
     if compression is not None:
         return topic.packer(compression, partition=partition, linger_ms=LINGER_MS)

@@ -162,14 +162,15 @@ class Cluster:
 
     # --- trying again
 
-    def patiently(self, attempt: Callable[[], T], *, topics: Iterable[str] = ()) -> T:
-        """Do something that may be done twice, and again if somebody else leads by now or the connection broke."""
+    def patiently(self, attempt: Callable[[], T], *, topics: Iterable[str] = (), once: bool = False) -> T:
+        """Do something, and again if somebody else leads by now; unless it may be done only `once`, also if the
+        connection broke."""
         deadline, pause_s = time.monotonic() + self.timeout_s, _PAUSE_S
         while True:
             try:
                 return attempt()
             except SawlogError as error:
-                broken = isinstance(error, BrokerUnavailable) and self._was_connected
+                broken = isinstance(error, BrokerUnavailable) and self._was_connected and not once
                 if not (broken or is_temporary(error)) or time.monotonic() + pause_s > deadline:
                     raise
             time.sleep(pause_s)

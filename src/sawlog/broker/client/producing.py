@@ -11,12 +11,11 @@ import threading
 from typing import Final
 
 from ...batch.build import NOBODY, Encoded, Producer
-from ...errors import SawlogError
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from ..wire.schema import Body
 from .cluster import Cluster
-from .refusals import check, is_temporary
+from .refusals import check
 
 _ALL_REPLICAS: Final = -1
 #: Where a batch has the id of its producer.
@@ -60,21 +59,13 @@ class Sender:
     def place(self, number: int, batch: Encoded) -> int:
         """Store a batch and return its first offset."""
         with self._lock:
-            if int.from_bytes(batch.data[_PRODUCER_ID], signed=True) < 0:
-                return self._send_once(number, batch.data)
-            offset = self._cluster.patiently(lambda: self._send(number, batch.data), topics=[self._topic])
-            self._sequences[number] = (self._sequences.get(number, 0) + batch.count) % _SEQUENCES
+            numbered = int.from_bytes(batch.data[_PRODUCER_ID], signed=True) >= 0
+            offset = self._cluster.patiently(
+                lambda: self._send(number, batch.data), topics=[self._topic], once=not numbered
+            )
+            if numbered:
+                self._sequences[number] = (self._sequences.get(number, 0) + batch.count) % _SEQUENCES
             return offset
-
-    def _send_once(self, number: int, data: memoryview) -> int:
-        """Store a batch that must not be sent twice: again only if the broker refused it."""
-        try:
-            return self._send(number, data)
-        except SawlogError as error:
-            if not is_temporary(error):
-                raise
-        self._cluster.refresh([self._topic])
-        return self._send(number, data)
 
     def _send(self, number: int, data: memoryview) -> int:
         place = self._topic, number
