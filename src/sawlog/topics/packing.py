@@ -8,7 +8,6 @@ over.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -17,6 +16,7 @@ from .. import background
 from ..batch import kernel
 from ..batch.build import NOBODY, Encoded, Producer, Recipe, finish
 from ..batch.refusals import refuse
+from ..clock import Stopwatch
 from ..config import KIB
 from ..errors import InvalidRecord, SawlogError
 from .partitioner import Sticky, partition_for
@@ -52,7 +52,8 @@ class Packer:
         #: Finished batches that are not known to be stored. They do not change any more: one that is stored twice can
         #: be recognised.
         self._pending: dict[int, Encoded] = {}
-        self._since = 0.0
+        #: Since when a record waits.
+        self._waiting: Stopwatch | None = None
         self._linger_s = None if linger_ms is None else linger_ms / 1000
         self._lock = threading.RLock()
         if self._linger_s is not None:
@@ -68,7 +69,7 @@ class Packer:
                 self._place(number)  # a batch has a largest size, and a record that fails has to fail alone
             builder = self._builders.get(number) or self._builders.setdefault(number, self._new_builder())
             builder.add(value, key, headers, timestamp)
-            self._since = self._since or time.monotonic()
+            self._waiting = self._waiting or Stopwatch()
             if builder.position >= self._batch_bytes:
                 self._place_alone(number)
 
@@ -109,11 +110,12 @@ class Packer:
         with self._lock:
             for number in sorted({*self._pending, *self._builders}):
                 self._place(number)
-            self._since = 0.0
+            self._waiting = None
 
     def _flush_in_time(self) -> None:
         """Flush in the background: no record waits longer than twice the linger time, even without further records."""
-        if self._linger_s is not None and self._since and time.monotonic() - self._since >= self._linger_s:
+        waiting = self._waiting
+        if self._linger_s is not None and waiting is not None and waiting.elapsed_s >= self._linger_s:
             try:
                 self.flush()
             except (SawlogError, OSError):

@@ -12,11 +12,11 @@ Threads: any.
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from ...clock import Deadline
 from ...errors import BrokerTimeout, BrokerUnavailable, SawlogError, TopicNotFound
 from ..config import Address
 from ..wire.apis import Key
@@ -29,7 +29,7 @@ T = TypeVar("T")
 #: A partition: its topic and its number.
 Place = tuple[str, int]
 
-#: How long to wait before something is tried again; doubled each time.
+#: How long to wait before something is tried again: longer each time.
 _PAUSE_S, _PAUSE_MOST_S = 0.05, 1.0
 
 
@@ -165,16 +165,15 @@ class Cluster:
     def patiently(self, attempt: Callable[[], T], *, topics: Iterable[str] = (), once: bool = False) -> T:
         """Do something, and again if somebody else leads by now; unless it may be done only `once`, also if the
         connection broke."""
-        deadline, pause_s = time.monotonic() + self.timeout_s, _PAUSE_S
+        deadline = Deadline(self.timeout_s, first_pause_s=_PAUSE_S, longest_pause_s=_PAUSE_MOST_S)
         while True:
             try:
                 return attempt()
             except SawlogError as error:
                 broken = isinstance(error, BrokerUnavailable) and self._was_connected and not once
-                if not (broken or is_temporary(error)) or time.monotonic() + pause_s > deadline:
+                if not (broken or is_temporary(error)):
                     raise
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_MOST_S)
+                deadline.pause(or_raise=error)
             self._forget(topics)
 
     def _forget(self, topics: Iterable[str]) -> None:
