@@ -16,14 +16,14 @@ import typer
 from ..errors import InvalidRecord
 from ..topics.partitioner import partition_for
 from ..topics.settings import is_compacted
-from ..topics.topic import Topic as TopicOf
 from .inputs import BadInput, Fields, InputFormat, InputRecord, kind_of, parquet_batches, plain_rows, read_input
-from .options import Data, Output, Topic
+from .options import BrokerAt, MaybeData, Output, Topic
 from .output import Output as Printer
 from .output import OutputFormat, note
-from .places import chosen, open_store
+from .places import chosen, open_place
 from .progress import ProgressBar
-from .sink import Sink, open_sink
+from .sink import open_sink
+from .stores import Sink, SomeTopic
 from .units import shown_size
 
 _CHUNK_BYTES = 1 << 20
@@ -58,10 +58,11 @@ class _Done:
 
 def produce(
     topic: Topic,
-    data: Data,
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="[FILE]...", help="The files to read; - is stdin.  [default: stdin]")
     ] = None,
+    data: MaybeData = None,
+    broker: BrokerAt = None,
     kind: Annotated[
         InputFormat | None,
         typer.Option(
@@ -154,7 +155,7 @@ def produce(
     sources = [(path, kind or kind_of(path)) for path in _sources(files)]
     for _, each in sources:
         _check(each, wishes)
-    with open_store(data, "w") as store:
+    with open_place(data, broker, "w") as store:
         into = store.topic(topic)
         chosen(into, None if partition is None else [partition])
         done = _Done()
@@ -212,7 +213,7 @@ def _sources(files: list[Path] | None) -> list[Path | None]:
     return [None if str(path) == "-" else path for path in files] if files else [None]
 
 
-def _produce_from(path: Path | None, kind: InputFormat, topic: TopicOf, wishes: Wishes, done: _Done) -> None:
+def _produce_from(path: Path | None, kind: InputFormat, topic: SomeTopic, wishes: Wishes, done: _Done) -> None:
     """Produce the content of one file, or of stdin."""
     with _opened(path) as (stream, size):
         if kind is InputFormat.FILE:
@@ -235,7 +236,7 @@ def _opened(path: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
         yield stream, path.stat().st_size
 
 
-def _keyed(entries: Iterator[InputRecord | BadInput], topic: TopicOf) -> Iterator[InputRecord | BadInput]:
+def _keyed(entries: Iterator[InputRecord | BadInput], topic: SomeTopic) -> Iterator[InputRecord | BadInput]:
     """Yield the same entries; in a compacted topic, one without a key becomes bad input."""
     if not is_compacted(topic.settings):
         yield from entries
@@ -289,7 +290,7 @@ def _wait(done: _Done, rate: float) -> None:
         sleep(ahead)
 
 
-def _append_tables(topic: TopicOf, stream: BinaryIO, partition: int | None, done: _Done) -> None:
+def _append_tables(topic: SomeTopic, stream: BinaryIO, partition: int | None, done: _Done) -> None:
     """Append a Parquet file as Arrow batches."""
     for batch in parquet_batches(stream):
         names = [name for name in _ARROW_COLUMNS if name in batch.schema.names]
@@ -302,7 +303,7 @@ def _append_tables(topic: TopicOf, stream: BinaryIO, partition: int | None, done
 
 
 def _stream_one(
-    topic: TopicOf, stream: BinaryIO, size: int | None, wishes: Wishes, done: _Done, *, quiet: bool
+    topic: SomeTopic, stream: BinaryIO, size: int | None, wishes: Wishes, done: _Done, *, quiet: bool
 ) -> None:
     """Append a whole file as one record, streamed."""
     key = None if wishes.fields.key is None else wishes.fields.key.encode("utf-8", "surrogateescape")

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
 
-from ..topics.topic import Topic
+from .stores import Sink, SomeTopic
 
 #: How long a record waits for a batch to fill before it is stored.
 LINGER_MS = 50
 
 
-class Sink(Protocol):
-    """Takes records one by one."""
-
-    def append(self, value: bytes | None, key: bytes | None = None, headers: Any = (), timestamp: Any = None) -> None:
-        """Append one record."""
-
-
-def open_sink(topic: Topic, partition: int | None, compression: str | None) -> AbstractContextManager[Sink]:
+def open_sink(topic: SomeTopic, partition: int | None, compression: str | None) -> AbstractContextManager[Sink]:
     """Open a sink; leaving the block stores all appended records, also after an error."""
     if compression is not None:
         return topic.packer(compression, partition=partition, linger_ms=LINGER_MS)
