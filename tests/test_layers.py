@@ -6,7 +6,7 @@ other half of the promise: which modules of the standard library a package may u
     os, mmap, fcntl, open()   storage alone; what stands outside the engine may as well: cli, console, testing, the
                               pipelines, and what finds Java and starts a session for Spark
     asyncio                   broker, console, and the log's async facade
-    any I/O                   never batch: it turns bytes into records and back
+    any I/O                   never batch, never broker/wire: they turn bytes into records and messages, and back
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ RULES = [
     ),
     Rule(frozenset({"asyncio"}), allowed=("broker/", "console/", "log/write/aio.py")),
     Rule(
-        frozenset({"io", "pathlib", "shutil", "socket", "subprocess", "tempfile"}),
-        denied=("batch/",),
+        frozenset({"asyncio", "io", "pathlib", "shutil", "socket", "subprocess", "tempfile"}),
+        denied=("batch/", "broker/wire/"),
     ),
 ]
 
@@ -89,6 +89,8 @@ def test_module_stays_in_its_layer(file: Path) -> None:
         ("from asyncio import to_thread", "storage/file.py"),
         ("import pathlib", "batch/build.py"),
         ("import socket", "batch/kernel/walk.py"),
+        ("import socket", "broker/wire/frames.py"),
+        ("import asyncio", "broker/wire/frames.py"),
     ],
 )
 def test_what_a_layer_may_not_use_is_noticed(source: str, path: str) -> None:
