@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...config import whole_number
-from ...errors import GroupActive, GroupNotFound, InvalidConfig, TopicNotFound
+from ...errors import DirectoryLocked, GroupActive, GroupNotFound, InvalidConfig, TopicNotFound
 from ...log.files.epochs import MAX_EPOCH
 from ...log.log import Log
 from ...storage import Directory
@@ -21,7 +21,7 @@ from .assignment import Share
 from .host import Host
 from .members import Member, Members, check_group_name, forget_group, give_up, group_directory, groups_with_members
 from .offsets import Committed, OffsetStore, Start, checked_position, now_ms, resolve
-from .serving import Claim, refuse_served, server_of
+from .serving import Claim, noted_server, refuse_served, server_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,14 @@ class Groups:
         if found is None:
             return None
         with closing(found.directory) as directory:
-            return server_of(directory, touch=self._store.mode != "r")
+            noted = noted_server(directory)
+            if noted is None or self._store.mode == "r":
+                return noted
+            try:
+                with self.offsets.turn():
+                    return server_of(directory)
+            except DirectoryLocked:  # a process is stopped in its turn
+                return noted
 
     def claim(self, name: str, address: str) -> Claim:
         """For a broker at that address: be the one that admits members to the group, see `serving`."""

@@ -5,9 +5,9 @@ members/<group>/broker      locked by a broker while it has members of the group
 ```
 
 Members of the network and consumers that open the store themselves do not know of each other, so a group has either
-the ones or the others. Both are decided in turns of the groups' log: `serve` takes the lock if nobody has joined, and
-whoever joins, moves or deletes a group looks for the lock first (`refuse_served`). The kernel releases the lock of a
-broker that dies, however it dies.
+the ones or the others. Both are decided in turns of the groups' log: `Claim.take` takes the lock if nobody has joined,
+and whoever joins, moves or deletes a group looks for the lock first (`refuse_served`). The kernel releases the lock of
+a broker that dies, however it dies.
 
 A member that hangs or was stopped does not keep a broker out for longer than its session timeout: `Claim` watches it
 as another member would, and fences it.
@@ -19,15 +19,12 @@ from __future__ import annotations
 
 import logging
 
-from ...clock import Deadline
 from ...errors import DirectoryLocked, GroupActive
 from ...storage import Directory, Lock
 from .members import Member, Members, as_note, group_directory, note_of
 from .offsets import OffsetStore
 
 _BROKER = "broker"
-#: How long a lock without an address may be held: whoever only looks whether it is free holds it for a moment.
-_MOMENT_S = 1.0
 
 _logger = logging.getLogger("sawlog.topics.groups")
 
@@ -84,7 +81,7 @@ class Claim:
             refuse_served(self._members.directory, self._group)
             members, self._members = self._members, None
             try:
-                held = _lock(members.directory)
+                held = members.directory.lock(_BROKER, alone=False)
                 held.leave(as_note({"address": self._address}))
                 return Served(members.directory, held)
             except BaseException:
@@ -120,42 +117,27 @@ class Claim:
             members.directory.close()
 
 
-def _lock(directory: Directory) -> Lock:
-    """In a turn, when nobody serves the group; somebody may just be looking whether the lock is free."""
-    deadline = Deadline(_MOMENT_S)
-    while True:
-        try:
-            held = directory.lock(_BROKER, alone=False)
-            if held.current:
-                return held
-            held.release()  # removed by somebody who took it for a dead broker's
-        except DirectoryLocked as error:
-            deadline.pause(or_raise=error)
+def noted_server(directory: Directory) -> str | None:
+    """The address that the lock's file names; None if there is none. The broker may be dead."""
+    if not directory.exists(_BROKER):
+        return None
+    return str(note_of(directory, _BROKER)[1].get("address", "")) or "an unknown address"
 
 
-def server_of(directory: Directory, *, touch: bool = True) -> str | None:
-    """The address of the broker that serves a group; None if there is none. The file of a dead one is removed, unless
-    nothing may be touched: then the address may be that of a broker that was killed."""
-    deadline = Deadline(_MOMENT_S)
-    while directory.exists(_BROKER):
-        address = str(note_of(directory, _BROKER)[1].get("address", ""))
-        if not touch:
-            return address or None
-        try:
-            held = directory.lock(_BROKER, alone=False)
-        except DirectoryLocked as error:
-            if address:
-                return address
-            try:
-                deadline.pause(or_raise=error)
-            except DirectoryLocked:
-                return "an unknown address"
-            continue
-        try:
-            if held.current:
-                directory.remove(_BROKER)
-        finally:
-            held.release()
+def server_of(directory: Directory) -> str | None:
+    """The address of the broker that serves a group; None if there is none: the file of a dead one is removed. In a
+    turn, because it takes the lock for a moment."""
+    address = noted_server(directory)
+    if address is None:
+        return None
+    try:
+        held = directory.lock(_BROKER, alone=False)
+    except DirectoryLocked:
+        return address
+    try:
+        directory.remove(_BROKER)
+    finally:
+        held.release()
     return None
 
 
