@@ -119,7 +119,7 @@ def test_commits_of_several_groups_are_one_batch(store: Store) -> None:
     store.groups.commit("billing", {("orders", 0): 1})
     with store.groups.offsets.turn() as turn:
         before = turn._log.next_offset
-    changes = [Change(f"group {n}", {("orders", 0): committed(store, n)}, by_member=True) for n in range(5)]
+    changes = [Change(f"group {n}", {("orders", 0): committed(store, n)}, by_server=True) for n in range(5)]
     assert store.groups.commit_together(changes) == [None] * 5
     assert [store.groups.offsets.of(f"group {n}")["orders", 0].offset for n in range(5)] == list(range(5))
     with store.groups.offsets.turn() as turn:
@@ -139,7 +139,7 @@ def test_a_refused_change_does_not_hold_up_the_others(store: Store) -> None:
 
 
 def test_the_later_of_two_commits_counts(store: Store) -> None:
-    changes = [Change("billing", {("orders", 0): committed(store, offset)}, by_member=True) for offset in (3, 4)]
+    changes = [Change("billing", {("orders", 0): committed(store, offset)}, by_server=True) for offset in (3, 4)]
     store.groups.commit_together(changes)
     assert store.groups.offsets.of("billing")["orders", 0].offset == 4
 
@@ -161,7 +161,7 @@ def test_a_transaction_is_applied_once_also_by_another_process(place: StorePlace
 
 def test_what_a_client_said_about_the_epoch_is_kept_beside_the_one_it_read_in(place: StorePlace, store: Store) -> None:
     said = Committed(3, store.topic("orders").id, "", 0, "m", leader_epoch=2, told_epoch=-1)
-    store.groups.commit_together([Change("billing", {("orders", 0): said}, by_member=True)])
+    store.groups.commit_together([Change("billing", {("orders", 0): said}, by_server=True)])
     assert place.open().groups.offsets.of("billing")["orders", 0] == said
 
 

@@ -58,8 +58,8 @@ class Change:
 
     group: str
     offsets: Mapping[Share, Committed | None]
-    #: Whether they come from a member that a broker has admitted; else nobody may own the partitions.
-    by_member: bool = False
+    #: Whether the broker that serves the group writes them; else nobody may own the partitions.
+    by_server: bool = False
     #: The name of the transaction that they are part of, and its mark: it is applied once, however often it is given.
     transaction: tuple[str, str] | None = None
 
@@ -194,7 +194,7 @@ class Groups:
         """Commit for several groups with one write to the disk; durable when it returns. Each change is written whole,
         or refused: the error is at its place in the result. Later changes replace earlier ones."""
         with self.offsets.turn() as turn:
-            results = [None if change.by_member else self._refused(change) for change in changes]
+            results = [None if change.by_server else self._refused(change) for change in changes]
             new = {change.transaction for change in changes if change.transaction is not None}
             new = {(name, mark) for name, mark in new if turn.mark(name) != mark}
             turn.write_all(
@@ -224,9 +224,9 @@ class Groups:
         found = {share: self._resolved(share, place) for share, place in offsets.items()}
         made = {share: self._committed(share, offset, "", epochs[share]) for share, offset in found.items()}
         with self.offsets.turn() as turn:
-            if not turn.offsets(check_group_name(name)) and not self._live(name):
+            self._refuse_members(check_group_name(name))
+            if not turn.offsets(name):
                 raise self._not_found(name)
-            self._refuse_members(name)
             turn.write(name, made)
         return found
 
@@ -243,10 +243,10 @@ class Groups:
     def delete(self, name: str) -> None:
         """Delete a group and all its offsets; `GroupActive` if it has live members."""
         with self.offsets.turn() as turn:
-            offsets = turn.offsets(check_group_name(name))
-            if not offsets and not self._live(name):
+            self._refuse_members(check_group_name(name))
+            offsets = turn.offsets(name)
+            if not offsets:
                 raise self._not_found(name)
-            self._refuse_members(name)
             turn.write(name, dict.fromkeys(offsets))
             forget_group(self._store.directory, name)
 
