@@ -6,6 +6,7 @@ other half of the promise: which modules of the standard library a package may u
     os, mmap, fcntl, open()   storage alone; what stands outside the engine may as well: cli, console, testing, the
                               pipelines, and what finds Java and starts a session for Spark
     asyncio                   broker, console, and the log's async facade
+    time                      the clock, the background and the kernel; what stands outside the engine may as well
     any I/O                   never batch: it turns bytes into records and back
 """
 
@@ -44,6 +45,20 @@ RULES = [
         allowed=("storage/", "testing/", "cli/", "console/", "pipelines/", "spark/java.py", "spark/session.py"),
     ),
     Rule(frozenset({"asyncio"}), allowed=("broker/", "console/", "log/write/aio.py")),
+    Rule(
+        frozenset({"time"}),
+        allowed=(
+            "clock.py",
+            "background.py",
+            "batch/kernel/",
+            "storage/",
+            "testing/",
+            "cli/",
+            "console/",
+            "log/write/writer.py",
+            "topics/transactions/",
+        ),
+    ),
     Rule(
         frozenset({"io", "pathlib", "shutil", "socket", "subprocess", "tempfile"}),
         denied=("batch/",),
@@ -87,6 +102,8 @@ def test_module_stays_in_its_layer(file: Path) -> None:
         ("file = open(name)", "log/log.py"),
         ("import asyncio", "log/log.py"),
         ("from asyncio import to_thread", "storage/file.py"),
+        ("import time", "topics/catalog.py"),
+        ("from time import monotonic", "spark/streaming.py"),
         ("import pathlib", "batch/build.py"),
         ("import socket", "batch/kernel/walk.py"),
     ],
@@ -105,6 +122,7 @@ def test_what_a_layer_may_not_use_is_noticed(source: str, path: str) -> None:
         ("import asyncio", "log/write/aio.py"),
         ("import asyncio, socket", "broker/server.py"),
         ("import pathlib", "log/maintain/retention.py"),
+        ("import time", "clock.py"),
     ],
 )
 def test_what_a_layer_may_use_is_let_through(source: str, path: str) -> None:
