@@ -88,7 +88,7 @@ class Broker:
     async def _refresh(self) -> None:
         while True:
             await asyncio.sleep(self.config.refresh_s)
-            await self.partitions.refresh_all()
+            await self.partitions.refresh()
 
     # --- threads
 

@@ -69,7 +69,8 @@ class Connection(asyncio.BufferedProtocol):
         #: Frames that wait for earlier requests.
         self._queue: deque[memoryview] = deque()
         self._slots: deque[_Slot] = deque()
-        self._is_busy = False
+        #: The request that the next ones wait for.
+        self._busy: _Slot | None = None
         self._is_paused = False
         self._is_choked = False
         self._is_ending = False
@@ -163,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
     def _pump(self) -> None:
         """Begin what can be begun."""
         most = self._broker.config.max_in_flight
-        while self._queue and not self._is_busy and len(self._slots) < most and self._transport is not None:
+        while self._queue and self._busy is None and len(self._slots) < most and self._transport is not None:
             self._begin(self._queue.popleft())
         self._regulate()
 
@@ -209,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
             self._finish(slot, answer)
             return
         if not getattr(handler, "pipelined", False) or asyncio.iscoroutine(answer):
-            self._is_busy = True
+            self._busy = slot
         slot.task = asyncio.ensure_future(answer)
         slot.task.add_done_callback(lambda task: self._ended(slot, task))
 
@@ -226,7 +227,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _ended(self, slot: _Slot, task: asyncio.Future[Body | None]) -> None:
         """What a request waited for is there."""
-        self._is_busy = False
+        if self._busy is slot:
+            self._busy = None
         if self._transport is None or task.cancelled():
             return
         error = task.exception()

@@ -211,26 +211,31 @@ class Partitions:
 
     # --- change
 
-    async def refresh(self, name: str) -> None:
-        """Look at one topic again: another process may have changed or deleted it."""
-        try:
-            topic = await self._broker.run(self._broker.store.topic, name)
-        except TopicNotFound:
-            self.drop(name)
-            return
-        except SawlogError as error:
-            _logger.error("the topic %r cannot be looked at: %s", name, error)
-            return
-        self.remember(topic)
-        limits = self._limits[name]
-        for (of, _), partition in self._partitions.items():
-            if of == name:
-                partition.limits = limits
+    async def refresh(self, *names: str) -> None:
+        """Look at these topics again, or at all that are known: another process may have changed or deleted them."""
+        found = await self._broker.run(self._look, names or tuple(self._topics))
+        for name, topic in found.items():
+            if topic is None:
+                self.drop(name)
+                continue
+            self.remember(topic)
+            limits = self._limits[name]
+            for index in range(topic.partitions):
+                partition = self._partitions.get((name, index))
+                if partition is not None:
+                    partition.limits = limits
 
-    async def refresh_all(self) -> None:
-        """Look at every topic that is known."""
-        for name in list(self._topics):
-            await self.refresh(name)
+    def _look(self, names: tuple[str, ...]) -> dict[str, Topic | None]:
+        """The topics as they are now; None for one that is gone. In a thread."""
+        found: dict[str, Topic | None] = {}
+        for name in names:
+            try:
+                found[name] = self._broker.store.topic(name)
+            except TopicNotFound:
+                found[name] = None
+            except SawlogError as error:
+                _logger.error("the topic %r cannot be looked at: %s", name, error)
+        return found
 
     def drop(self, name: str) -> None:
         """Forget a topic: it is deleted, or is about to be."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from os import PathLike
 
+from .. import background
 from ..config import LogConfig
 from ..errors import InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ..storage import Directory, FileDirectory
@@ -26,7 +27,6 @@ from .maintain.findings import RecoveryReport
 from .maintain.recovery import recover
 from .read.reader import Reader
 from .segment.segments import FollowedSet, SegmentSet
-from .write import background
 from .write.appender import Appender
 from .write.loops import Loops
 

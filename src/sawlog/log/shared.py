@@ -43,7 +43,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +51,7 @@ from dataclasses import asdict, dataclass, replace
 from ..batch.checksum import with_line, without_line
 from ..batch.header import LAST, POSITION, SIZE
 from ..batch.text import parse_json
-from ..clock import Deadline, now_ms
+from ..clock import Deadline, Stopwatch, now_ms
 from ..config import DAY_MS, LogConfig
 from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
 from ..storage import Directory, Lock
@@ -114,7 +113,7 @@ class SharedLog:
         self._mutex = forkable(threading.RLock())
         self._kept: tuple[Log, Appender] | None = None
         self._shape = ""
-        self._saved_s = 0.0
+        self._saved = Stopwatch()
 
     @contextmanager
     def turn(self) -> Iterator[Log]:
@@ -205,7 +204,7 @@ class SharedLog:
         clean = note is not None or found.report.clean
         appender.history.take_over(clean=clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
         appender.begin()
-        self._saved_s = time.monotonic()
+        self._saved.restart()
         active = segments.active
         same = (
             note is not None
@@ -245,9 +244,9 @@ class SharedLog:
         except BaseException:
             self._let_go()
             raise
-        if time.monotonic() - self._saved_s >= _CHECKPOINT_S:
+        if self._saved.elapsed_s >= _CHECKPOINT_S:
             appender.checkpoints.save_if_moved()
-            self._saved_s = time.monotonic()
+            self._saved.restart()
             if _has_ended(appender):
                 self._let_go()
                 return

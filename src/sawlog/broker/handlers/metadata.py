@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import InvalidTopicName, SawlogError, TopicNotFound
+from ...errors import InvalidTopicName, SawlogError, TopicExists, TopicNotFound
 from ...topics.names import check_topic_name
 from ...topics.topic import Topic
 from ..partitions import id_of
@@ -58,7 +58,7 @@ async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
         if not (create and broker.config.auto_create_topics):
             return _missing(name, _absent(name))
         try:
-            topic = await broker.create_topic(name)
+            topic = await _created(context, name)
         except SawlogError as error:
             return _missing(name, code_of(error))
     except SawlogError as error:
@@ -70,6 +70,14 @@ async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
             except SawlogError:
                 continue  # described as one that has an error
     return _described(context, topic, opened=True)
+
+
+async def _created(context: Context, name: str) -> Topic:
+    """A new topic, or the one that another client has just created."""
+    try:
+        return await context.broker.create_topic(name)
+    except TopicExists:
+        return await context.broker.partitions.topic(name)
 
 
 def _absent(name: str) -> ErrorCode:

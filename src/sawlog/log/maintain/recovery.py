@@ -15,11 +15,11 @@ whole; of a large one, only the part above the watermark, which becomes its own 
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ...batch.header import LAST, POSITION, SIZE
+from ...clock import Stopwatch
 from ...config import LogConfig
 from ...errors import CorruptBatch, CorruptFile, InvalidConfig
 from ...storage import Directory, Storage
@@ -102,7 +102,7 @@ class _Recovery:
         self.clean = False
 
     def run(self) -> Recovered:
-        began = time.perf_counter()
+        watch = Stopwatch()
         names = self.directory.names()
         self._load_checkpoint(any(segment_base(name) is not None for name in names))
         if not self.clean:
@@ -116,7 +116,7 @@ class _Recovery:
         lowest = self._trim(segments)
         epochs, in_order, stored = self._epochs(segments)
         producers = self._producers(segments, epochs)
-        self.report.duration_ms = (time.perf_counter() - began) * 1000
+        self.report.duration_ms = watch.elapsed_ms
         return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored)
 
     def _find(self, where: Where, detail: str) -> Action:

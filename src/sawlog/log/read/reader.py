@@ -21,7 +21,7 @@ from ...batch import kernel
 from ...batch import read as batch_read
 from ...batch.header import BASE, COUNT, LAST, LEADER_EPOCH, POSITION, SIZE, Rows
 from ...batch.kernel import Record
-from ...clock import Deadline
+from ...clock import Deadline, Pauses
 from ...config import LogConfig, whole_number
 from ...errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, StorageError
 from ..segment.batches import CHUNK_BYTES, Chunk
@@ -37,8 +37,6 @@ ARROW_ROWS = 65_536
 #: Python objects are made from fewer bytes at a time: otherwise more of them would be alive than fit into the
 #: caches.
 RECORD_CHUNK_BYTES = 256 << 10
-#: A follower in another process checks again after this long; doubled while nothing comes.
-_POLL_S, _POLL_MOST_S = 0.001, 0.05
 #: How often a reader starts again because the segments changed, without making progress.
 _RETRIES = 100
 
@@ -455,8 +453,7 @@ class Reader:
         read in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown
         since."""
         segments = self.segments
-        deadline = Deadline(timeout)
-        pause = _POLL_S
+        deadline, pauses = Deadline(timeout), Pauses()
         segments.refresh()
         while True:
             if segments.successor is not None:  # the lock was released: others write now
@@ -473,11 +470,10 @@ class Reader:
                 segments.waiting += 1
                 try:
                     if segments.visible_offset <= offset:
-                        segments.changed.wait(deadline.at_most(pause))
+                        segments.changed.wait(deadline.at_most(pauses.next_s()))
                 finally:
                     segments.waiting -= 1
             segments.refresh()
-            pause = min(pause * 2, _POLL_MOST_S)
 
 
 def _by_epoch(chunk: Chunk) -> Iterator[Chunk]:

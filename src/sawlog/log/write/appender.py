@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ... import background
 from ...batch import kernel
 from ...batch.build import NOBODY, Encoded, Producer
 from ...batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
@@ -51,7 +52,6 @@ from ..files.state import retreat_state
 from ..segment.index import MAX_SPAN
 from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
-from . import background
 from .active import Active
 from .appending import Appending, OpenAppends, Settled
 from .checkpointer import Checkpointer
