@@ -55,6 +55,8 @@ class Broker:
         ]
         self.server = Server(self)
         self.is_stopping = False
+        #: How many logs had not been closed cleanly when it started.
+        self.recovered = 0
         self._threads = ThreadPoolExecutor(config.threads, thread_name_prefix="sawlog-broker")
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._is_called = False
@@ -63,7 +65,8 @@ class Broker:
     # --- life
 
     async def start(self) -> None:
-        """Listen, and answer."""
+        """Recover what was not closed cleanly, then listen, and answer."""
+        self.recovered = await self.run(self._recover)
         await self.server.start()
         self._refreshing = asyncio.create_task(self._refresh())
 
@@ -79,6 +82,17 @@ class Broker:
         await self.server.stop(self.config.stop_timeout_s)
         self.partitions.close()
         self._threads.shutdown(wait=True)
+
+    def _recover(self) -> int:
+        """Lock and recover the logs that a killed process has left; how many. In a thread."""
+        count = 0
+        for topic in self.store:
+            for number, report in topic.recover().items():
+                count += 1
+                _logger.log(
+                    logging.INFO if report else logging.ERROR, "recovered %s/%s: %s", topic.name, number, report
+                )
+        return count
 
     @property
     def listening(self) -> Address:

@@ -128,6 +128,8 @@ def _greet(broker: Broker, watched: Address | None, seconds: float) -> None:
     """Print where it listens. The first line is for people and for programs that start a broker."""
     topics = len(broker.store.topics())
     print(f"listening on {broker.listening}, serving {broker.store.path} ({topics} topics)", flush=True)
+    if broker.recovered:
+        print(f"recovered {broker.recovered} partitions that were not closed cleanly", flush=True)
     if watched is not None:
         print(f"metrics on http://{watched}/metrics", flush=True)
     told = broker.server.advertised

@@ -206,6 +206,15 @@ class Log:
         return self._access.recovery
 
     @property
+    def was_closed_cleanly(self) -> bool:
+        """Whether the last writer closed it, according to its checkpoint; False while there is one."""
+        try:
+            saved = checkpoint.load(self._access.directory)
+        except CorruptFile:
+            return False
+        return saved is not None and saved.clean
+
+    @property
     def writable(self) -> bool:
         """Whether this is the writer, and may still write."""
         appender = self._access.appender

@@ -121,7 +121,7 @@ class _Pending:
             _refuse(made, error)
             return
         self._context.broker.metrics.produced(found.topic.name, len(placed), len(data))
-        _accept(made, found, placed)
+        _accept(made, found, placed, data)
         self._settle(found, placed.stop, made)
 
     def _checked(self, found: Partition, records: Any) -> memoryview:
@@ -188,9 +188,9 @@ class _Pending:
         return {"responses": self._topics, "throttle_time_ms": 0}
 
 
-def _accept(made: Body, found: Partition, placed: range) -> None:
+def _accept(made: Body, found: Partition, placed: range, data: memoryview) -> None:
     made["base_offset"] = placed.start
-    made["log_append_time_ms"] = -1 if found.limits.stamped else now_ms()
+    made["log_append_time_ms"] = -1 if found.limits.stamped else int.from_bytes(data[35:43], "big")
     made["log_start_offset"] = found.log.lowest_offset
 
 
