@@ -63,6 +63,10 @@ class Refused(Exception):
         super().__init__(f"{name}: {message}")
 
 
+class Missing(Exception):
+    """What a client needs is not on this machine; the message says what."""
+
+
 class NotOffered(Exception):
     """This client has no call for it."""
 
@@ -237,7 +241,7 @@ def names(speed: str) -> list[str]:
 
 @cache
 def load(name: str) -> Client:
-    """The client of a name. Importing it may take a while, and warn; why it cannot be had is an `ImportError`."""
+    """The client of a name. Importing it may take a while, and warn; `Missing`."""
     speed, stem = next(
         (s, e) for s in ("quick", "slow") for e in (name, f"{name}_") if (_FOLDER / s / f"{e}.py").exists()
     )

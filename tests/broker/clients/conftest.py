@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from ..serving import PATIENCE_S, Serving
-from .adapter import Admin, Client, Consumer, NotOffered, Producer, Seen, load, names
+from .adapter import Admin, Client, Consumer, Missing, NotOffered, Producer, Refused, Seen, load, names
 
 _HERE = Path(__file__).parent
 _T = TypeVar("_T")
@@ -43,7 +43,7 @@ def client(request: pytest.FixtureRequest) -> Client:
     """Every client in turn."""
     try:
         return load(request.param)
-    except ImportError as error:
+    except Missing as error:
         pytest.skip(str(error))
 
 
@@ -130,6 +130,13 @@ def wait_for(true: Callable[[], Any], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < deadline, f"timed out waiting for {what}"
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """Kafka's name of the error that a call ends with."""
+    with pytest.raises(Refused) as caught:
+        call()
+    return caught.value.name
 
 
 @pytest.fixture(scope="session", autouse=True)

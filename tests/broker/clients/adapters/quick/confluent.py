@@ -10,7 +10,6 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicPartition,
@@ -26,8 +25,6 @@ from confluent_kafka.admin import (
 )
 
 from ...adapter import PATIENCE_S, Group, Refused, Seen, Sent, kafka_name
-
-assert IsolationLevel  # its offsets are asked for with what the consumer has
 
 
 @contextmanager

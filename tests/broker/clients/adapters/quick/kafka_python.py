@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -154,12 +155,12 @@ class _Admin:
     def config(self, name: str) -> dict[str, str]:
         asked = ConfigResource(ConfigResourceType.TOPIC, name)
         found = self._do(lambda: self._made.describe_configs([asked], config_filter="all"))
-        return {key: each["value"] for key, each in found["TOPIC"][name].items()}
+        return {key: each["value"] for key, each in found["topic"][name].items()}
 
     def configure(self, name: str, config: Mapping[str, str]) -> None:
         asked = ConfigResource(ConfigResourceType.TOPIC, name, configs=dict(config))
         found = self._do(lambda: self._made.alter_configs([asked], raise_on_unknown=False))
-        _check(found["TOPIC"][name])
+        _check(found["topic"][name])
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         place = TopicPartition(topic, partition)
@@ -193,6 +194,8 @@ def _check(result: Any) -> None:
     """Some of its calls give errors back instead of raising them."""
     if isinstance(result, type) and issubclass(result, KafkaError):
         result = result()
+    if isinstance(result, str) and (named := re.match(r"\[Error \d+\] (\w+)", result)):
+        raise Refused(kafka_name(named[1]), result)
     if isinstance(result, KafkaError) and type(result).__name__ != "NoError":
         raise _refused(result)
 
