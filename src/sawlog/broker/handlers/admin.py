@@ -56,10 +56,16 @@ async def _create(context: Context, asked: Body, *, validate_only: bool, twice: 
             topic = await broker.create_topic(asked["name"], partitions, given)
             made["topic_id"] = id_of(topic)
             entry_settings = topic.settings
-        made.update(num_partitions=partitions, replication_factor=1, configs=_rows(entry_settings, None))
+        made.update(num_partitions=partitions, replication_factor=1, configs=_created(entry_settings))
     except SawlogError as error:
         made.update(error_code=code_of(error), error_message=message_of(error), configs=None)
     return made
+
+
+def _created(given: dict[str, settings.Value]) -> list[Body]:
+    """The settings of a new topic, as the answer to CreateTopics has them: without what describes them."""
+    wanted = ("name", "value", "read_only", "config_source", "is_sensitive")
+    return [{key: row[key] for key in wanted} for row in _rows(given, None)]
 
 
 def _partitions_of(context: Context, asked: Body) -> int:
