@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from .. import background
 from ..batch import kernel
 from ..batch.build import finish
 from ..batch.refusals import refuse
 from ..errors import InvalidRecord, SawlogError
-from ..log.write import background
 from ..log.write.encoders import recipe_of
 from ..log.write.writer import BATCH_BYTES
 from ..topics.partitioner import Sticky, partition_for

@@ -18,7 +18,6 @@ with an offset from its start to its end, or `DataLoss`:
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Never
 
 from ..batch.header import BASE, COUNT, LAST, LEADER_EPOCH
+from ..clock import rechecks
 from ..config import LogConfig
 from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, StorageError
 from ..storage import Directory
@@ -36,8 +36,6 @@ from .segment.segment import Segment
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How often an end that seems to be lost is checked again, and after how long: a writer may be replacing files.
-_RETRIES, _DOUBT_S = 10, 0.002
 #: How often reading starts again because records were dropped meanwhile.
 _RESTARTS = 100
 
@@ -102,10 +100,11 @@ def proven_end(log: Log, epoch: int, end: int) -> int:
     An earlier end is checked again before it is trusted, because a log may look shorter for a moment while a writer
     replaces files.
     """
-    for _ in range(_RETRIES):
+    if log.epoch_end(epoch) >= end:
+        return end
+    for _ in rechecks():
         if log.epoch_end(epoch) >= end:
             return end
-        time.sleep(_DOUBT_S)
     return min(log.epoch_end(epoch), end)
 
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from ...clock import now_ms
 from ...errors import DirectoryLocked, GroupActive, LogClosed, SawlogError, TopicNotFound
 from ...topics.groups.assignment import Share
 from ...topics.groups.groups import Change
-from ...topics.groups.offsets import Committed, now_ms
+from ...topics.groups.offsets import Committed
 from ...topics.store import Store
 from ...topics.topic import Topic
 from ..wire.errors import ErrorCode

@@ -12,7 +12,8 @@ correlation_id, body = wire.decode_response(wire.Key.METADATA, 9, frame)
 ```
 
 What a message consists of is data: one table per message in `messages/`, one named field per line. `schema` is the
-notation, `reading` and `writing` turn a table and a version into functions, `frames` adds length and header.
+notation, `reading` and `writing` turn a table and a version into functions, `fast` is the same for Produce and Fetch,
+written by hand, and `frames` adds length and header.
 
 Values are plain dicts: Kafka's field names in snake_case, lists for arrays, 16 bytes for a uuid. `records` stay views
 into the frame that was received, and are sent without being copied. A decoded dict has every field of every version;

@@ -16,6 +16,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from ...errors import Malformed, Unencodable, UnsupportedVersion
+from . import fast
 from .apis import BY_KEY, Api, Key
 from .reading import UNREADABLE, Decoder, decoder, skip_tags
 from .schema import Body
@@ -68,9 +69,7 @@ def decode_request(header: RequestHeader, frame: memoryview) -> Body:
     key = (header.api_key, header.version)
     decode = _request_decoders.get(key)
     if decode is None:
-        api = _known(*key)
-        decode = decoder(api.request, header.version, flexible=api.flexible(header.version))
-        _request_decoders[key] = decode
+        decode = _request_decoders[key] = _request_decoder(*key)
     return decode(frame, header.body_at)
 
 
@@ -85,9 +84,7 @@ def encode_response(header: RequestHeader, body: Body) -> list[Buffer]:
         version = 0
     encode = _response_encoders.get((api_key, version))
     if encode is None:
-        api = _encodable(api_key, version)
-        encode = encoder(api.response, version, flexible=api.flexible(version), what=f"{api.name} response")
-        _response_encoders[api_key, version] = encode
+        encode = _response_encoders[api_key, version] = _response_encoder(api_key, version)
     sink = Sink(b"\0\0\0\0" + _RESPONSE.pack(correlation_id))
     if api is not None and _tagged_header(api, version):
         sink.append(0)
@@ -127,6 +124,24 @@ def decode_response(key: int, version: int, frame: memoryview) -> tuple[int, Bod
     except UNREADABLE as error:
         raise Malformed(f"the response ends within its header: {error}") from error
     return correlation_id, decode(frame, position)
+
+
+def _request_decoder(key: int, version: int) -> Decoder:
+    api = _known(key, version)
+    if key == Key.PRODUCE:
+        return fast.produce_request(version)
+    if key == Key.FETCH:
+        return fast.fetch_request(version)
+    return decoder(api.request, version, flexible=api.flexible(version))
+
+
+def _response_encoder(key: int, version: int) -> Encoder:
+    api = _encodable(key, version)
+    if key == Key.PRODUCE:
+        return fast.produce_response(version)
+    if key == Key.FETCH:
+        return fast.fetch_response(version)
+    return encoder(api.response, version, flexible=api.flexible(version), what=f"{api.name} response")
 
 
 def _known(key: int, version: int) -> Api:

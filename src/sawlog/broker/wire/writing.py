@@ -9,7 +9,7 @@ raises `Unencodable`: that is a mistake of the caller, not of the peer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from struct import Struct
 from struct import error as StructError
@@ -184,7 +184,7 @@ def _marked(write: Writer) -> Writer:
     return write_marked
 
 
-def _value(field: Field, version: int, flexible: bool) -> Writer:
+def value_writer(field: Field, version: int, *, flexible: bool) -> Writer:
     """Return the writer of a field of variable size, or of one that is tagged."""
     kind, nullable, name = field.kind, field.nullable_in(version), field.name
     if kind.code:
@@ -227,36 +227,68 @@ def _scalar(kind: Kind, put_length: PutLength) -> Writer:
 # --- structs -----------------------------------------------------------------------------------------------------
 
 
+def defaults_of(fields: Sequence[Field], version: int) -> Body:
+    """Return what a struct has that is not given."""
+    return {field.name: _default(field, version) for field in fields}
+
+
+def unknown(what: str, given: Body, defaults: Body) -> Unencodable:
+    """Return the error for keys that no version has."""
+    return Unencodable(f"{what} has no field {', '.join(sorted(given.keys() - defaults.keys()))}")
+
+
 def _struct(fields: tuple[Field, ...], version: int, flexible: bool, what: str) -> Writer:
-    defaults = {field.name: _default(field, version) for field in fields}
-    present = [field for field in fields if field.exists_in(version)]
-    steps = _steps([field for field in present if field.tag is None], version, flexible)
-    tagged = sorted(
-        (field.tag, field.name, _normaliser(field), defaults[field.name], _value(field, version, flexible))
-        for field in present
-        if field.tag is not None
-    )
+    defaults = defaults_of(fields, version)
+    count = len(defaults)
+    steps = _steps([field for field in fields if field.exists_in(version) and field.tag is None], version, flexible)
+    put_tags = tags_writer(fields, version) if flexible else None
 
     def write(sink: Sink, given: Body) -> None:
         body = {**defaults, **given}
-        if len(body) != len(defaults):
-            raise Unencodable(f"{what} has no field {', '.join(sorted(given.keys() - defaults.keys()))}")
+        if len(body) != count:
+            raise unknown(what, given, defaults)
         for pick, step, fixed in steps:
             if fixed:
                 sink += step(*pick(body))
             else:
                 step(sink, pick(body))
-        if flexible:
-            _write_tags(
-                sink,
-                [
-                    (tag, put, value)
-                    for tag, name, normal, default, put in tagged
-                    if (value := normal(body[name])) != default
-                ],
-            )
+        if put_tags is not None:
+            put_tags(sink, body)
 
     return write
+
+
+def tags_writer(fields: Sequence[Field], version: int) -> Callable[[Sink, Body], None]:
+    """Return a function that writes the tagged fields of a struct: those that do not have their default."""
+    tagged = sorted((field for field in fields if field.exists_in(version) and field.tag is not None), key=_tag)
+    known = [
+        (_tag(field), field.name, _normaliser(field), field.default, value_writer(field, version, flexible=True))
+        for field in tagged
+    ]
+
+    def write(sink: Sink, body: Body) -> None:
+        given = [
+            (tag, put, value)
+            for tag, name, normal, default, put in known
+            if body[name] is not default and (value := normal(body[name])) != default
+        ]
+        sink += uvarint(len(given))
+        for tag, put, value in given:
+            content = Sink()
+            put(content, value)
+            sink += uvarint(tag)
+            sink += uvarint(len(content))
+            sink += content
+
+    def write_none(sink: Sink, _body: Body) -> None:
+        sink.append(0)
+
+    return write if known else write_none
+
+
+def _tag(field: Field) -> int:
+    assert field.tag is not None
+    return field.tag
 
 
 def _steps(fields: Sequence[Field], version: int, flexible: bool) -> list[tuple[Any, Any, bool]]:
@@ -276,24 +308,13 @@ def _steps(fields: Sequence[Field], version: int, flexible: bool) -> list[tuple[
             run.append(field)
         else:
             end_run()
-            steps.append((itemgetter(field.name), _value(field, version, flexible), False))
+            steps.append((itemgetter(field.name), value_writer(field, version, flexible=flexible), False))
     end_run()
     return steps
 
 
 def _single(name: str) -> Callable[[Body], tuple[Any]]:
     return lambda body: (body[name],)
-
-
-def _write_tags(sink: Sink, tags: Iterable[tuple[int, Writer, Any]]) -> None:
-    tags = list(tags)
-    sink += uvarint(len(tags))
-    for tag, put, value in tags:
-        content = Sink()
-        put(content, value)
-        sink += uvarint(tag)
-        sink += uvarint(len(content))
-        sink += content
 
 
 def _default(field: Field, version: int) -> Any:

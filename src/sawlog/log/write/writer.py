@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ... import background
 from ...batch import kernel
 from ...batch.build import Encoded, seal
 from ...batch.header import HEADER_BYTES
@@ -24,7 +25,6 @@ from ...closing import Closing
 from ...config import KIB
 from ...errors import InvalidConfig, LogClosed, SawlogError
 from ...storage.forking import forkable
-from . import background
 from .appender import Answer, Appender
 
 #: About a thousand records of a hundred bytes: large enough to be fast, small enough to find a record in quickly.

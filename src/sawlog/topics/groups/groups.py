@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ...clock import now_ms
 from ...config import whole_number
 from ...errors import DirectoryLocked, GroupActive, GroupNotFound, InvalidConfig, TopicNotFound
 from ...log.files.epochs import MAX_EPOCH
@@ -20,7 +21,7 @@ from ..topic import Topic
 from .assignment import Share
 from .host import Host
 from .members import Member, Members, check_group_name, forget_group, give_up, group_directory, groups_with_members
-from .offsets import Committed, OffsetStore, Start, checked_position, now_ms, resolve
+from .offsets import Committed, OffsetStore, Start, checked_position, resolve
 from .serving import Claim, noted_server, refuse_served, server_of
 
 

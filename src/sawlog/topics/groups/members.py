@@ -36,12 +36,12 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...batch.text import parse_json
+from ...clock import Stopwatch, now_ms
 from ...errors import DirectoryLocked, InvalidConfig, StorageError
 from ...storage import Directory, Lock
 from ...storage.forking import forkable
@@ -130,7 +130,7 @@ class Membership:
         with self._mutex:
             if self._held.held:
                 self._beat += 1
-                note = {**self._fields, "beat": self._beat, "time_ms": time.time_ns() // 1_000_000}
+                note = {**self._fields, "beat": self._beat, "time_ms": now_ms()}
                 self._held.leave(as_note(note))
 
     @property
@@ -153,13 +153,12 @@ class _Watched:
     """How long a member's number has not changed."""
 
     beat: int
-    looked_s: float
     silent_s: float = 0.0
+    _looked: Stopwatch = field(default_factory=Stopwatch)
 
-    def note_silence(self, now_s: float) -> None:
+    def note_silence(self) -> None:
         """It has not changed since the last check. Only time between checks counts."""
-        self.silent_s += min(now_s - self.looked_s, _MOST_COUNTED_S)
-        self.looked_s = now_s
+        self.silent_s += min(self._looked.restart(), _MOST_COUNTED_S)
 
 
 class Members:
@@ -197,10 +196,10 @@ class Members:
     def glance(self) -> dict[str, Member]:
         """As `look`, without changing anything: a member is alive if it has recently said so, by the wall clock."""
         found: dict[str, Member] = {}
-        now_ms = time.time_ns() // 1_000_000
+        time_ms = now_ms()
         for name in self.directory.names():
             member = self._member(name) if name.startswith(_MEMBER) else None
-            if member is not None and now_ms - member.time_ms <= member.session_timeout_ms:
+            if member is not None and time_ms - member.time_ms <= member.session_timeout_ms:
                 found[member.id] = member
         return found
 
@@ -223,15 +222,14 @@ class Members:
             return None  # it is just joining
 
     def _watch(self, found: dict[str, Member]) -> None:
-        now = time.monotonic()
         with self._watching:
             self._watched = {id: each for id, each in self._watched.items() if id in found}
             for member in found.values():
                 seen = self._watched.get(member.id)
                 if seen is None or seen.beat != member.beat:
-                    self._watched[member.id] = _Watched(member.beat, now)
+                    self._watched[member.id] = _Watched(member.beat)
                 else:
-                    seen.note_silence(now)
+                    seen.note_silence()
 
     def is_silent(self, member: Member) -> bool:
         """Whether its number has not increased for its session timeout, as far as we have checked."""

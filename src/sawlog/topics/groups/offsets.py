@@ -36,7 +36,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -44,6 +43,7 @@ from datetime import datetime
 from typing import Literal
 
 from ...batch.text import parse_json
+from ...clock import Stopwatch, now_ms
 from ...config import MIB, LogConfig, UpkeepConfig, whole_number
 from ...errors import CorruptBatch, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ...log.log import Log
@@ -125,7 +125,7 @@ class OffsetStore:
         #: The mark of the last transaction that was applied, by its name.
         self._marks: dict[str, str] = {}
         self._position = 0
-        self._read_s = 0.0
+        self._read = Stopwatch()
         self._closed = False
 
     @property
@@ -166,10 +166,8 @@ class OffsetStore:
                 directory.close()
                 return
         end = self._reader.visible_offset
-        now = time.monotonic()
-        if end < self._position or now - self._read_s > _STALE_S:
+        if end < self._position or self._read.restart() > _STALE_S:
             self._groups, self._marks, self._position = {}, {}, 0
-        self._read_s = now
         self._position = max(self._position, self._reader.lowest_offset)
         while self._position < end:
             self._read_on(self._reader, end)
@@ -335,8 +333,3 @@ def checked_position(offset: object) -> int:
     if not 0 <= found < 2**62:
         raise InvalidConfig(f"an offset must be an integer from 0 to 2**62 - 1, not {offset!r}")
     return found
-
-
-def now_ms() -> int:
-    """The current time as it is stored."""
-    return time.time_ns() // 1_000_000
