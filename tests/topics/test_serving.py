@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sawlog import clock as clock_module
 from sawlog.errors import GroupActive, ReadOnlyLog
 from sawlog.topics.groups import members as members_module
 from sawlog.topics.groups.groups import Change
@@ -185,7 +186,7 @@ def test_a_silent_member_is_fenced_and_a_live_one_keeps_the_broker_out(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(members_module, "time", clock)
+    monkeypatch.setattr(clock_module, "time", clock)
     directory = members_module.group_directory(store.directory, "billing", create=True)
     group = members_module.Members(directory)
     silent, live = group.join("silent", ["orders"], 2000), group.join("live", ["orders"], 2000)

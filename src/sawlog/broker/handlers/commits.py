@@ -12,7 +12,7 @@ from ...topics.groups.offsets import Committed
 from ..groups.commits import NewOffset
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
-from .groups import Body, GroupContext
+from . import Body, Context
 
 _BY_ID = 10
 
@@ -24,7 +24,7 @@ class _Names:
         self._ids = ids
 
     @classmethod
-    async def of(cls, context: GroupContext, topics: Iterable[Body]) -> _Names:
+    async def of(cls, context: Context, topics: Iterable[Body]) -> _Names:
         """For the topics of one request."""
         if context.header.version < _BY_ID:
             return cls(None)
@@ -41,7 +41,7 @@ class _Names:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._ids is None else ErrorCode.UNKNOWN_TOPIC_ID
 
 
-async def offset_commit(context: GroupContext, request: Body) -> Body:
+async def offset_commit(context: Context, request: Body) -> Body:
     """Durable when it is answered."""
     topics: Sequence[Body] = request["topics"]
     names = await _Names.of(context, topics)
@@ -77,7 +77,7 @@ def _codes(topic: Body, name: str | None, codes: Mapping[Share, ErrorCode], unkn
     }
 
 
-async def offset_fetch(context: GroupContext, request: Body) -> Body:
+async def offset_fetch(context: Context, request: Body) -> Body:
     """Of one group, or from version 8 on of several."""
     version, stable = context.header.version, request["require_stable"]
     if version >= 8:
@@ -97,7 +97,7 @@ async def offset_fetch(context: GroupContext, request: Body) -> Body:
     }
 
 
-async def _fetched(context: GroupContext, group: Body, stable: bool) -> Body:
+async def _fetched(context: Context, group: Body, stable: bool) -> Body:
     groups, name = context.broker.groups, group["group_id"]
     error = groups.fetch_error(name, group["member_id"], group["member_epoch"])
     if error is not ErrorCode.NONE:
@@ -119,7 +119,7 @@ async def _fetched(context: GroupContext, group: Body, stable: bool) -> Body:
     return {"group_id": name, "topics": topics, "error_code": ErrorCode.NONE}
 
 
-async def _all_offsets(context: GroupContext, name: str, stable: bool) -> list[Body]:
+async def _all_offsets(context: Context, name: str, stable: bool) -> list[Body]:
     """Everything that a group has committed."""
     groups = context.broker.groups
     unstable = groups.pending_offsets(name) if stable else frozenset[Share]()
@@ -165,7 +165,7 @@ def _answer(number: int, committed: Committed | None, code: ErrorCode) -> Body:
     }
 
 
-async def offset_delete(context: GroupContext, request: Body) -> Body:
+async def offset_delete(context: Context, request: Body) -> Body:
     """Offsets of topics that the group does not read."""
     topics: Sequence[Body] = request["topics"]
     shares = [(topic["name"], each["partition_index"]) for topic in topics for each in topic["partitions"]]

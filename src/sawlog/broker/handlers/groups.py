@@ -3,15 +3,11 @@ DeleteGroups."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-from ..coordinator import Coordinator, GroupSummary
+from ..coordinator import GroupSummary
 from ..groups.member import JoinRequest, SyncRequest
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
-from ..wire.frames import RequestHeader
-
-Body = dict[str, Any]
+from . import Body, Context
 
 #: Key types of FindCoordinator: groups and transactional ids. This broker coordinates all of both.
 _KEY_TYPES = (0, 1)
@@ -20,51 +16,7 @@ _OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 _NOT_ASKED = -(2**31)
 
 
-class Address(Protocol):
-    """Where clients connect."""
-
-    @property
-    def host(self) -> str:
-        """A name or an IP address."""
-
-    @property
-    def port(self) -> int:
-        """A port."""
-
-
-class GroupBroker(Protocol):
-    """What these handlers need of a broker."""
-
-    @property
-    def node_id(self) -> int:
-        """Its id in Kafka's metadata."""
-
-    @property
-    def groups(self) -> Coordinator:
-        """Its groups."""
-
-
-class GroupContext(Protocol):
-    """What these handlers need of a request's context."""
-
-    @property
-    def broker(self) -> GroupBroker:
-        """Who is asked."""
-
-    @property
-    def header(self) -> RequestHeader:
-        """The request's."""
-
-    @property
-    def client_host(self) -> str:
-        """Who asks."""
-
-    @property
-    def advertised(self) -> Address:
-        """Where clients of this listener are sent."""
-
-
-def find_coordinator(context: GroupContext, request: Body) -> Body:
+def find_coordinator(context: Context, request: Body) -> Body:
     """This broker, whatever the key."""
     is_known = request["key_type"] in _KEY_TYPES
     found = {
@@ -79,7 +31,7 @@ def find_coordinator(context: GroupContext, request: Body) -> Body:
     return found
 
 
-async def join_group(context: GroupContext, request: Body) -> Body:
+async def join_group(context: Context, request: Body) -> Body:
     """Answered when the next generation begins."""
     version = context.header.version
     session_ms = request["session_timeout_ms"]
@@ -113,7 +65,7 @@ async def join_group(context: GroupContext, request: Body) -> Body:
     }
 
 
-async def sync_group(context: GroupContext, request: Body) -> Body:
+async def sync_group(context: Context, request: Body) -> Body:
     """Answered when the leader has assigned."""
     synced = await context.broker.groups.sync(
         request["group_id"],
@@ -134,7 +86,7 @@ async def sync_group(context: GroupContext, request: Body) -> Body:
     }
 
 
-def heartbeat(context: GroupContext, request: Body) -> Body:
+def heartbeat(context: Context, request: Body) -> Body:
     """A sign of life, and whether there is a rebalance."""
     return {
         "error_code": context.broker.groups.heartbeat(
@@ -143,7 +95,7 @@ def heartbeat(context: GroupContext, request: Body) -> Body:
     }
 
 
-def leave_group(context: GroupContext, request: Body) -> Body:
+def leave_group(context: Context, request: Body) -> Body:
     """One member, or from version 3 on several."""
     groups = context.broker.groups
     if context.header.version < 3:
@@ -163,7 +115,7 @@ def leave_group(context: GroupContext, request: Body) -> Body:
     }
 
 
-async def list_groups(context: GroupContext, request: Body) -> Body:
+async def list_groups(context: Context, request: Body) -> Body:
     """All groups, of the network and of the store."""
     states = {each.lower() for each in request["states_filter"]}
     types = {each.lower() for each in request["types_filter"]}
@@ -182,7 +134,7 @@ async def list_groups(context: GroupContext, request: Body) -> Body:
     }
 
 
-async def describe_groups(context: GroupContext, request: Body) -> Body:
+async def describe_groups(context: Context, request: Body) -> Body:
     """Members, and what they were assigned."""
     operations = _OPERATIONS if request["include_authorized_operations"] else _NOT_ASKED
     groups = [
@@ -191,7 +143,7 @@ async def describe_groups(context: GroupContext, request: Body) -> Body:
     return {"groups": groups}
 
 
-def _described(context: GroupContext, name: str, found: GroupSummary | None, operations: int) -> Body:
+def _described(context: Context, name: str, found: GroupSummary | None, operations: int) -> Body:
     if found is None:
         is_told = context.header.version >= 6
         return {
@@ -225,7 +177,7 @@ def _described(context: GroupContext, name: str, found: GroupSummary | None, ope
     }
 
 
-async def delete_groups(context: GroupContext, request: Body) -> Body:
+async def delete_groups(context: Context, request: Body) -> Body:
     """Groups without members, with their offsets."""
     names = dict.fromkeys(request["groups_names"])
     return {
