@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 INTENT = "intent"
 
@@ -70,7 +70,7 @@ class State(NamedTuple):
     releases: int = 0
     records: int = 0
 
-    def part(self, number: int, **changes: object) -> State:
+    def part(self, number: int, **changes: Any) -> State:
         """With one partition changed."""
         parts = list(self.parts)
         parts[number] = parts[number]._replace(**changes)

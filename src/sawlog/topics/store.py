@@ -133,18 +133,18 @@ class Store:
         What cannot be completed now does not prevent opening the store: the next write to an affected partition tries
         again and raises the error.
         """
-        for step in (self._complete_all, self._intents.sweep):
+        for step in (self._complete_all, self._intents.area.sweep):
             try:
                 step()
             except SawlogError as error:
                 _logger.warning("%s: postponed to the next open or write: %s", self.path, error)
 
     def _complete_all(self) -> None:
-        for intent in self._intents.pending():
+        for intent in self._intents.ledger.pending():
             try:
-                for number, part in self._intents.unmarked(intent):
+                for number, part in self._intents.ledger.unmarked(intent):
                     self._complete(intent, number, part)
-                self._intents.complete_if_done(intent)
+                self._intents.ledger.complete_if_done(intent)
             except SawlogError as error:
                 _logger.warning("%s: a transaction is not completed yet: %s", self.path, error)
 
@@ -154,7 +154,7 @@ class Store:
         except TopicNotFound:
             topic = None
         if topic is None or topic.id != part.topic_id:
-            self._intents.mark(intent, number)  # the topic is deleted, and its part with it
+            self._intents.ledger.mark(intent, number)  # the topic is deleted, and its part with it
             return
         try:
             topic.roll_forward(part.partition)
@@ -298,7 +298,7 @@ class Store:
         self._catalog.upgrade()
         self._catalog.check(entry)
         self._catalog.settle()
-        self._intents.roll_forward(entry.id, number, log)
+        self._intents.placing.roll_forward(entry.id, number, log)
 
     # --- changing
 
@@ -390,7 +390,7 @@ class Store:
                 gone.update({topic_id} - there)
             return topic_id in there
 
-        self._intents.forget(is_there)
+        self._intents.ledger.forget(is_there)
 
     @property
     def upkeep_reports(self) -> list[UpkeepReport]:

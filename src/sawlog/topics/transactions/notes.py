@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from ...clock import Deadline
 from ...errors import CorruptFile, DirectoryLocked, SawlogError, StorageError
 from ...storage import Directory, Lock
 from .. import documents
@@ -30,7 +31,6 @@ from .intent import Intent, end_of_document
 #: How long an unused name is remembered: a query that is restarted after that, and had been killed between a commit
 #: and Spark's own record of it, stores that micro-batch twice.
 KEPT_MS = 30 * 24 * 3600 * 1000
-_POLL_S = 0.005
 _NAME, _COMMITTED = ".name", ".committed"
 _MARK = "="
 
@@ -45,20 +45,17 @@ class Notes:
 
     # --- one name at a time
 
-    def lock(self, name: str, deadline: float) -> Lock:
+    def lock(self, name: str, deadline: Deadline) -> Lock:
         """Prevent others from committing under a name; `DirectoryLocked` if another process does for too long."""
         while True:
             try:
                 held = self._staging.lock(_file(name, _NAME), alone=False)
-            except DirectoryLocked:
-                if time.monotonic() > deadline:
-                    raise
+            except DirectoryLocked as error:
+                deadline.pause(or_raise=error)
             else:
                 if held.current:
                     return held
                 held.release()  # the previous holder has removed the file that we locked
-                continue
-            time.sleep(_POLL_S)
 
     def unlock(self, name: str, held: Lock) -> None:
         """Release the lock, and remove its file."""

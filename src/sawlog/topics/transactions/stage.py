@@ -61,7 +61,7 @@ class Stage:
         self.id, self._owner = _claim(staging) if adopt is None else (adopt, lock_owner(staging, adopt))
 
     def file(self, label: str = "0") -> StagedFile:
-        """A new staged file. Another process that knows the id makes its own: see `Intents.file`."""
+        """A new staged file. Another process that knows the id makes its own: see `StagingArea.file`."""
         return StagedFile(self._staging, file_name(self.id, label))
 
     @property

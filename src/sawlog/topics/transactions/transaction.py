@@ -67,8 +67,8 @@ class Transaction:
         #: Whether this was stored before: then everything that is appended is ignored.
         self.replayed = False
         if name is not None and sequence is not None:
-            self._take_over(intents.last(name))
-        self._drafts = Drafts(intents, topic_of, wanted=not self.replayed)
+            self._take_over(intents.ledger.last(name))
+        self._drafts = Drafts(intents.area, topic_of, wanted=not self.replayed)
 
     def _take_over(self, last: Intent | None) -> None:
         """Check whether this is a replay; of the last one, the offsets are known."""
