@@ -345,9 +345,9 @@ _STORING = (
         "marked before it is placed",
         "a part of a transaction is marked as done, then placed",
         (
-            "Placing.roll_forward",
-            "self._apply(intent, part, log)\n                self._ledger.mark(intent, number)",
-            "self._ledger.mark(intent, number)\n                self._apply(intent, part, log)",
+            "Placing._bring",
+            "self._apply(intent, part, log)\n        self._ledger.mark(intent, number)",
+            "self._ledger.mark(intent, number)\n        self._apply(intent, part, log)",
         ),
     ),
     _mutant(
@@ -700,7 +700,7 @@ _RETURNED = (
     _mutant(
         "completed before its intent is durable",
         "a transaction whose process died is placed before the name of its intent is synced (ours, once)",
-        ("Placing._apply", "self._ledger.settle()", "pass"),
+        ("Placing._bring", "self._ledger.settle()", "pass"),
         by="promised",
     ),
     _mutant(
@@ -709,8 +709,8 @@ _RETURNED = (
         (
             "Ledger.complete",
             "staging.remove(intent.file)\n    staging.sync()\n"
-            "    if intent.name is not None and intent.data:\n        self.notes.strip(intent.name)",
-            "if intent.name is not None and intent.data:\n        self.notes.strip(intent.name)\n"
+            "    if intent.name is not None and intent.data and names_offsets:\n        self.notes.strip(intent.name)",
+            "if intent.name is not None and intent.data and names_offsets:\n        self.notes.strip(intent.name)\n"
             "    staging.remove(intent.file)\n    staging.sync()",
         ),
     ),

@@ -68,7 +68,7 @@ TABLE: tuple[Threshold, ...] = (
         1000,
     ),
     _one("topics.transactions.drafts:SPILL_BYTES", 0, 100, 400),
-    _one("topics.transactions.intents:_MARGIN_BYTES", 0, 500),
+    _one("topics.transactions.placing:_MARGIN_BYTES", 0, 500),
     _one("topics.partitioner:Sticky.__init__(sticky_bytes) topics.partitioner:STICKY_BYTES", 1, 60),
     # Offsets that one segment, one batch, one table has room for.
     _one(

@@ -396,6 +396,11 @@ class Log:
             appender.settle(placed.stop)
         return placed
 
+    def check_batches(self, raw: bytes | bytearray | memoryview) -> None:
+        """Raise what `place_batches` would raise because of the batches themselves: structure, checksums, and whether
+        each fits into a segment."""
+        self._writable().check_sizes(incoming.checked_rows(memoryview(raw)))
+
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
         """Call back when an append that ended at `offset` is as durable as the policy promises, with None; or with the
         error that prevents it. At once, in this thread, if there is nothing to wait for; else from a background thread.

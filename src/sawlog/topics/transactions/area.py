@@ -22,7 +22,7 @@ from .. import documents
 from ..names import STAGING, TMP
 from .intent import INTENT
 from .notes import is_note
-from .stage import LEASE, Stage, StagedFile, file_name, lock_owner, remove_all, remove_label
+from .stage import LEASE, Stage, StagedFile, file_name, leaves_traces, lock_owner, remove_all, remove_label
 
 #: How long what tasks have staged waits for the commit of their job by default.
 _LEASE_S = 24 * 3600.0
@@ -133,6 +133,8 @@ class StagingArea:
             try:
                 # Checked under the lock: its owner may have committed and died since the names were listed.
                 if not self.directory.exists(f"{id_}{INTENT}") and not self._is_lent(id_):
+                    if leaves_traces(self.directory.names(), id_):
+                        self.directory.sync()  # an intent that came back without its marks would be placed again
                     remove_all(self.directory, id_)
             finally:
                 owner.release()

@@ -62,8 +62,6 @@ from .notes import sequence_of
 from .placing import Placing
 from .stage import Stage
 
-#: What a partition needs in addition to the batches: indexes, a checkpoint, the head of a new segment.
-_MARGIN_BYTES = 64 << 10
 #: Up to this size batches go into the intent itself: a separate file would cost more fsyncs.
 INLINE_BYTES = 64 << 10
 
@@ -128,7 +126,7 @@ class Intents:
         written = False
         try:
             for part, log in zip(intent.parts, logs, strict=True):
-                log.claim(sum(piece.size_bytes for piece in part.pieces) + _MARGIN_BYTES)
+                self.placing.claim(part, log)
             self.ledger.record(intent)
             written = True
             with ExitStack() as appends:  # what is placed becomes visible when all of it is

@@ -92,6 +92,13 @@ class Notes:
         if self._staging.exists(intent.file) and (known is None or sequence_of(known) < sequence_of(intent)):
             self._staging.rename(intent.file, file)
 
+    def put(self, intent: Intent) -> None:
+        """As `take`, for an intent whose file does not have the offsets: the note gets them. The file stays."""
+        assert intent.name is not None
+        known = self.find(intent.name)
+        if known is None or sequence_of(known) < sequence_of(intent):
+            documents.store(self._staging, _file(intent.name, _COMMITTED), replace(intent, data=b"").fields())
+
     def strip(self, name: str) -> None:
         """Cut off the batches of a note whose name is durable: if a power cut made it an intent again, it would need
         them."""

@@ -133,7 +133,7 @@ class Staging:
         with self._committing:
             held = self._intents.area.adopt(job, timeout_s=lock_timeout_s)
             try:
-                placed: tuple[Part, ...] = ()
+                placed: PlacedOffsets = {}
                 if wanted or name is not None:
                     placed = self._intents.commit(
                         held,
@@ -143,12 +143,12 @@ class Staging:
                         name=name,
                         sequence=sequence,
                         lock_timeout_s=lock_timeout_s,
-                    ).parts
+                    ).offsets
             except BaseException:
                 held.leave()
                 raise
             held.end()
-        return {part.order: part.offsets for part in placed}
+        return placed
 
     def _log_of(self, part: Part) -> Log:
         topic = self._topic_of(part.topic)

@@ -30,7 +30,7 @@ from ...errors import LogClosed, StorageError, TransactionAborted, TransactionEr
 from ...storage.forking import forkable, this_process
 from ..topic import Topic
 from .drafts import Drafts
-from .intent import Intent, Part, check_name
+from .intent import Intent, check_name
 from .intents import Intents
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -75,7 +75,7 @@ class Transaction:
         if last is not None and last.sequence is not None and self.sequence is not None:
             self.replayed = last.sequence >= self.sequence
             if last.sequence == self.sequence:
-                self._offsets = _offsets(last.parts)
+                self._offsets = last.offsets
 
     # --- collecting
 
@@ -155,7 +155,7 @@ class Transaction:
             sequence=self.sequence,
             lock_timeout_s=self._lock_timeout_s,
         )
-        self._offsets = _offsets(intent.parts)
+        self._offsets = intent.offsets
         if intent.id != stage.id:  # another process was first with this sequence
             self._take_over(intent)
 
@@ -180,10 +180,6 @@ class Transaction:
             self.abort()
         elif self._state == "open":
             self.commit()
-
-
-def _offsets(parts: Iterable[Part]) -> PlacedOffsets:
-    return {part.order: part.offsets for part in parts}
 
 
 def _milliseconds(timestamp: int | datetime | None) -> int | None:
