@@ -11,10 +11,22 @@ from __future__ import annotations
 
 import random
 import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 #: The first pause while polling, and the longest.
 _FIRST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.01
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def milliseconds(timestamp: Any) -> Any:
+    """A datetime as record timestamps count; anything else unchanged."""
+    if isinstance(timestamp, datetime):
+        return (timestamp.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+    return timestamp
 
 
 def now_ms() -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import selectors
 import socket
 import stat
@@ -80,9 +81,10 @@ class Channel:
 
     def has_more(self, seconds: float) -> bool:
         """Whether something can be read, or the other side has ended; waits for up to that long."""
-        with _reporting("reading from", self._path), selectors.DefaultSelector() as waiting:
-            waiting.register(self._socket, selectors.EVENT_READ)
-            return bool(waiting.select(seconds))
+        with _reporting("reading from", self._path):
+            waiting = select.poll()
+            waiting.register(self._socket, select.POLLIN)
+            return bool(waiting.poll(seconds * 1000))
 
     def close(self) -> None:
         """End the connection. Safe to call twice."""

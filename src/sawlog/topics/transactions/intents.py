@@ -46,18 +46,29 @@ recorded by the intent itself, so that no crash can come between.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from ...clock import Deadline
-from ...errors import DirectoryLocked, LogClosed, TransactionAborted, TransactionError, TransactionPending
+from ...clock import Deadline, now_ms
+from ...errors import (
+    DirectoryLocked,
+    LogClosed,
+    SawlogError,
+    TopicNotFound,
+    TransactionAborted,
+    TransactionError,
+    TransactionPending,
+)
 from ...log.log import Log
 from ...storage import Directory
+from ..topic import Topic
 from .area import StagingArea
+from .completing import Completion
+from .handing import HandedCommit
 from .intent import Intent, Part
 from .ledger import Ledger
+from .neighbours import Neighbours, Nobody
 from .notes import sequence_of
 from .placing import Placing
 from .stage import Stage
@@ -68,15 +79,23 @@ INLINE_BYTES = 64 << 10
 _logger = logging.getLogger("sawlog")
 
 
+def _no_topic(name: str) -> Topic:
+    raise TopicNotFound(f"no topic {name!r}: there is only the staging area")
+
+
 class Intents:
     """The transactions of one store. Safe for threads and processes."""
 
-    def __init__(self, root: Directory) -> None:
+    def __init__(
+        self, root: Directory, topic_of: Callable[[str], Topic] = _no_topic, neighbours: Neighbours | None = None
+    ) -> None:
         #: What is collected and not committed.
         self.area = StagingArea(root)
         #: What is committed and not completed.
         self.ledger = Ledger(self.area)
         self.placing = Placing(self.area, self.ledger)
+        self._neighbours = Nobody() if neighbours is None else neighbours
+        self.completion = Completion(self.ledger, self.placing, self._neighbours, topic_of)
 
     def close(self) -> None:
         """Close the handle."""
@@ -96,29 +115,68 @@ class Intents:
         """Place what is staged, all or nothing, and return the intent with the offsets; for a replay, the stored one.
 
         The staged files are already synced; `data` is for pieces without a file. `DirectoryLocked` if another process
-        holds the lock of a partition too long.
+        holds the lock of a partition too long, and does not place for others.
         """
         if not stage.held:
             raise LogClosed("what was staged belongs to the parent process, before the fork")
         deadline = Deadline(lock_timeout_s)
-        with ExitStack() as held:
+        with ExitStack() as named:
             if name is not None:
                 notes = self.ledger.notes
-                held.callback(notes.unlock, name, notes.lock(name, deadline))
+                named.callback(notes.unlock, name, notes.lock(name, deadline))
                 last = self.ledger.last(name)
                 if last is not None and sequence_of(last) >= (sequence or 0):
                     _logger.warning("%r %s is skipped: %s is already stored", name, sequence, sequence_of(last))
-                    return last
+                    return self._finished(last, stage, deadline)
             ordered = _one_each(parts)
-            logs = [log_of(part) for part in ordered]
-            for log in logs:
-                _enter(held, log, deadline)
-                log.sync()  # what precedes the part must not be lost when the part is found again
-            placed = [replace(part, offset=log.next_offset) for part, log in zip(ordered, logs, strict=True)]
-            intent = Intent(stage.id, tuple(placed), name, sequence, data, int(time.time() * 1000))
-            if any(piece.file for part in placed for piece in part.pieces):
+            if any(piece.file for part in ordered for piece in part.pieces):
                 self.ledger.settle()
-            self._place_all(intent, logs)
+            intent = Intent(stage.id, tuple(ordered), name, sequence, data, now_ms())
+            logs = [log_of(part) for part in ordered]
+            with ExitStack() as held:
+                if all(self._enter(held, log, deadline) for log in logs):
+                    return self._commit_here(intent, logs)
+            handed = HandedCommit(
+                intent,
+                log_of,
+                ledger=self.ledger,
+                placing=self.placing,
+                neighbours=self._neighbours,
+                completion=self.completion,
+            )
+            return handed.run(lock_timeout_s)
+
+    def _enter(self, held: ExitStack, log: Log, deadline: Deadline) -> bool:
+        """Block a log, waiting for its lock if another process holds it; False if that process places for others."""
+        while True:
+            try:
+                held.enter_context(log.hold())
+                return True
+            except DirectoryLocked as error:
+                if self._neighbours.address(log) is not None:
+                    return False
+                deadline.pause(or_raise=error)
+
+    def _finished(self, last: Intent, stage: Stage, deadline: Deadline) -> Intent:
+        """A replay. The first try may have left parts to others that are not placed yet: it is committed, whether they
+        can be placed now or not."""
+        if self.ledger.is_pending(last) and not last.names_offsets:
+            try:
+                self.completion.complete(last, deadline)
+                last = last.at(self.ledger.progress(last).applied)
+                if last.id == stage.id and not self.ledger.unmarked(last):
+                    self.ledger.complete(last)  # the stage is ours now
+            except SawlogError as error:
+                _logger.warning("%s is not completed yet: %s", last.file, error)
+        return last
+
+    # --- this process holds all partitions
+
+    def _commit_here(self, intent: Intent, logs: Sequence[Log]) -> Intent:
+        for log in logs:
+            log.sync()  # what precedes the part must not be lost when the part is found again
+        intent = intent.at({number: log.next_offset for number, log in enumerate(logs)})
+        self._place_all(intent, logs)
         return intent
 
     def _place_all(self, intent: Intent, logs: Sequence[Log]) -> None:
@@ -184,13 +242,3 @@ def _one_each(parts: Iterable[Part]) -> list[Part]:
             part = replace(before, count=before.count + part.count, pieces=before.pieces + part.pieces)  # noqa: PLW2901
         merged[part.order] = part
     return [merged[order] for order in sorted(merged)]
-
-
-def _enter(held: ExitStack, log: Log, deadline: Deadline) -> None:
-    """Block a log, waiting for its lock if another process holds it."""
-    while True:
-        try:
-            held.enter_context(log.hold())
-            return
-        except DirectoryLocked as error:
-            deadline.pause(or_raise=error)

@@ -22,18 +22,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal
 
+from ...clock import milliseconds
 from ...errors import LogClosed, StorageError, TransactionAborted, TransactionError
 from ...storage.forking import forkable, this_process
 from ..topic import Topic
 from .drafts import Drafts
 from .intent import Intent, check_name
 from .intents import Intents
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: Where records were stored: their offsets by (topic, partition).
 PlacedOffsets = dict[tuple[str, int], range]
@@ -94,7 +93,7 @@ class Transaction:
             topic = self._drafts.topic(topic)
             draft = self._drafts.of(topic, topic.place_for(value, key, partition))
             try:
-                draft.add(value, key, headers, _milliseconds(timestamp))
+                draft.add(value, key, headers, milliseconds(timestamp))
             except StorageError:
                 self._end("aborted")  # what was collected cannot be written: its content is unknown
                 raise
@@ -180,9 +179,3 @@ class Transaction:
             self.abort()
         elif self._state == "open":
             self.commit()
-
-
-def _milliseconds(timestamp: int | datetime | None) -> int | None:
-    if isinstance(timestamp, datetime):
-        return (timestamp.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
-    return timestamp
