@@ -30,7 +30,7 @@ import numpy as np
 
 from ... import background
 from ...batch import kernel
-from ...batch.build import NOBODY, Encoded, Producer
+from ...batch.build import NOBODY, Encoded, Producer, Recipe
 from ...batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ...clock import now_ms
 from ...config import Interval, LogConfig
@@ -150,6 +150,15 @@ class Appender:
         if self._is_held():
             self.check_open()
         return self._is_held()
+
+    @property
+    def recipe(self) -> Recipe:
+        """How batches for this log are made."""
+        return self.encoders.recipe
+
+    def check_failure(self) -> None:
+        """Raise if the log has failed."""
+        self.commit.check()
 
     @property
     def _active(self) -> Segment:
