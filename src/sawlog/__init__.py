@@ -9,6 +9,7 @@ from .batch.build import Producer
 from .batch.kernel import Record
 from .config import Interval, LogConfig, UpkeepConfig
 from .errors import (
+    AmbiguousAppend,
     BaseMismatch,
     ChecksumMismatch,
     CorruptBatch,
@@ -86,6 +87,7 @@ open = Store.open
 __version__ = "0.3.0"
 
 __all__ = [
+    "AmbiguousAppend",
     "BaseMismatch",
     "ChecksumMismatch",
     "CompactionReport",

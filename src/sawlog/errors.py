@@ -37,6 +37,7 @@ SawlogError
 │   ├── LogNotFound (FileNotFoundError)          read-only open of a directory that holds no log
 │   └── StoreNotFound (FileNotFoundError)        read-only open of a directory that holds no store
 ├── DirectoryLocked (BlockingIOError)          another writer has locked the partition
+├── AmbiguousAppend (TimeoutError)             the process that holds the partition does not answer; it may be stored
 ├── LogFailed (RuntimeError)                   writing stopped after an earlier failure; reading still works
 ├── LogClosed (ValueError)                     the log is closed, or belongs to the parent of a fork
 ├── ReadOnlyLog (UnsupportedOperation)         opened with mode="r"
@@ -50,7 +51,7 @@ SawlogError
 │   └── PositionLost (LookupError)               the records at the position are gone, with on_lost="error"
 ├── TransactionError                           a write to several partitions, all or nothing
 │   ├── TransactionAborted                       nothing was stored
-│   └── TransactionPending                       committed; completed when the store is next opened for writing
+│   └── TransactionPending                       committed; completed by the holders, or at the next open for writing
 ├── InteropError                               other systems' logs
 │   ├── UnknownFormat (ValueError)               no known format matches, or more than one
 │   ├── ImportMismatch (ValueError)              the target does not match the source
@@ -308,6 +309,11 @@ class DirectoryLocked(SawlogError, BlockingIOError):
         return type(self), (self.path, self.holder)
 
 
+class AmbiguousAppend(SawlogError, TimeoutError):
+    """Records were handed to the process that holds the partition, and it did not answer in time: they may be stored,
+    now or when it continues, or not."""
+
+
 class LogFailed(SawlogError, RuntimeError):
     """Writing stopped after an earlier failure (see `__cause__`). Reading still works; close and reopen to recover."""
 
@@ -367,7 +373,8 @@ class TransactionAborted(TransactionError):
 
 
 class TransactionPending(TransactionError):
-    """The transaction is committed but not completely written; opening the store for writing completes it."""
+    """The transaction is committed but not completely written; the processes that hold the partitions complete it, or
+    opening the store for writing does."""
 
 
 class InteropError(SawlogError):

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -29,13 +29,14 @@ from ..batch import kernel
 from ..batch.build import NOBODY, Producer
 from ..batch.header import DEFAULT_COLUMNS, Rows
 from ..batch.kernel import Record
+from ..clock import milliseconds
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed
 from ..storage import Directory, MemoryDirectory
 from . import access
 from .access import Access
 from .files import checkpoint
-from .files.locking import is_wanted
+from .files.locking import is_wanted, note_in
 from .maintain import compaction, retention, upkeep
 from .maintain import trimming as truncation
 from .maintain.compaction import CompactionReport
@@ -53,9 +54,6 @@ from .write.writer import BATCH_BYTES, Writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +95,21 @@ class Log:
         on_lock: Callable[[Log], None] | None = None,
         topic: str | None = None,
         partition: int = -1,
+        note: bytes = b"",
     ) -> Log:
         """Open the log in a directory; with mode "w" (the default) create it if it does not exist.
 
         A writer holds the directory's lock until it is closed; a second one gets `DirectoryLocked` immediately. With
         mode "r" nothing is written or locked: it reads next to a running writer and sees what that appends. Mode "a" is
-        like "r" until the first write, which takes the lock, recovers if necessary, calls `on_lock` with the log, and
-        continues. Records that are read have this `topic` and `partition`.
+        like "r" until the first write, which takes the lock, leaves the `note` in its file, recovers if necessary,
+        calls `on_lock` with the log, and continues. Records that are read have this `topic` and `partition`.
         """
         config = LogConfig() if config is None else config
         if mode not in ("w", "r", "a"):
             raise InvalidConfig(f'mode must be "w", "r" or "a", not {mode!r}')
         place = topic, partition
         if mode != "w":
-            return cls(access.open_to_read(path, config, place, locks_late=mode == "a"), on_lock)
+            return cls(access.open_to_read(path, config, place, locks_late=mode == "a", note=note), on_lock)
         made = cls(access.open_to_write(path, config, place), on_lock)
         with ExitStack() as undo:
             undo.callback(made.close)
@@ -161,6 +160,15 @@ class Log:
         """Before the first write of a log that was opened with mode "a": other writers wait until this one is released
         or closed, instead of being refused. For work that ends soon."""
         self._access.lend_to_upkeep()
+
+    @property
+    def lock_note(self) -> bytes:
+        """What the process that holds the writer's lock, or held it last, has left in the lock's file for others."""
+        return note_in(self._access.directory)
+
+    def leave_note(self, note: bytes) -> None:
+        """Replace the note in the lock's file. It is for information: if it cannot be written, the old one may stay."""
+        self._writable().held.leave(note)
 
     @property
     def wanted(self) -> bool:
@@ -355,7 +363,7 @@ class Log:
         appender = self._access.appender or self._writable()
         encoder = appender.encoders.take()
         try:
-            batch = encoder.one(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
+            batch = encoder.one(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
             offset = appender.place(batch, expect_offset).start
         finally:
             appender.encoders.give_back(encoder)
@@ -409,6 +417,11 @@ class Log:
         if wait:
             appender.settle(placed.stop)
         return placed
+
+    def check_batches(self, raw: bytes | bytearray | memoryview) -> None:
+        """Raise what `place_batches` would raise because of the batches themselves: structure, checksums, and whether
+        each fits into a segment."""
+        self._writable().check_sizes(incoming.checked_rows(memoryview(raw)))
 
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
         """Call back when an append that ended at `offset` is as durable as the policy promises, with None; or with the
@@ -472,7 +485,7 @@ class Log:
             chunks,
             key=key,
             headers=headers,
-            timestamp=_stamp(timestamp),
+            timestamp=milliseconds(timestamp),
             max_bytes=max_bytes,
             expect_offset=expect_offset,
         )
@@ -496,7 +509,7 @@ class Log:
             past_recall,
             key=key,
             headers=headers,
-            timestamp=_stamp(timestamp),
+            timestamp=milliseconds(timestamp),
             max_bytes=max_bytes,
         )
 
@@ -509,7 +522,7 @@ class Log:
     ) -> int:
         """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync."""
         appends = self._access.loops.appends(self._access.appender or self._writable())
-        return await appends.add(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
+        return await appends.add(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         """A buffered writer: the fast way to append records one by one. See `Writer`."""
@@ -602,7 +615,7 @@ class Log:
 
     def offset_at(self, timestamp: int | datetime) -> int:
         """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
-        found = whole_number(_stamp(timestamp), "a timestamp")
+        found = whole_number(milliseconds(timestamp), "a timestamp")
         return self._readable().offset_at(min(max(found, 0), kernel.MAX_TIMESTAMP + 1))
 
     def newest(self) -> tuple[int, int] | None:
@@ -665,10 +678,3 @@ class Log:
     def verify(self) -> VerifyReport:
         """Read and check everything; damage is listed in the report, not raised."""
         return verify(self._readable().segments, self._access.config.max_decompressed_bytes)
-
-
-def _stamp(timestamp: Any) -> Any:
-    """A datetime as milliseconds; anything else unchanged."""
-    if isinstance(timestamp, datetime):
-        return (timestamp.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
-    return timestamp
