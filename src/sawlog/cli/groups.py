@@ -39,6 +39,7 @@ def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output 
     \b
     Examples:
       sawlog groups list -d data
+      sawlog groups list -b 127.0.0.1:9092
     """
     rows = []
     with open_place(data, broker) as store:

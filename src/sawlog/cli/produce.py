@@ -144,6 +144,7 @@ def produce(
       printf 'a:1\\nb:2\\n' | sawlog produce pairs -d data --key-delimiter :
       sawlog produce photos -d data cat.jpg --input file --key cat --header type=image/jpeg
       sawlog read orders -d data --output ndjson | sawlog produce copy -d data --input records
+      sawlog read orders -d data --output ndjson | sawlog produce copy -b 127.0.0.1:9092 --input records
     """
     if key is not None and key_delimiter is not None:
         raise typer.BadParameter("give --key or --key-delimiter, not both")

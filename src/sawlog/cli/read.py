@@ -111,6 +111,7 @@ def read(
       sawlog read orders -d data -f '%d %p/%o %k: %v\\n' --follow -o end
       sawlog read orders -d data -o @2026-11-01:2026-11-02 --out orders.parquet
       sawlog read orders -d data -p 0 -n 1 --raw > first.bin
+      sawlog read orders -b 127.0.0.1:9092 -o -100
     """
     if topic is None and log is None:
         raise typer.BadParameter("give a topic, or the directory of one partition with --log", param_hint="TOPIC")

@@ -85,6 +85,7 @@ def list_topics(data: MaybeData = None, broker: BrokerAt = None, output: Output 
     Examples:
       sawlog topic list -d data
       sawlog topic list -d data --output json | jq '.[].name'
+      sawlog topic list -b 127.0.0.1:9092
     """
     with open_place(data, broker) as store:
         found = [topic.describe() for topic in store]
