@@ -235,17 +235,13 @@ _READING = (
     _mutant(
         "small files without a checksum",
         "a checkpoint, producers' or upkeep file is believed whatever its checksum says",
-        (
-            "without_line",
-            "def without_line(data: bytes) -> bytes | None:",
-            "def without_line(data: bytes) -> bytes | None:\n    return data[:-16]",
-        ),
+        ("TitledFile.decode", "LINE.opened(data)", "data[:-16]"),
         by="bits",
     ),
     _mutant(
         "catalogue without a checksum",
         "topic.json and intents are believed if they parse",
-        ("documents:decode", "if mark !=", "if False and mark !="),
+        ("documents:decode", "if FIELD.opened(data) is None:", "if False:"),
         by="bits",
     ),
     _mutant(

@@ -26,11 +26,11 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from ...batch.checksum import with_line, without_line
 from ...batch.header import BASE, BASE_SEQUENCE, LAST, PRODUCER_EPOCH, PRODUCER_ID, Rows
 from ...batch.read import first_bad_crc
 from ...clock import now_ms
-from ...errors import CorruptBatch, CorruptFile, OutOfOrderSequence, ProducerFenced
+from ...errors import CorruptBatch, OutOfOrderSequence, ProducerFenced
+from ...storage.checked import TitledFile, parsing
 from ..segment.batches import Chunk
 from ..segment.segment import Segment
 
@@ -39,7 +39,7 @@ REMEMBERED = 5
 #: Sequence numbers are 31-bit and start again at 0.
 _WRAP = 2**31
 
-_TITLE = "sawlog producers 1 "
+_FILE = TitledFile("the producer file", "sawlog producers 1 ")
 _EPOCH = "leader epoch "
 
 
@@ -131,29 +131,23 @@ class ProducerState:
 
     def encode(self, offset: int, leader_epoch: int) -> bytes:
         """The file's bytes: the state as of `offset`, which is in that leader epoch."""
-        lines = [f"{_TITLE}{offset}", f"{_EPOCH}{leader_epoch}"]
+        lines = [str(offset), f"{_EPOCH}{leader_epoch}"]
         lines.extend(" ".join(map(str, astuple(batch))) for batch in self)
-        body = ("\n".join(lines) + "\n").encode()
-        return with_line(body)
+        return _FILE.encode("\n".join(lines) + "\n")
 
     @classmethod
     def decode(cls, data: bytes, expiry_ms: int) -> tuple[ProducerState, int, int]:
         """The state, the offset up to which it is valid, and the leader epoch of that, or -1; `CorruptFile` unless
         every byte is right."""
-        body = without_line(data)
-        if body is None or not body.startswith(_TITLE.encode()):
-            raise CorruptFile("the checksum of the producer file does not match")
-        made = cls(expiry_ms)
-        try:
+        body, made = _FILE.decode(data), cls(expiry_ms)
+        with parsing(_FILE.what):
             head, *lines = body.decode().splitlines()
-            offset, epoch = int(head[len(_TITLE) :]), -1
+            offset, epoch = int(head), -1
             if lines and lines[0].startswith(_EPOCH):
                 epoch = int(lines.pop(0)[len(_EPOCH) :])
             for line in lines:
                 batch = ProducerBatch(*map(int, line.split()))
                 made._producers.setdefault(batch.producer, deque(maxlen=REMEMBERED)).append(batch)
-        except (ValueError, TypeError) as error:
-            raise CorruptFile(f"the producer file does not parse: {error}") from error
         return made, offset, epoch
 
 
