@@ -5,9 +5,9 @@ other half of the promise: which modules of the standard library a package may u
 
     os, mmap, fcntl, open()   storage alone; what stands outside the engine may as well: cli, console, testing, the
                               pipelines, and what finds Java and starts a session for Spark
-    asyncio                   broker, console, and the log's async facade
+    asyncio                   broker and what runs one for tests, console, and the log's async facade
     time                      the clock, the background and the kernel; what stands outside the engine may as well
-    any I/O                   never batch: it turns bytes into records and back
+    any I/O                   never batch, never broker/wire: they turn bytes into records and messages, and back
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RULES = [
         frozenset({"os", "mmap", "fcntl", "open()"}),
         allowed=("storage/", "testing/", "cli/", "console/", "pipelines/", "spark/java.py", "spark/session.py"),
     ),
-    Rule(frozenset({"asyncio"}), allowed=("broker/", "console/", "log/write/aio.py")),
+    Rule(frozenset({"asyncio"}), allowed=("broker/", "console/", "log/write/aio.py", "testing/broker.py")),
     Rule(
         frozenset({"time"}),
         allowed=(
@@ -60,8 +60,8 @@ RULES = [
         ),
     ),
     Rule(
-        frozenset({"io", "pathlib", "shutil", "socket", "subprocess", "tempfile"}),
-        denied=("batch/",),
+        frozenset({"asyncio", "io", "pathlib", "shutil", "socket", "subprocess", "tempfile"}),
+        denied=("batch/", "broker/wire/"),
     ),
 ]
 
@@ -106,6 +106,8 @@ def test_module_stays_in_its_layer(file: Path) -> None:
         ("from time import monotonic", "spark/streaming.py"),
         ("import pathlib", "batch/build.py"),
         ("import socket", "batch/kernel/walk.py"),
+        ("import socket", "broker/wire/frames.py"),
+        ("import asyncio", "broker/wire/frames.py"),
     ],
 )
 def test_what_a_layer_may_not_use_is_noticed(source: str, path: str) -> None:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-VERSION = "4.1.0"
+VERSION = "4.3.1"
 
 #: The broker (with its tools), and somewhere for its logging to go: nowhere.
 _PROJECT = f"""\

@@ -51,11 +51,15 @@ SawlogError
 ├── TransactionError                           a write to several partitions, all or nothing
 │   ├── TransactionAborted                       nothing was stored
 │   └── TransactionPending                       committed; completed when the store is next opened for writing
-└── InteropError                               other systems' logs
-    ├── UnknownFormat (ValueError)               no known format matches, or more than one
-    ├── ImportMismatch (ValueError)              the target does not match the source
-    ├── ExportRefused (ValueError)               not possible in that format or directory; nothing was written
-    └── SourceInUse (BlockingIOError)            the other system is running: stop it first
+├── InteropError                               other systems' logs
+│   ├── UnknownFormat (ValueError)               no known format matches, or more than one
+│   ├── ImportMismatch (ValueError)              the target does not match the source
+│   ├── ExportRefused (ValueError)               not possible in that format or directory; nothing was written
+│   └── SourceInUse (BlockingIOError)            the other system is running: stop it first
+└── WireError (ValueError)                     Kafka's wire protocol
+    ├── Malformed                                bytes from the network that are not a valid message
+    │   └── UnsupportedVersion                     an API, or a version of one, that is not known
+    └── Unencodable                              a message that cannot be written as given: a mistake of the caller
 ```
 
 Each family tells what a caller can do: change the call (Invalid…), use another offset (OffsetOutOfRange), plan again
@@ -380,3 +384,19 @@ class ExportRefused(InteropError, ValueError):
 
 class SourceInUse(InteropError, BlockingIOError):
     """The other system is running on that directory: stop it first."""
+
+
+class WireError(SawlogError, ValueError):
+    """A message of Kafka's wire protocol cannot be read or written."""
+
+
+class Malformed(WireError):
+    """Bytes from the network are not a valid message. The connection they came from cannot go on."""
+
+
+class UnsupportedVersion(Malformed):
+    """The API, or this version of it, is not known."""
+
+
+class Unencodable(WireError):
+    """A message does not fit its table: an unknown field, a wrong type, or null where it is not allowed."""

@@ -206,10 +206,24 @@ class Log:
         return self._access.recovery
 
     @property
+    def was_closed_cleanly(self) -> bool:
+        """Whether the last writer closed it, according to its checkpoint; False while there is one."""
+        try:
+            saved = checkpoint.load(self._access.directory)
+        except CorruptFile:
+            return False
+        return saved is not None and saved.clean
+
+    @property
     def writable(self) -> bool:
         """Whether this is the writer, and may still write."""
         appender = self._access.appender
         return not self._access.closed and appender is not None and appender.commit.failure is None
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._access.closed
 
     @property
     def locked(self) -> bool:
@@ -590,6 +604,10 @@ class Log:
         """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
         found = whole_number(_stamp(timestamp), "a timestamp")
         return self._readable().offset_at(min(max(found, 0), kernel.MAX_TIMESTAMP + 1))
+
+    def newest(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the record with the largest timestamp, the first of them; None if there is none."""
+        return self._readable().newest()
 
     # --- upkeep
 

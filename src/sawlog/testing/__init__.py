@@ -20,8 +20,14 @@ A directory that passes both can hold a log: `Log.open(MyDirectory(...))`. Our o
 that simulates its disk, including power cuts, see `sawlog.testing.disk`. `enumerate_crashes` crashes your own code on
 such a disk at every change, see `sawlog.testing.crashes`.
 
+`Broker` is a broker that speaks Kafka, for tests of programs that use Kafka, see `sawlog.testing.broker`.
+
 Nothing here imports pytest: a suite is a plain class whose test methods take the directory as their argument.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from .crashes import Scenario, Workload, enumerate_crashes
 from .device import Step
@@ -29,8 +35,12 @@ from .disk import MODES, FaultyStorage, Mode
 from .faulty import Call, Fault, FaultyDirectory
 from .suites import DirectorySuite, StorageSuite
 
+if TYPE_CHECKING:
+    from .broker import Broker
+
 __all__ = [
     "MODES",
+    "Broker",
     "Call",
     "DirectorySuite",
     "Fault",
@@ -43,3 +53,12 @@ __all__ = [
     "Workload",
     "enumerate_crashes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The broker is heavy, and imported when it is first used."""
+    if name == "Broker":
+        from .broker import Broker
+
+        return Broker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

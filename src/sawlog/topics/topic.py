@@ -34,6 +34,7 @@ from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, TopicNotFound
 from ..log.log import Log
+from ..log.maintain.findings import RecoveryReport
 from ..log.maintain.upkeep import UpkeepReport
 from ..log.read.reader import ARROW_ROWS
 from ..log.write.encoders import recipe_of
@@ -216,6 +217,27 @@ class Topic:
                 pass
         finally:
             log.close()
+
+    def recover(self) -> dict[int, RecoveryReport]:
+        """Lock the partitions that were not closed cleanly, which recovers them; what that found. Those that another
+        process writes are left to it."""
+        reports: dict[int, RecoveryReport] = {}
+        for number in range(self.partitions):
+            log = self.partition(number)
+            if log.locked or log.was_closed_cleanly:
+                continue
+            try:
+                reports[number] = self._writable(number).recovery
+            except DirectoryLocked:
+                continue
+        return reports
+
+    def reopen(self) -> None:
+        """Close the open logs; the next use opens them again, with the current settings."""
+        with self._lock, ExitStack() as last:
+            for log in self._logs.values():
+                last.callback(log.close)
+            self._logs = {}
 
     def end(self, why: LogClosed | TopicNotFound) -> None:
         """Close everything; from now on it only raises this error."""

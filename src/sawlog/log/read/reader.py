@@ -400,6 +400,23 @@ class Reader:
                 self.segments.done(segment)
         return self.segments.visible_offset
 
+    def newest(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record with the largest timestamp; None if there is no record."""
+        self.segments.refresh()
+        end = self.segments.visible_offset
+        for timestamp in sorted({self._largest(segment) for segment in self.segments.all}, reverse=True):
+            offset = self.offset_at(timestamp)
+            if timestamp >= 0 and offset < end:  # else it is a record that nobody can read yet
+                return offset, timestamp
+        return None
+
+    def _largest(self, segment: Segment) -> int:
+        self.segments.use(segment)
+        try:
+            return segment.timestamps()[1] if segment.size else -1
+        finally:
+            self.segments.done(segment)
+
     # --- as it grows
 
     def follow(self, start: int | None, timeout: float | None) -> Iterator[Record]:
