@@ -52,7 +52,7 @@ from dataclasses import asdict, dataclass, replace
 from ..batch.checksum import with_line, without_line
 from ..batch.header import LAST, POSITION, SIZE
 from ..batch.text import parse_json
-from ..clock import Deadline, now_ms
+from ..clock import Deadline
 from ..config import DAY_MS, LogConfig
 from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
 from ..storage import Directory, Lock
@@ -183,7 +183,7 @@ class SharedLog:
         try:
             for chunk in made.batches(storage, position, note.position, following):
                 made.index.add_rows(chunk.rows, chunk.origin)
-                appender.producers.note_rows(chunk.rows, now_ms())
+                appender.note_rows(chunk.rows)
                 last = chunk.rows[-1]
                 made.tail = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
         except CorruptBatch:
