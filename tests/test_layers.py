@@ -55,6 +55,7 @@ RULES = [
             "testing/",
             "cli/",
             "console/",
+            "topics/handover/",
             "topics/transactions/",
         ),
     ),

@@ -6,7 +6,7 @@ from ..batch.build import encode
 from ..batch.read import decode
 from ..errors import GroupNotFound, InvalidConfig, SawlogError, TopicExists, TopicNotFound
 from ..log.protocols import PartitionWriter
-from ..topics.protocols import OpenTransaction, StagingArea, StoredGroups, StoredTopic, StoreWriter
+from ..topics.protocols import JobStaging, StoredGroups, StoredTopic, StoreTransaction, StoreWriter
 from ..topics.transactions.staging import Part
 from .promises import refused
 
@@ -48,9 +48,9 @@ class StoreSuite:
         assert isinstance(topic, StoredTopic)
         assert isinstance(topic.partition(0), PartitionWriter)
         assert isinstance(store.groups, StoredGroups)
-        assert isinstance(store.staging, StagingArea)
+        assert isinstance(store.staging, JobStaging)
         transaction = store.transaction()
-        assert isinstance(transaction, OpenTransaction)
+        assert isinstance(transaction, StoreTransaction)
         transaction.abort()
 
     def test_topics_are_listed_by_name(self, store: StoreWriter) -> None:

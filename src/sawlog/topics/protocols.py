@@ -70,7 +70,7 @@ class StoredGroups(Protocol):
 
 
 @runtime_checkable
-class OpenTransaction(Protocol):
+class StoreTransaction(Protocol):
     """Records for several partitions, stored all or not at all. As a block: committed at its end, aborted if it
     raises."""
 
@@ -86,7 +86,7 @@ class OpenTransaction(Protocol):
     def abort(self) -> None:
         """Store nothing."""
 
-    def __enter__(self) -> OpenTransaction: ...
+    def __enter__(self) -> StoreTransaction: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -94,7 +94,7 @@ class OpenTransaction(Protocol):
 
 
 @runtime_checkable
-class TaskArea(Protocol):
+class TaskStaging(Protocol):
     """What one attempt of one task stages."""
 
     @property
@@ -115,10 +115,10 @@ class TaskArea(Protocol):
 
 
 @runtime_checkable
-class StagingArea(Protocol):
+class JobStaging(Protocol):
     """Batches that many processes of one job make, and one of them stores, all or nothing."""
 
-    def task(self, job: str) -> TaskArea:
+    def task(self, job: str) -> TaskStaging:
         """A place for one attempt of one task."""
 
     def publish(
@@ -160,7 +160,7 @@ class StoreReader(Protocol):
         """Consumer groups."""
 
     @property
-    def staging(self) -> StagingArea:
+    def staging(self) -> JobStaging:
         """For jobs of many processes."""
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class StoreWriter(StoreReader, Protocol):
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records."""
 
-    def transaction(self, name: str | None = None, sequence: int | None = None) -> OpenTransaction:
+    def transaction(self, name: str | None = None, sequence: int | None = None) -> StoreTransaction:
         """Records for several topics and partitions, stored all or not at all."""
 
 

@@ -13,20 +13,46 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from ...batch import kernel
-from ...batch.build import Encoded
+from ...batch.build import NOBODY, Encoded, Producer, Recipe
 from ...closing import Closing
 from ...config import KIB
 from ...errors import InvalidConfig, LogClosed
 from ...storage.forking import forkable
-from .appender import Answer, Appender
+from .appender import Answer
 from .batcher import Batcher
 from .lingering import Lingering
 
 #: About a thousand records of a hundred bytes: large enough to be fast, small enough to find a record in quickly.
 BATCH_BYTES = 128 * KIB
+
+
+class Target(Protocol):
+    """Where a writer's batches go: an `Appender`, or a log that another process writes."""
+
+    #: Open writers.
+    writers: set[Writer]
+
+    @property
+    def recipe(self) -> Recipe:
+        """How batches are made."""
+
+    def place(
+        self,
+        batch: Encoded,
+        expect_offset: int | None = None,
+        producer: Producer = NOBODY,
+        answer: Answer | None = None,
+    ) -> range:
+        """Store a batch and return its offsets. `answer` identifies the batch if it is tried again."""
+
+    def settle(self, offset: int) -> None:
+        """Return when what ended at `offset` is as durable as the policy promises."""
+
+    def check_failure(self) -> None:
+        """Raise if an earlier batch could not be made durable."""
 
 
 class Writer(Closing):
@@ -35,15 +61,15 @@ class Writer(Closing):
     #: `append(value, key=None, headers=(), timestamp=None)`: add one record; its offset is known when it is placed.
     append: Callable[..., None]
 
-    def __init__(self, appender: Appender, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
+    def __init__(self, target: Target, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
         if isinstance(batch_bytes, bool) or not isinstance(batch_bytes, int) or batch_bytes < 1:
             raise InvalidConfig(f"batch_bytes must be a number of bytes, at least 1, not {batch_bytes!r}")
         if linger_ms is not None and (isinstance(linger_ms, bool) or not isinstance(linger_ms, (int, float))):
             raise InvalidConfig(f"linger_ms must be a number of milliseconds, not {linger_ms!r}")
         if linger_ms is not None and not linger_ms > 0:
             raise InvalidConfig(f"linger_ms must be above 0, not {linger_ms}; omit it to flush by size only")
-        self._appender = appender
-        recipe = appender.encoders.recipe
+        self._target = target
+        recipe = target.recipe
         limit = min(batch_bytes, recipe.max_batch_bytes)
         self._lock = forkable(threading.RLock())
         self._batcher = Batcher(recipe, limit=limit, on_full=self._full, capacity=limit + 4096, keep=1)
@@ -55,7 +81,7 @@ class Writer(Closing):
         # A call into the compiled kernel is atomic under the interpreter's lock; interpreted it is not.
         self.append = self._batcher.add if kernel.COMPILED else self._append_locked
         self._lingering = None if linger_ms is None else Lingering(linger_ms / 1000, self._waits, self.flush)
-        appender.writers.add(self)
+        target.writers.add(self)
 
     @property
     def builder(self) -> kernel.BatchBuilder:
@@ -86,7 +112,7 @@ class Writer(Closing):
     def _full(self) -> None:
         """The builder's batch has reached its size."""
         self._place()
-        self._appender.settle(self.last.stop)
+        self._target.settle(self.last.stop)
 
     def _place(self, *, close: bool = False) -> None:
         """Place one batch, if there is one; if that fails it is kept for the next time. The same if an interrupt comes
@@ -100,7 +126,7 @@ class Writer(Closing):
     def _place_batch(self, batch: Encoded) -> None:
         if self._pending is None or self._pending[0] is not batch:
             self._pending = batch, Answer()
-        self.last = self._appender.place(batch, answer=self._pending[1])
+        self.last = self._target.place(batch, answer=self._pending[1])
         self._batcher.release()
         self._pending = None
 
@@ -115,9 +141,9 @@ class Writer(Closing):
             while (batch := self._batcher.ended()) is not None:
                 self._place_batch(batch)
             last = self.last
-        self._appender.commit.check()
+        self._target.check_failure()
         if last:
-            self._appender.settle(last.stop)
+            self._target.settle(last.stop)
         return last
 
     def close(self) -> None:
@@ -132,6 +158,6 @@ class Writer(Closing):
             finally:
                 self._closed = True
                 self._batcher.close()
-                self._appender.writers.discard(self)
+                self._target.writers.discard(self)
                 if self._lingering is not None:
                     self._lingering.end()
