@@ -1,4 +1,8 @@
-"""One broker process per module, and every client in turn."""
+"""One broker process per module, and every client in turn.
+
+`SAWLOG_BROKER=kafka pytest tests/broker/clients` asks a real Apache Kafka instead: what these tests expect is what
+Kafka does.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from ..oracle import broker_in
 from ..serving import PATIENCE_S, Serving
 from .adapter import Admin, Client, Consumer, Missing, NotOffered, Producer, Refused, Seen, load, names
 
@@ -27,14 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A broker for all tests of a module. A test may kill it if it starts it again."""
-    with Serving(tmp_path_factory.mktemp("broker") / "data") as made:
-        yield made
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[Serving]:
-    """A broker for one test."""
-    with Serving(tmp_path / "data") as made:
+    with broker_in(tmp_path_factory.mktemp("broker")) as made:
         yield made
 
 
@@ -90,14 +88,6 @@ class Hands:
 def hands(client: Client, broker: Serving) -> Iterator[Hands]:
     """The client, connected to the module's broker."""
     made = Hands(client, broker.address)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def own_hands(client: Client, own_broker: Serving) -> Iterator[Hands]:
-    """The client, connected to a broker that is this test's alone."""
-    made = Hands(client, own_broker.address)
     yield made
     made.close()
 
