@@ -56,7 +56,7 @@ class Limits:
 class Partition:
     """One partition, for the event loop."""
 
-    __slots__ = ("_is_waking", "_loop", "_stop", "_waiting", "forwarded", "index", "limits", "log", "topic")
+    __slots__ = ("_is_waking", "_loop", "_stop", "_waiting", "forwarded", "index", "is_gone", "limits", "log", "topic")
 
     def __init__(self, topic: Topic, index: int, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self.topic = topic
@@ -65,6 +65,8 @@ class Partition:
         self.log: Log = topic.partition(index)
         #: Whether another process has the lock, so that what is produced goes there.
         self.forwarded = False
+        #: Whether the topic is deleted, or its logs are being opened again: nobody may wait here any more.
+        self.is_gone = False
         self._loop = loop
         self._waiting: set[Callable[[], None]] = set()
         self._stop: Callable[[], None] | None = None
@@ -99,6 +101,7 @@ class Partition:
 
     def close(self) -> None:
         """Wake everybody who waits; nothing is called after that."""
+        self.is_gone = True
         if self._stop is not None:
             self._stop()
             self._stop = None

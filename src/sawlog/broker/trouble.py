@@ -83,6 +83,8 @@ def _produce(request: Body, code: ErrorCode) -> Body:
 
 
 def _fetch(request: Body, code: ErrorCode) -> Body:
+    if code in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
+        return {"error_code": code, "responses": []}
     return {
         "error_code": ErrorCode.NONE,
         "responses": [

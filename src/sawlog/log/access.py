@@ -80,10 +80,7 @@ def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") ->
         held = take_lock(directory, note)
         undo.callback(held.release)
         found = recover(directory, config)
-        segments = SegmentSet(directory, config)
-        segments.set(found.segments)
-        segments.lowest_offset = found.lowest_offset
-        segments.epochs = found.epochs
+        segments = SegmentSet.of(directory, config, found.segments, found.lowest_offset, found.epochs)
         appender = Appender(directory, config, segments, found.producers, held, lent=note == UPKEEP_NOTE)
         undo.callback(appender.marks.visible.close)
         appender.history.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
@@ -194,8 +191,7 @@ class Access:
         before = self.segments
         self._use(FollowedSet(self.directory, self.config))
         self.appender = None
-        before.successor = self.segments
-        before.wake()
+        before.end(self.segments)
 
     def lend_to_upkeep(self) -> None:
         """Before the first write: other writers wait until the lock is released, instead of being refused."""

@@ -49,7 +49,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from ..batch.checksum import with_line, without_line
-from ..batch.header import LAST, POSITION, SIZE
 from ..batch.text import parse_json
 from ..clock import Deadline, Stopwatch, now_ms
 from ..config import DAY_MS, LogConfig
@@ -181,10 +180,8 @@ class SharedLog:
         made = Segment.active(self._directory, base, storage, segment.index, following, position)
         try:
             for chunk in made.batches(storage, position, note.position, following):
-                made.index.add_rows(chunk.rows, chunk.origin)
+                made.take_in(chunk.rows, chunk.origin)
                 appender.producers.note_rows(chunk.rows, now_ms())
-                last = chunk.rows[-1]
-                made.tail = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
         except CorruptBatch:
             return None
         return made if made.tail == (note.next_offset, note.position) else None
@@ -196,10 +193,7 @@ class SharedLog:
         if note is not None:
             self._believe(note)
         found = recover(self._directory, self._config)
-        segments = SegmentSet(self._directory, self._config)
-        segments.set(found.segments)
-        segments.lowest_offset = found.lowest_offset
-        segments.epochs = found.epochs
+        segments = SegmentSet.of(self._directory, self._config, found.segments, found.lowest_offset, found.epochs)
         appender = Appender(self._directory, self._config, segments, found.producers, held)
         clean = note is not None or found.report.clean
         appender.history.take_over(clean=clean, in_order=found.epochs_in_order, stored=found.epochs_stored)

@@ -111,8 +111,8 @@ class _Fetch:
             "aborted_transactions": [] if self._committed else None,
             "records": (),
         }
-        if isinstance(found, ErrorCode):
-            made["error_code"] = found
+        if isinstance(found, ErrorCode) or found.is_gone:
+            made["error_code"] = found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER
             return made
         log = found.log
         try:

@@ -51,6 +51,22 @@ class UpkeepState:
             self.cleaned.append((offset, now_ms))
             del self.cleaned[: max(len(self.cleaned) - _MOST, 0)]
 
+    def forget_compactions(self) -> None:
+        """Everything is compacted again."""
+        self.cleaned = []
+
+    def note_round(self, tombstones: int, *, damaged: bool) -> None:
+        """Record what a round of compaction has left."""
+        self.tombstones, self.damaged = tombstones, damaged
+
+    def note_recompressed(self, offset: int) -> None:
+        """Record that everything below this offset was recompressed, or is not worth it."""
+        self.recompressed_offset = offset
+
+    def note_scrubbed(self, times: dict[int, int]) -> None:
+        """Record when which segment was found good."""
+        self.scrubbed = times
+
     def forget_below(self, time_ms: int) -> int:
         """What was compacted at that time or earlier is below this offset."""
         return max((offset for offset, when in self.cleaned if when <= time_ms), default=0)

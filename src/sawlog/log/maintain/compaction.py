@@ -93,7 +93,7 @@ def compact(
     with appender.upkeep.turn():
         cuts, state = rewrite.begin(appender)
         if state.damaged:
-            state.cleaned = []
+            state.forget_compactions()
         while _round(appender, state, report, cuts, delete_retention_ms, min_lag_ms, key_bytes):
             pass
         report.clean_offset = state.clean_offset
@@ -153,8 +153,8 @@ def _round(
         forget_below=0 if damaged else forget,
         remembered=appender.producers.remembers,
     )
-    state.tombstones = _rewrite_all(appender, taken, wanted, report, damaged, cuts)
-    state.damaged = bool(damaged)
+    tombstones = _rewrite_all(appender, taken, wanted, report, damaged, cuts)
+    state.note_round(tombstones, damaged=bool(damaged))
     if end <= clean and last:
         return False  # only damage, or a batch with more keys than the table can hold
     with locked(appender):  # a truncation either has happened, or will see what is noted here

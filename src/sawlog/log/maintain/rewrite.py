@@ -156,16 +156,15 @@ def merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
 def _merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
     ends = [segment.next_offset for segment in run]
     name = run_name(run[0].base_offset, ends[-1], TMP)
-    counts = Counts()
+    records = 0
     with _replacement(appender, run, name) as out:
         for segment, segment_end in zip(run, ends, strict=True):
             for chunk in chunks_of(segment, segment_end):
                 appender.upkeep.check()
                 out.copy(chunk)
-                counts.records_before += int(chunk.rows[:, COUNT].sum())
-    counts.records_after = counts.records_before
-    counts.bytes_before = counts.bytes_after = out.position
-    return Rewritten(tuple(run), name, out.position, out.index, counts)
+                records += int(chunk.rows[:, COUNT].sum())
+    size = out.position
+    return Rewritten(tuple(run), name, size, out.index, Counts(records, records, size, size))
 
 
 def _limit(appender: Appender, run: Sequence[Segment]) -> int:
@@ -236,9 +235,9 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
             raise
         try:
             directory.sync()
-            replacement = Segment(directory, base, end, made.size, appender.config.index_interval_bytes)
+            interval = appender.config.index_interval_bytes
+            replacement = Segment(directory, base, end, made.size, interval, repairs=True)
             finish_swap(directory, name, base, [each.base_offset for each in run[1:]], made.index)
-            replacement.repairs = True
             appender.segments.set([*listed[:at], replacement, *listed[at + len(run) :]])
         except BaseException as error:
             appender.commit.fail(error)  # replaced or not, only opening anew can tell

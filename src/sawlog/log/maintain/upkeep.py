@@ -247,7 +247,7 @@ def recompress(
             with locked(appender):  # a truncation either has happened, or will see what is noted here
                 if appender.cuts != cuts:
                     break
-                state.recompressed_offset = segment.next_offset
+                state.note_recompressed(segment.next_offset)
                 store_state(appender.directory, state)
     return report
 
@@ -296,6 +296,6 @@ def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
                 known[segment.base_offset] = now
         with locked(appender):  # as in `recompress`
             if report.segments and appender.cuts == cuts:
-                state.scrubbed = {base: when for base, when in known.items() if when >= 0}
+                state.note_scrubbed({base: when for base, when in known.items() if when >= 0})
                 store_state(appender.directory, state)
     return report

@@ -143,7 +143,7 @@ class Reader:
                 segment = self._segment_for(offset)
                 following = segment.next_offset  # as of now: it may be truncated and grow again meanwhile
                 for chunk in self._chunks_of(segment, offset, end, chunk_bytes):
-                    chunk.start = offset
+                    chunk.skip_below(offset)
                     beyond = self._beyond(segment, chunk, following)
                     if len(chunk.rows):
                         yield segment, chunk
@@ -166,7 +166,7 @@ class Reader:
             return None
         bad = int((chunk.rows[:, LAST] < following).sum())
         where = chunk.origin + int(chunk.rows[bad, POSITION])
-        chunk.rows = chunk.rows[:bad]
+        chunk.keep(chunk.rows[:bad])
         reason = f"a batch extends beyond the end of its segment at offset {following}"
         return CorruptBatch(reason, path=segment.path, position=where, next_offset=following)
 
@@ -259,7 +259,7 @@ class Reader:
                 sizes = np.cumsum(counted if needs_record else chunk.rows[:, SIZE]) + used
                 fits = int((sizes <= max_bytes).sum())
                 if fits < len(chunk.rows):
-                    chunk.rows = chunk.rows[: max(fits, 0 if used else int((sizes == 0).sum()) + 1)]
+                    chunk.keep(chunk.rows[: max(fits, 0 if used else int((sizes == 0).sum()) + 1)])
                     if len(chunk.rows):
                         yield segment, chunk
                     return
@@ -466,13 +466,7 @@ class Reader:
                 return True
             if deadline.passed or not self._is_open():
                 return False
-            with segments.changed:
-                segments.waiting += 1
-                try:
-                    if segments.visible_offset <= offset:
-                        segments.changed.wait(deadline.at_most(pauses.next_s()))
-                finally:
-                    segments.waiting -= 1
+            segments.wait_beyond(offset, deadline.at_most(pauses.next_s()))
             segments.refresh()
 
 

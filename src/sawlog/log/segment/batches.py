@@ -36,6 +36,14 @@ class Chunk:
     #: in which they share a batch with the next records.
     start: int = 0
 
+    def keep(self, rows: Rows) -> None:
+        """Only these of its batches are wanted."""
+        self.rows = rows
+
+    def skip_below(self, offset: int) -> None:
+        """Records below this offset have already been returned."""
+        self.start = offset
+
 
 @dataclass(frozen=True, slots=True)
 class Walk:
@@ -166,10 +174,10 @@ class Batches(Extent):
             if rows[-1, BASE] >= end:
                 rows = rows[: int((rows[:, BASE] < end).sum())]
                 if len(rows):
-                    chunk.rows = rows
+                    chunk.keep(rows)
                     yield chunk
                 return
-            chunk.rows = rows
+            chunk.keep(rows)
             yield chunk
             if rows[-1, LAST] + 1 >= end:
                 return  # what follows may be damaged, and was not requested

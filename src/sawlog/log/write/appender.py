@@ -136,7 +136,7 @@ class Appender:
         self.spools: set[Spool] = set()
         # Nothing is published yet: `take_over` does it when the epoch is known.
         known, end = self.marks.visible.before, self.marks.written[0]
-        segments.visible_offset = end if known is None else min(known[0], end)
+        segments.show(end if known is None else min(known[0], end))
         if isinstance(config.durability, Interval):
             background.every(config.durability.ms / 1000, self._sync_in_time)
         background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
@@ -266,7 +266,7 @@ class Appender:
                     self.marks.show(self.marks.written[0])
             elif self._rolling_back or segment.tail is not before or segment.storage.size != before[1]:
                 self._rolling_back = True  # an interrupt may come before the index is right again
-                segment.tail = before
+                segment.go_back(before)
                 self.active.undo(segment, before[1])
                 segment.use_index(segment.rebuild_index(segment.storage))
                 if self.producers.remembers(producer.id, last):
@@ -412,10 +412,7 @@ class Appender:
             kept = kept[: kept.index(target) + 1]
             try:
                 # From here on it cannot be undone, only finished at the next open. First hide what will be dropped.
-                target.pinned = True
-                segments.set(kept)
-                target.tail = offset, point.visible
-                segments.version += 1  # for a reader between the two lines above
+                segments.cut(kept, offset, point.visible)
                 delete_above(self.directory, target.base_offset)
                 kept[-1] = cut(self.directory, self.config, point)
                 if self.producers.reaches(offset):
@@ -457,7 +454,7 @@ class Appender:
         except SyncFailed:
             raise
         except StorageError as error:
-            self.checkpoints.error = error
+            self.checkpoints.note_error(error)
 
     def _save_in_time(self) -> None:
         """Called by the background: a watermark that moved is written, also when nothing was appended since."""
@@ -503,7 +500,7 @@ class Appender:
             self.active.segment.write_index(durable=False)
             self.save_producers(durable=False)
         except StorageError as error:
-            self.checkpoints.error = error
+            self.checkpoints.note_error(error)
             self.active.segment.remove_index()
 
     def abandon(self) -> None:
