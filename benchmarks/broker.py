@@ -238,8 +238,7 @@ def _produce(bench: Bench) -> list[Row]:
         best = best_of([_producing(each, data) for each in rivals.values()], bench.effort)
         for name in (PLAIN, SYNCED):
             what = f"produce {data.size}, {'synced' if name == SYNCED else 'not synced'}"
-            rows.append(_against(what, best, name, lambda sample: rate(Unit.RECORDS, sample, data.count, waits=True)))
-            rows.append(_against(f"CPU per GB: {what}", best, name, lambda sample: _per_gb(sample, data)))
+            rows += _both(what, best, name, data)
     return rows
 
 
@@ -253,13 +252,21 @@ def _consume(bench: Bench) -> list[Row]:
                 _produce_all(each.address, topics[name], data)
             best = best_of([_consuming(each, data, topics[name]) for name, each in rivals.items()], bench.effort)
         what = f"consume {data.size}"
-        rows.append(_against(what, best, PLAIN, lambda sample: rate(Unit.RECORDS, sample, data.count, waits=True)))
-        rows.append(_against(f"CPU per GB: {what}", best, PLAIN, lambda sample: _per_gb(sample, data)))
+        rows += _both(what, best, PLAIN, data)
     return rows
 
 
-def _per_gb(sample: Sample, data: Dataset) -> Figure:
-    return Figure(Unit.SECONDS, sample.cpu_s / data.payload_bytes * GB)
+def _both(what: str, best: dict[str, Sample], name: str, data: Dataset) -> list[Row]:
+    """Records a second, and the broker's CPU time."""
+    return [
+        _against(what, best, name, lambda sample: rate(Unit.RECORDS, sample, data.count, waits=True)),
+        _against(
+            f"CPU per GB: {what}",
+            best,
+            name,
+            lambda sample: Figure(Unit.SECONDS, sample.cpu_s / data.payload_bytes * GB),
+        ),
+    ]
 
 
 def _against(what: str, best: dict[str, Sample], name: str, figure: Callable[[Sample], Figure]) -> Row:

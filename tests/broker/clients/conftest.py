@@ -17,6 +17,12 @@ from ..oracle import broker_in
 from ..serving import PATIENCE_S, Serving
 from .adapter import Admin, Client, Consumer, Missing, NotOffered, Producer, Refused, Seen, load, names
 
+#: Of the clients, not of ours: kafka-python reads its JSON; sockets are left when a broker is gone.
+_WARNINGS = (
+    "ignore:read_text is deprecated",
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
 _HERE = Path(__file__).parent
 _T = TypeVar("_T")
 
@@ -26,7 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.xdist_group(f"clients-{item.path.stem}"))
-            item.add_marker(pytest.mark.filterwarnings("ignore:read_text is deprecated"))  # kafka-python reads its JSON
+            for each in _WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(each))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +75,8 @@ class Hands:
     def close(self, *which: Any) -> None:
         """Close these, or all that is open."""
         for each in which or tuple(reversed(self._open)):
-            self._open.remove(each)
+            if each in self._open:
+                self._open.remove(each)
             each.close()
 
     def read(self, topic: str, count: int, start: int = 0, partition: int = 0, **given: Any) -> list[Seen]:
