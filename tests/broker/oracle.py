@@ -29,6 +29,8 @@ class Oracle(Serving):
 
     def __init__(self, directory: Path) -> None:
         self._kafka = Broker(directory)
+        with self._kafka.config.open("a", encoding="utf-8") as config:
+            config.write("group.min.session.timeout.ms=100\n")
         super().__init__(self._kafka.logs, port=self._kafka.port)
         self._log = directory / "kafka.log"
 

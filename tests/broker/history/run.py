@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConsumerGroupTopicPartitions, NewTopic
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from ..serving import PATIENCE_S, ROOT, Serving
 from .actors import COPIERS, INPUT, OUTPUT, PARTITIONS, READERS, common
@@ -136,8 +136,8 @@ def play(directory: Path, *, kills: int, seed: int, broker: Serving | None = Non
 
 
 def _create(address: str) -> None:
-    made = AdminClient(common(address)).create_topics([NewTopic(name, PARTITIONS, 1) for name in (INPUT, OUTPUT)])
-    for future in made.values():
+    admin = AdminClient(common(address))  # kept: its futures fail when it is gone
+    for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (INPUT, OUTPUT)]).values():
         future.result(PATIENCE_S)
 
 
@@ -195,7 +195,8 @@ def _end_all(actors: list[Actor]) -> list[str]:
 
 def _committed(address: str, group: str, topic: str) -> dict[int, int]:
     asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, number) for number in range(PARTITIONS)])
-    found = AdminClient(common(address)).list_consumer_group_offsets([asked])[group].result(30)
+    admin = AdminClient(common(address))
+    found = admin.list_consumer_group_offsets([asked])[group].result(30)
     return {place.partition: max(place.offset, 0) for place in found.topic_partitions}
 
 
