@@ -19,7 +19,9 @@ from typing import Any, ParamSpec, TypeVar
 from ..topics.store import Store
 from ..topics.topic import Topic
 from .config import Address, BrokerConfig
-from .handlers import Handler, admin, fetch, metadata, offsets, produce
+from .coordinator import Coordinator
+from .groups.settings import GroupConfig
+from .handlers import Handler, admin, commits, fetch, groups, metadata, offsets, produce, producers
 from .metrics import Metrics
 from .partitions import Partitions
 from .server import Server
@@ -30,7 +32,7 @@ _T = TypeVar("_T")
 
 _logger = logging.getLogger("sawlog.broker")
 
-_FAMILIES = (metadata, produce, fetch, offsets, admin)
+_FAMILIES = (metadata, produce, fetch, offsets, admin, groups, commits, producers)
 #: Versions that are understood but not offered: a client that knows them would expect what is not here.
 _HIGHEST = {Key.END_TXN: 4}  # version 5 belongs to transactions of version 2
 
@@ -54,6 +56,13 @@ class Broker:
             for key, versions in sorted(self.versions.items())
         ]
         self.server = Server(self)
+        self.groups = Coordinator(
+            store,
+            self.loop,
+            GroupConfig.of(config),
+            run=self.run,
+            address=lambda: str(self.server.advertised),
+        )
         self.is_stopping = False
         #: How many logs had not been closed cleanly when it started.
         self.recovered = 0
@@ -79,7 +88,9 @@ class Broker:
             with suppress(asyncio.CancelledError):
                 await self._refreshing
         self.partitions.wake()  # fetches that wait are answered with what there is
+        self.groups.stop()  # and members that wait for others, with an error
         await self.server.stop(self.config.stop_timeout_s)
+        await self.groups.close()
         self.partitions.close()
         self._threads.shutdown(wait=True)
 

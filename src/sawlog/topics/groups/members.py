@@ -3,9 +3,10 @@
 ```
 members/<group>/member-<id>           locked by a member as long as it lives; its note says who it is
 members/<group>/owner-<topic>-<n>     locked by the member that owns partition n of the topic; its note says which
+members/<group>/broker                locked by a broker that serves the group to the network: see `serving`
 ```
 
-Both are files with only a lock and a note (`Directory.lock`, `Lock.leave`). A note is one line of JSON.
+All are files with only a lock and a note (`Directory.lock`, `Lock.leave`). A note is one line of JSON.
 
 Alive. The kernel releases the locks of a process that dies, however it dies: a process that can take the lock of a
 member knows that it is dead, and removes its file. A member that hangs, or was stopped, keeps its locks; but it
@@ -78,7 +79,7 @@ def check_group_name(name: object) -> str:
     return name
 
 
-def _note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
+def note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
     """The signature and the note in a lock's file; an empty note if there is none, or it is just being written."""
     try:
         signature, _, rest = directory.read(name).partition(b"\n")
@@ -88,7 +89,8 @@ def _note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
     return signature.decode("utf-8", "replace"), found if isinstance(found, dict) else {}
 
 
-def _as_note(fields: dict[str, object]) -> bytes:
+def as_note(fields: dict[str, object]) -> bytes:
+    """A note with these fields."""
     return json.dumps(fields).encode() + b"\n"
 
 
@@ -129,7 +131,7 @@ class Membership:
             if self._held.held:
                 self._beat += 1
                 note = {**self._fields, "beat": self._beat, "time_ms": now_ms()}
-                self._held.leave(_as_note(note))
+                self._held.leave(as_note(note))
 
     @property
     def current(self) -> bool:
@@ -202,7 +204,7 @@ class Members:
         return found
 
     def _member(self, name: str) -> Member | None:
-        signature, note = _note_of(self.directory, name)
+        signature, note = note_of(self.directory, name)
         try:
             topics = note["topics"]
             if not isinstance(topics, list):
@@ -252,7 +254,7 @@ class Members:
         found: dict[str, tuple[Share, str]] = {}
         for name in self.directory.names():
             if name.startswith(_OWNER):
-                _, note = _note_of(self.directory, name)
+                _, note = note_of(self.directory, name)
                 if note.keys() >= {"topic", "partition", "member"}:
                     found[name] = (str(note["topic"]), int(str(note["partition"]))), str(note["member"])
         return found
@@ -267,7 +269,7 @@ class Members:
             held = self.directory.lock(_owner_name(share), alone=False)
         except DirectoryLocked:
             return None
-        held.leave(_as_note({"topic": share[0], "partition": share[1], "member": member_id}))
+        held.leave(as_note({"topic": share[0], "partition": share[1], "member": member_id}))
         return held
 
 

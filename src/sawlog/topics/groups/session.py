@@ -22,6 +22,7 @@ from ...storage.forking import forkable
 from .assignment import Share, assign
 from .members import Members, Membership, give_up, group_directory
 from .offsets import OffsetStore
+from .serving import refuse_served
 from .terms import Terms
 
 _logger = logging.getLogger("sawlog.topics.consumer")
@@ -194,6 +195,7 @@ class Session:
                     if self._members is not None:  # the group may have been deleted and its directory replaced
                         self._members.directory.close()
                     self._members = Members(group_directory(self._root, self.group, create=True))
+                refuse_served(self._members.directory, self.group)
                 terms = self._terms
                 self._membership = self._members.join(terms.name, terms.topics, terms.session_timeout_ms)
         return self._members, self._membership
