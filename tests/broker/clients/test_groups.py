@@ -9,10 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from ..serving import PATIENCE_S, Serving
-from .adapter import Consumer, Seen, Sent, last_offsets, load, names
+from .adapter import Consumer, Refused, Seen, Sent, last_offsets, load, names
 from .conftest import Hands, take, wait_for
 
 PARTITIONS = 4
+#: What a member is told that has missed a rebalance; a broker that was killed does not know its members.
+REBALANCED = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "COMMIT_FAILED"}
 
 
 def numbered(count: int, start: int = 0) -> list[Sent]:
@@ -21,7 +23,7 @@ def numbered(count: int, start: int = 0) -> list[Sent]:
 
 
 class Member(threading.Thread):
-    """A consumer that polls all the time, as applications do, and commits what it has read at once."""
+    """A consumer that polls all the time, as applications do. What it could commit, it has read."""
 
     def __init__(self, consumer: Consumer, topic: str) -> None:
         super().__init__(daemon=True)
@@ -38,12 +40,21 @@ class Member(threading.Thread):
             self.consumer.subscribe(self._topic)
             while not self._stopped.is_set():
                 found = self.consumer.poll(0.1)
-                if found:
-                    self.consumer.commit(last_offsets(found, self._topic))
+                if found and self._commits(found):
                     self.read += found
                 self.assigned = self.consumer.assignment()
         except BaseException as error:
             self.error = error
+
+    def _commits(self, found: list[Seen]) -> bool:
+        """Whether it is still a member that may commit them; else they are read again by whoever is."""
+        try:
+            self.consumer.commit(last_offsets(found, self._topic))
+        except Refused as error:
+            if error.name in REBALANCED:
+                return False
+            raise
+        return True
 
     def stop(self) -> None:
         """Poll no more."""

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,14 +98,16 @@ class Actor:
         return (self._directory / f"{self._name}.{self._lives}.err").read_text(errors="replace")[-2000:]
 
 
-def play(directory: Path, *, kills: int, seed: int, broker: Serving | None = None) -> Outcome:
+def play(
+    directory: Path, *, kills: int, seed: int, broker: Serving | None = None, cast: Mapping[str, int] = CAST
+) -> Outcome:
     """One history: so many kills, of the broker mostly, then the verdict."""
     rng = random.Random(seed)
     diaries = directory / "diaries"
     diaries.mkdir(parents=True)
     broker = Serving(directory / "data") if broker is None else broker
     outcome = Outcome([])
-    actors = [Actor(kind, number, broker.address, diaries) for kind, count in CAST.items() for number in range(count)]
+    actors = [Actor(kind, number, broker.address, diaries) for kind, count in cast.items() for number in range(count)]
     with broker:
         _create(broker.address)
         try:
@@ -173,6 +175,8 @@ def _replace(rng: random.Random, actor: Actor, outcome: Outcome) -> None:
 def _drain(broker: Serving, actors: list[Actor]) -> tuple[bool, list[str]]:
     """Let producers end, then copiers and readers when they have come to the end; what went wrong."""
     trouble = _end_all([each for each in actors if each.kind == "producer"])
+    if not any(each.kind == "copier" for each in actors):
+        return False, trouble
     ends = _ends(broker.address, INPUT)
     is_drained = _reaches(broker.address, COPIERS, INPUT, ends)
     if not is_drained:
