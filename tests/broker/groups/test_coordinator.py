@@ -231,6 +231,7 @@ async def test_the_other_one_may_be_another_process(path: Path, store: Store) ->
         assert (await broker.joined())["error_code"] == 0
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_stopped_consumer_keeps_members_out_only_until_its_session_expires(path: Path, store: Store) -> None:
     async with Asked(store) as broker:
