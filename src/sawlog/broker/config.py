@@ -103,6 +103,9 @@ class BrokerConfig:
     #: How long the first rebalance of an empty group waits for more members. Kafka waits three seconds.
     group_initial_rebalance_delay_ms: int = 0
     group_max_size: int = 10_000
+    #: The same for groups whose partitions the broker assigns (KIP-848): there the broker sets both.
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
     #: The longest text that can be committed with an offset.
     offset_metadata_max_bytes: int = 4 * KIB
 
@@ -120,6 +123,8 @@ class BrokerConfig:
             ("node_id", 0),
             ("group_min_session_timeout_ms", 1),
             ("group_max_size", 1),
+            ("group_consumer_session_timeout_ms", 1),
+            ("group_consumer_heartbeat_interval_ms", 1),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
