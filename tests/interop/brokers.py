@@ -69,8 +69,8 @@ def dump(paths: Iterable[Path]) -> str:
     """What DumpLogSegments says about these files, records and all."""
     tool, files = "org.apache.kafka.tools.DumpLogSegments", ",".join(map(str, paths))
     said = run(tool, "--deep-iteration", "--print-data-log", "--files", files)
-    # Since 4.3 it takes -1 for the offset before the first one, and complains if a segment does not begin at 0. It lists
-    # all that it found in a file under one heading.
+    # Since 4.3 it takes -1 for the offset before the first one, and complains if a segment does not begin at 0. It
+    # lists all that it found in a file under one heading.
     said = re.sub(r"^  -1 is followed by \d+\n", "", said, flags=re.MULTILINE)
     return re.sub(r"^Non-consecutive offsets in \S+\n(?!  )", "", said, flags=re.MULTILINE)
 
