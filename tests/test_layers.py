@@ -55,7 +55,7 @@ RULES = [
             "testing/",
             "cli/",
             "console/",
-            "log/write/writer.py",
+            "topics/handover/",
             "topics/transactions/",
         ),
     ),

@@ -9,12 +9,13 @@ SawlogError
 │       └── StreamTooLong                          a streamed record exceeded its limit
 ├── StreamAborted (RuntimeError)               the caller's stream raised; the log is unchanged
 ├── OffsetOutOfRange (IndexError)              no record at that offset; has the valid range
-│   └── RecordRemoved                            removed by compaction; has the next existing offset
+│   └── RecordRemoved                            removed by compaction, or aborted; has the next existing offset
 ├── DataLoss                                   records of a planned range are gone, or their offsets were reused
 ├── OffsetMismatch (ValueError)                expect_offset does not match; nothing was written
 ├── ProducerError
 │   ├── OutOfOrderSequence                       a producer skipped or repeated sequence numbers
-│   └── ProducerFenced                           a producer with an older epoch wrote
+│   ├── ProducerFenced                           a producer with an older epoch wrote
+│   └── ProducerInTransaction                    a batch outside the producer's open transaction
 ├── CorruptData (ValueError)                   bytes on disk are not what was written
 │   ├── CorruptBatch                             has path, position and the next readable offset
 │   │   └── DecompressionLimit                     would decompress to more than the limit
@@ -46,7 +47,7 @@ SawlogError
 ├── TopicExists (FileExistsError)              the topic exists, or one whose name differs only in case
 ├── GroupError                                 consumers and their groups
 │   ├── GroupNotFound (KeyError)                 no group with that name: nobody has committed or joined
-│   ├── GroupActive                              offsets cannot be moved while members are running
+│   ├── GroupActive                              others are in the group: running members, or those of a broker
 │   ├── GroupFenced                              session expired; its partitions were reassigned
 │   └── PositionLost (LookupError)               the records at the position are gone, with on_lost="error"
 ├── TransactionError                           a write to several partitions, all or nothing
@@ -130,12 +131,16 @@ class OffsetOutOfRange(SawlogError, IndexError):
 
 
 class RecordRemoved(OffsetOutOfRange):
-    """Compaction has removed the record at that offset; `following` is the next existing one."""
+    """There is no record at that offset, although the log has later ones: compaction has removed it, or it is part of
+    an aborted transaction, or the marker at the end of one. `following` is the next existing one."""
 
     def __init__(self, requested: int, lowest: int, next_offset: int, following: int) -> None:
         super().__init__(requested, lowest, next_offset)
         self.following = following
-        self.args = (f"the record at offset {requested} was removed by compaction; the next is at {following}",)
+        self.args = (
+            f"there is no record at offset {requested}: it was removed by compaction, or its transaction was aborted; "
+            f"the next is at {following}",
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.requested, self.lowest, self.next, self.following)
@@ -172,6 +177,10 @@ class OutOfOrderSequence(ProducerError):
 
 class ProducerFenced(ProducerError):
     """A newer epoch of this producer id has already written."""
+
+
+class ProducerInTransaction(ProducerError):
+    """The producer has an open transaction, and the batch is not part of it."""
 
 
 class CorruptData(SawlogError, ValueError):
@@ -353,7 +362,8 @@ class GroupNotFound(GroupError, KeyError):
 
 
 class GroupActive(GroupError):
-    """A group's offsets cannot be moved while its members are running."""
+    """Others are in the group. Its offsets cannot be moved while its members are running; and it has members of a
+    broker or consumers that opened the store themselves, never both."""
 
 
 class GroupFenced(GroupError):

@@ -27,6 +27,7 @@ import sawlog
 
 #: How long anything may take that takes less than a second on a quiet machine.
 PATIENCE_S = 60.0
+ROOT = Path(__file__).resolve().parents[2]
 _LISTENING = re.compile(r"listening on (\S+):(\d+),")
 
 
@@ -40,8 +41,11 @@ def free_port() -> int:
 class Serving:
     """A broker in a process of its own, which a test may end in any way and start again."""
 
-    def __init__(self, data: Path, *options: str, port: int | None = None) -> None:
+    def __init__(
+        self, data: Path, *options: str, port: int | None = None, module: tuple[str, ...] = ("sawlog.cli",)
+    ) -> None:
         self.data = data
+        self._module = module
         self.port = free_port() if port is None else port
         self.starts = 0
         self._options = options
@@ -65,7 +69,7 @@ class Serving:
         """Start it, and wait until it says that it listens."""
         assert self._process is None, "it is running"
         self.data.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-X", "faulthandler", "-m", "sawlog.cli", "serve", "-d", str(self.data)]
+        command = [sys.executable, "-X", "faulthandler", "-m", *self._module, "serve", "-d", str(self.data)]
         command += ["--listen", f"127.0.0.1:{self.port}", *self._options]
         with self._log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -146,5 +150,5 @@ class Serving:
 
 
 def _environment() -> dict[str, str]:
-    """The same sawlog as in this process."""
-    return {**os.environ, "PYTHONPATH": str(Path(sawlog.__file__).parents[1])}
+    """The same sawlog as in this process, and the tests that can stand in for its command."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(sawlog.__file__).parents[1]), str(ROOT)])}

@@ -15,7 +15,7 @@ from os import PathLike
 
 from .. import background
 from ..config import LogConfig
-from ..errors import InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
+from ..errors import CorruptFile, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable, in_children
 from .files import checkpoint
@@ -29,6 +29,7 @@ from .read.reader import Reader
 from .segment.segments import FollowedSet, SegmentSet
 from .write.appender import Appender
 from .write.loops import Loops
+from .write.producers import ProducerState, load_producers, replayed
 
 #: How often a log that another process writes is looked at for those who watch it.
 _LOOK_S = 0.01
@@ -170,6 +171,18 @@ class Access:
             raise ReadOnlyLog(f'the log {self.directory.path} was opened with mode="r"')
         return self._become_writer(on_lock)
 
+    def producers(self) -> ProducerState:
+        """What producers have written: as the writer knows it, or from the files."""
+        if self.appender is not None:
+            return self.appender.producers
+        segments = self.readable().segments
+        segments.refresh()
+        try:
+            found = load_producers(self.directory, segments.epochs, segments.next_offset)
+        except CorruptFile:
+            found = None
+        return replayed(segments.all, self.config.producer_expiry_ms, found)
+
     def _become_writer(self, on_lock: Callable[[], None]) -> Appender:
         with self._locking:
             if self.appender is not None:  # another thread was first, or this is `on_lock` itself
@@ -195,7 +208,7 @@ class Access:
         before = self.segments
         self._use(FollowedSet(self.directory, self.config))
         self.appender = None
-        before.end(self.segments)
+        before.continue_in(self.segments)
 
     def lend_to_upkeep(self) -> None:
         """Before the first write: other writers wait until the lock is released, instead of being refused."""

@@ -37,18 +37,20 @@ from . import access
 from .access import Access
 from .files import checkpoint
 from .files.locking import is_wanted, note_in
+from .files.producers import OpenTransaction
 from .maintain import compaction, retention, upkeep
 from .maintain import trimming as truncation
 from .maintain.compaction import CompactionReport
 from .maintain.recovery import RecoveryReport
 from .maintain.retention import RetentionReport
 from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
-from .read.reader import ARROW_ROWS, Fetched, Reader
+from .read.reader import ARROW_ROWS, Fetched, Isolation, Reader, is_committed
 from .read.verify import VerifyReport, verify
 from .segment.segments import SegmentSet
-from .write import incoming, keeping
+from .write import incoming, keeping, markers
 from .write import streams as streaming
 from .write.appender import Appender
+from .write.producers import ProducerInfo
 from .write.tables import append_table
 from .write.writer import BATCH_BYTES, Writer
 
@@ -273,6 +275,26 @@ class Log:
         return self._access.segments.visible_offset
 
     @property
+    def last_stable_offset(self) -> int:
+        """Below this every transaction is committed or aborted: where readers with isolation "committed" stop. The
+        first offset of the earliest open transaction, or `visible_offset` if there is none."""
+        if self._access.appender is None:
+            self._access.segments.refresh()
+        return self._access.segments.end(committed=True)
+
+    @property
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        """Transactions of producers without a marker so far, in the order in which they began."""
+        if self._access.appender is None:
+            self._access.segments.refresh()
+        return self._access.segments.outlook.open
+
+    @property
+    def producer_states(self) -> list[ProducerInfo]:
+        """What the log knows of idempotent and transactional producers, by id."""
+        return self._access.producers().describe()
+
+    @property
     def durable_offset(self) -> int:
         """Every record below this survives a power cut. For a reader: as far as the writer has recorded it."""
         appender = self._access.appender
@@ -310,11 +332,12 @@ class Log:
             self._access.segments.refresh()
         return self._access.segments.epoch_end(leader_epoch)
 
-    def position(self) -> tuple[int, int]:
-        """(`visible_offset`, leader epoch) at one moment: where a reader that has read everything continues."""
+    def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
+        """(`last_stable_offset`, leader epoch) at one moment, or (`visible_offset`, leader epoch) for a reader with
+        isolation "uncommitted": where a reader that has read everything continues."""
         if self._access.appender is None:
             self._access.segments.refresh()
-        return self._access.segments.position()
+        return self._access.segments.position(committed=is_committed(isolation))
 
     def __len__(self) -> int:
         return self.visible_offset - self.lowest_offset
@@ -422,6 +445,18 @@ class Log:
         """Raise what `place_batches` would raise because of the batches themselves: structure, checksums, and whether
         each fits into a segment."""
         self._writable().check_sizes(incoming.checked_rows(memoryview(raw)))
+
+    def append_marker(
+        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, wait: bool = True
+    ) -> int:
+        """End the producer's transaction: append the control batch that Kafka writes, and return its offset. It is
+        written even if no transaction is open. From then on batches of an earlier epoch are refused; `ProducerFenced`
+        if a later one is known."""
+        appender = self._access.appender or self._writable()
+        placed = markers.append_marker(appender, producer_id, epoch, coordinator_epoch, commit=commit)
+        if wait:
+            appender.settle(placed + 1)
+        return placed
 
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
         """Call back when an append that ended at `offset` is as durable as the policy promises, with None; or with the
@@ -533,11 +568,15 @@ class Log:
     def _readable(self) -> Reader:
         return self._access.readable()
 
-    def read(self, offset: int) -> Record:
+    # Who reads with isolation "committed" sees nothing from the last stable offset on, and no record of an aborted
+    # transaction; with "uncommitted", everything that is visible. Markers are records for nobody. In a log without
+    # transactions there is no difference.
+
+    def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
         """The record at `offset`; `OffsetOutOfRange` if there is none."""
         if self._access.closed:
             raise LogClosed(f"the log {self.path} is closed")
-        return self._access.reader.read(offset)
+        return self._access.reader.read(offset, committed=is_committed(isolation))
 
     @overload
     def __getitem__(self, which: int) -> Record: ...
@@ -552,10 +591,10 @@ class Log:
                 raise InvalidRecordType("a slice of a log cannot have a step")
             return list(self._slice(which.start, which.stop))
         which = whole_number(which)
-        return self.read(which if which >= 0 else self.visible_offset + which)
+        return self.read(which if which >= 0 else self.last_stable_offset + which)
 
     def _slice(self, start: int | None, stop: int | None) -> Iterator[Record]:
-        lowest, end = self.lowest_offset, self.visible_offset
+        lowest, end = self.lowest_offset, self.last_stable_offset
         start = lowest if start is None else start + end if start < 0 else start
         stop = end if stop is None else stop + end if stop < 0 else stop
         return self.scan(min(max(start, lowest), end), max(stop, 0))
@@ -563,14 +602,23 @@ class Log:
     def __iter__(self) -> Iterator[Record]:
         return self.scan()
 
-    def scan(self, start: int | None = None, end: int | None = None, max_bytes: int | None = None) -> Iterator[Record]:
+    def scan(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        max_bytes: int | None = None,
+        *,
+        isolation: Isolation = "committed",
+    ) -> Iterator[Record]:
         """The records with start <= offset < end, in order, as of now; by default all of them."""
-        return self._readable().scan(start, end, max_bytes)
+        return self._readable().scan(start, end, max_bytes, committed=is_committed(isolation))
 
-    def cursors(self, start: int | None = None, end: int | None = None) -> Iterator[kernel.RecordCursor]:
+    def cursors(
+        self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[kernel.RecordCursor]:
         """As `scan`, for code that passes records on: cursors to iterate over one after the other. Each knows the
         offset after the last record that it returned (`next_offset`), and another thread may `stop` it."""
-        return self._readable().cursors(start, end)
+        return self._readable().cursors(start, end, committed=is_committed(isolation))
 
     def scan_arrow(
         self,
@@ -580,6 +628,7 @@ class Log:
         *,
         columns: Sequence[str] = DEFAULT_COLUMNS,
         views: bool = False,
+        isolation: Isolation = "committed",
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow record batches; `columns` may also include `headers` and `timestamp_type`.
 
@@ -587,19 +636,29 @@ class Log:
         """
         if batch_rows < 1:
             raise InvalidConfig(f"batch_rows must be at least 1, not {batch_rows}")
-        return self._readable().scan_arrow(start, end, batch_rows, columns, views)
+        committed = is_committed(isolation)
+        return self._readable().scan_arrow(start, end, batch_rows, columns, views, committed=committed)
 
     def fetch(
-        self, start: int, max_bytes: int = 1 << 20, *, min_bytes: int = 0, timeout: float | None = 0.0
+        self,
+        start: int,
+        max_bytes: int = 1 << 20,
+        *,
+        min_bytes: int = 0,
+        timeout: float | None = 0.0,
+        isolation: Isolation = "committed",
     ) -> Fetched:
         """Complete batches as stored, from the one that contains `start` on, up to `max_bytes` but at least one.
 
         At the end it is empty and `next_offset` is `start`; with `min_bytes` it waits for up to `timeout` seconds until
-        there are that many, and returns what there is then. `OffsetOutOfRange` if the log is truncated meanwhile.
+        there are that many, and returns what there is then. `OffsetOutOfRange` if the log is truncated meanwhile. With
+        isolation "committed" the end is the last stable offset, and the page lists the aborted transactions in it
+        (`aborted`), which the caller leaves out; markers are batches like others here.
         """
+        committed = is_committed(isolation)
         if not min_bytes:
-            return self._readable().fetch(start, max_bytes)
-        return self._readable().fetch_patiently(start, max_bytes, min_bytes, timeout)
+            return self._readable().fetch(start, max_bytes, committed=committed)
+        return self._readable().fetch_patiently(start, max_bytes, min_bytes, timeout, committed=committed)
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever `visible_offset` may have moved, until the function that is returned is called. In the
@@ -608,10 +667,12 @@ class Log:
         at every 10 ms, and the callback runs in a background thread."""
         return self._access.watch(call)
 
-    def follow(self, start: int | None = None, timeout: float | None = None) -> Iterator[Record]:
+    def follow(
+        self, start: int | None = None, timeout: float | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[Record]:
         """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds. `OffsetOutOfRange`,
         with the end of the leader epoch, if the log was truncated below what was returned."""
-        return self._readable().follow(start, timeout)
+        return self._readable().follow(start, timeout, committed=is_committed(isolation))
 
     def offset_at(self, timestamp: int | datetime) -> int:
         """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from struct import Struct
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
-from .. import background
 from ..batch import kernel
-from ..batch.build import NOBODY, Encoded, Producer, Recipe, finish
-from ..batch.refusals import refuse
-from ..clock import Stopwatch
-from ..config import KIB
-from ..errors import InvalidRecord, SawlogError
+from ..batch.build import NOBODY, Encoded, Producer, Recipe
+from ..batch.checksum import crc32c
+from ..errors import InvalidRecord
+from ..log.write.batcher import Batcher
+from ..log.write.lingering import Lingering
+from ..log.write.writer import BATCH_BYTES
 from .partitioner import Sticky, partition_for
 
-BATCH_BYTES = 128 * KIB
 #: The size of a record without key and value, with some headers.
 _ROOM_BYTES = 256
+#: Where a batch has the id, the epoch and the sequence number of its producer; what its checksum covers.
+_PRODUCER_AT: Final = 43
+_PRODUCER: Final = Struct(">qhi")
+_CHECKED_FROM: Final = 21
 
 
 class Packer:
@@ -44,38 +48,27 @@ class Packer:
         """`place` stores a batch in a partition. `producer` says who the next batch for a partition comes from; the
         batch may be placed again until that succeeds. With `partition` everything goes to that one."""
         self._partitions, self._partition = partitions, partition
-        self._hand_over_to, self._producer = place, producer
+        self._hand_over, self._producer = place, producer
         self._batch_bytes = batch_bytes
         self._recipe = recipe
         self._sticky = Sticky(partitions, batch_bytes)
-        self._builders: dict[int, kernel.BatchBuilder] = {}
-        #: Finished batches that are not known to be stored. They do not change any more: one that is stored twice can
-        #: be recognised.
-        self._pending: dict[int, Encoded] = {}
-        #: Since when a record waits.
-        self._waiting: Stopwatch | None = None
-        self._linger_s = None if linger_ms is None else linger_ms / 1000
+        self._batchers: dict[int, Batcher] = {}
         self._lock = threading.RLock()
-        if self._linger_s is not None:
-            background.every(self._linger_s, self._flush_in_time)
+        self._lingering = None if linger_ms is None else Lingering(linger_ms / 1000, self._waits, self.flush)
 
     def append(self, value: bytes | None, key: bytes | None = None, headers: Any = (), timestamp: Any = None) -> None:
         """Append one record; hand over a batch when it is full, and all batches after the linger time."""
         payload_bytes = len(value or b"") + len(key or b"")
         with self._lock:
             number = self._choose(key, payload_bytes)
-            waiting = self._builders.get(number)
-            if waiting is not None and waiting.position + payload_bytes + _ROOM_BYTES > self._batch_bytes:
+            batcher = self._batchers.get(number)
+            if batcher is None:
+                batcher = self._batchers[number] = Batcher(self._recipe, keep=1)
+            if batcher.count and batcher.size_bytes + payload_bytes + _ROOM_BYTES > self._batch_bytes:
                 self._place(number)  # a batch has a largest size, and a record that fails has to fail alone
-            builder = self._builders.get(number) or self._builders.setdefault(number, self._new_builder())
-            builder.add(value, key, headers, timestamp)
-            self._waiting = self._waiting or Stopwatch()
-            if builder.position >= self._batch_bytes:
+            batcher.add(value, key, headers, timestamp)
+            if batcher.size_bytes >= self._batch_bytes:
                 self._place_alone(number)
-
-    def _new_builder(self) -> kernel.BatchBuilder:
-        recipe = self._recipe
-        return kernel.BatchBuilder(refuse, max_record=recipe.max_record_bytes, max_total=recipe.max_batch_bytes)
 
     def _choose(self, key: bytes | None, size_bytes: int) -> int:
         if self._partition is not None:
@@ -83,43 +76,31 @@ class Packer:
         return self._sticky.take(size_bytes) if key is None else partition_for(key, self._partitions)
 
     def _place(self, number: int) -> None:
-        """Hand over a partition's batch. If that fails, it is kept for the next attempt."""
-        if number in self._pending:
-            self._hand_over(number)
-        builder = self._builders.get(number)
-        if builder is not None and builder.count:
-            self._pending[number] = finish(builder, self._recipe, self._producer(number))
-            del self._builders[number]  # its buffer belongs to the batch now
-            self._hand_over(number)
-
-    def _hand_over(self, number: int) -> None:
-        self._hand_over_to(number, self._pending[number])
-        del self._pending[number]
+        """Hand over what there is for a partition. If that fails, it is kept for the next attempt, as it is."""
+        batcher = self._batchers[number]
+        while (batch := batcher.ended()) is not None:
+            self._hand_over(number, _numbered(batch, self._producer(number)))
+            batcher.release()
 
     def _place_alone(self, number: int) -> None:
         """Do the same, but drop a single record that is refused, and raise."""
         try:
             self._place(number)
         except InvalidRecord:
-            if number in self._pending and self._pending[number].count == 1:
-                del self._pending[number]
+            refused = self._batchers[number].ended()
+            if refused is not None and refused.count == 1:
+                self._batchers[number].release()
             raise
 
     def flush(self) -> None:
         """Hand over all batches."""
         with self._lock:
-            for number in sorted({*self._pending, *self._builders}):
+            for number in sorted(self._batchers):
                 self._place(number)
-            self._waiting = None
 
-    def _flush_in_time(self) -> None:
-        """Flush in the background: no record waits longer than twice the linger time, even without further records."""
-        waiting = self._waiting
-        if self._linger_s is not None and waiting is not None and waiting.elapsed_s >= self._linger_s:
-            try:
-                self.flush()
-            except (SawlogError, OSError):
-                pass  # the batch is kept; the next flush meets the same error and raises it
+    def _waits(self) -> bool:
+        """Whether there is a record that is not stored."""
+        return any(not batcher.is_empty for batcher in list(self._batchers.values()))
 
     def __enter__(self) -> Packer:
         return self
@@ -127,4 +108,14 @@ class Packer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._lingering is not None:
+            self._lingering.end()
         self.flush()
+
+
+def _numbered(batch: Encoded, producer: Producer) -> Encoded:
+    """The same batch from that producer."""
+    if producer.id >= 0:
+        _PRODUCER.pack_into(batch.data, _PRODUCER_AT, producer.id, producer.epoch, producer.sequence)
+        kernel.patch_crc(batch.data, 0, crc32c(batch.data[_CHECKED_FROM:]))
+    return batch

@@ -1,7 +1,12 @@
-"""One broker process per module, and every client in turn."""
+"""One broker process per module, and every client in turn.
+
+`SAWLOG_BROKER=kafka pytest tests/broker/clients` asks a real Apache Kafka instead: what these tests expect is what
+Kafka does.
+"""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +14,16 @@ from typing import Any, TypeVar
 
 import pytest
 
+from ..oracle import broker_in
 from ..serving import PATIENCE_S, Serving
 from .adapter import Admin, Client, Consumer, Missing, NotOffered, Producer, Refused, Seen, load, names
 
+#: Of the clients, not of ours: kafka-python reads its JSON; sockets are left when a broker is gone.
+_WARNINGS = (
+    "ignore:read_text is deprecated",
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
 _HERE = Path(__file__).parent
 _T = TypeVar("_T")
 
@@ -21,21 +33,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.xdist_group(f"clients-{item.path.stem}"))
-            item.add_marker(pytest.mark.filterwarnings("ignore:read_text is deprecated"))  # kafka-python reads its JSON
+            for each in _WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(each))
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A broker for all tests of a module. A test may kill it if it starts it again."""
-    with Serving(tmp_path_factory.mktemp("broker") / "data") as made:
+    with broker_in(tmp_path_factory.mktemp("broker")) as made:
         yield made
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[Serving]:
-    """A broker for one test."""
-    with Serving(tmp_path / "data") as made:
-        yield made
+        gc.collect()  # what clients have left behind is collected here, where it is not taken for a fault of ours
 
 
 @pytest.fixture(params=[*names("quick"), *(pytest.param(each, marks=pytest.mark.slow) for each in names("slow"))])
@@ -70,7 +77,8 @@ class Hands:
     def close(self, *which: Any) -> None:
         """Close these, or all that is open."""
         for each in which or tuple(reversed(self._open)):
-            self._open.remove(each)
+            if each in self._open:
+                self._open.remove(each)
             each.close()
 
     def read(self, topic: str, count: int, start: int = 0, partition: int = 0, **given: Any) -> list[Seen]:
@@ -90,14 +98,6 @@ class Hands:
 def hands(client: Client, broker: Serving) -> Iterator[Hands]:
     """The client, connected to the module's broker."""
     made = Hands(client, broker.address)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def own_hands(client: Client, own_broker: Serving) -> Iterator[Hands]:
-    """The client, connected to a broker that is this test's alone."""
-    made = Hands(client, own_broker.address)
     yield made
     made.close()
 

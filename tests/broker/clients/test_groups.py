@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+
 import pytest
 
-from ..serving import Serving
-from .adapter import Client, Consumer, Seen, Sent, last_offsets, load, names
+from ..serving import PATIENCE_S, Serving
+from .adapter import Consumer, Refused, Seen, Sent, last_offsets, load, names
 from .conftest import Hands, take, wait_for
 
 PARTITIONS = 4
+#: What a member is told that has missed a rebalance; a broker that was killed does not know its members.
+REBALANCED = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "COMMIT_FAILED"}
 
 
 def numbered(count: int, start: int = 0) -> list[Sent]:
@@ -16,87 +22,139 @@ def numbered(count: int, start: int = 0) -> list[Sent]:
     return [Sent(b"%d" % each, partition=each % PARTITIONS) for each in range(start, start + count)]
 
 
-def numbers(records: list[Seen]) -> list[int]:
-    """Which they are."""
-    return sorted(int(each.value or b"-1") for each in records)
+class Member(threading.Thread):
+    """A consumer that polls all the time, as applications do. What it could commit, it has read."""
+
+    def __init__(self, consumer: Consumer, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.consumer = consumer
+        self.read: list[Seen] = []
+        self.assigned: set[int] = set()
+        self.error: BaseException | None = None
+        self._topic = topic
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Until `stop`."""
+        try:
+            self.consumer.subscribe(self._topic)
+            while not self._stopped.is_set():
+                found = self.consumer.poll(0.1)
+                if found and self._commits(found):
+                    self.read += found
+                self.assigned = self.consumer.assignment()
+        except BaseException as error:
+            self.error = error
+
+    def _commits(self, found: list[Seen]) -> bool:
+        """Whether it is still a member that may commit them; else they are read again by whoever is."""
+        try:
+            self.consumer.commit(last_offsets(found, self._topic))
+        except Refused as error:
+            if error.name in REBALANCED:
+                return False
+            raise
+        return True
+
+    def stop(self) -> None:
+        """Poll no more."""
+        self._stopped.set()
+        self.join(PATIENCE_S)
+        if self.error is not None:
+            raise self.error
 
 
 class Members:
-    """Consumers of one group, and what they have read; each commits what it has read at once."""
+    """The members of a group."""
 
-    def __init__(self, topic: str, *members: Consumer) -> None:
-        self.topic = topic
-        self.members = list(members)
-        self.read: list[Seen] = []
-        for member in members:
-            member.subscribe(topic)
+    def __init__(self, hands: Hands, topic: str) -> None:
+        self._hands = hands
+        self._topic = topic
+        self._all: list[Member] = []
+        self._there: list[Member] = []
 
-    def join(self, member: Consumer) -> None:
+    def join(self, consumer: Consumer) -> Member:
         """One more."""
-        member.subscribe(self.topic)
-        self.members.append(member)
+        member = Member(consumer, self._topic)
+        self._all.append(member)
+        self._there.append(member)
+        member.start()
+        return member
 
-    def poll(self) -> None:
-        """Each member once."""
-        for member in self.members:
-            found = member.poll(0.05)
-            if found:
-                self.read += found
-                member.commit(last_offsets(found, self.topic))
+    def leave(self, member: Member) -> None:
+        """One less."""
+        self._there.remove(member)
+        member.stop()
+        self._hands.close(member.consumer)
 
     def settle(self, *counts: int) -> None:
-        """Poll until they share the partitions in this way, and nobody has one that another has."""
+        """Wait until they share the partitions in this way."""
 
         def shared() -> bool:
-            self.poll()
-            sets = [member.assignment() for member in self.members]
+            for member in self._there:
+                if member.error is not None:
+                    raise member.error
+            time.sleep(0.02)
+            sets = [member.assigned for member in self._there]
             return sorted(map(len, sets)) == sorted(counts) and set().union(*sets) == set(range(PARTITIONS))
 
         wait_for(shared, f"the members to have {counts} partitions")
 
     def take(self, count: int) -> None:
-        """Poll until so many records were read."""
+        """Wait until so many records were read."""
+        wait_for(lambda: time.sleep(0.02) or sum(len(each.read) for each in self._all) >= count, f"{count} records")
 
-        def read() -> bool:
-            self.poll()
-            return len(self.read) >= count
+    def numbers(self) -> list[int]:
+        """Which records they have read."""
+        return sorted(int(each.value or b"-1") for member in self._all for each in member.read)
 
-        wait_for(read, f"{count} records")
+    def close(self) -> None:
+        """Everybody leaves."""
+        for member in list(self._there):
+            self.leave(member)
 
 
-def test_members_share_partitions_and_hand_them_on(hands: Hands, topic: str) -> None:
+@pytest.fixture
+def members(hands: Hands, topic: str) -> Iterator[Members]:
+    """A group on a topic of four partitions."""
     hands.admin().create_topic(topic, PARTITIONS)
+    made = Members(hands, topic)
+    yield made
+    made.close()
+
+
+def test_members_share_partitions_and_hand_them_on(hands: Hands, members: Members, topic: str) -> None:
     producer = hands.producer()
-    first, second = (hands.consumer(group=topic) for _ in range(2))
-    members = Members(topic, first)
+    first = members.join(hands.consumer(group=topic))
     members.settle(4)
     producer.send(topic, numbered(20))
     members.take(20)
-    members.join(second)
+    members.join(hands.consumer(group=topic))
     members.settle(2, 2)
     producer.send(topic, numbered(20, 20))
     members.take(40)
-    members.members.remove(first)
-    hands.close(first)
+    members.leave(first)
     members.settle(4)
     producer.send(topic, numbered(20, 40))
     members.take(60)
-    assert numbers(members.read) == list(range(60))
+    assert members.numbers() == list(range(60))
 
 
-def test_a_group_goes_on_after_its_broker_was_killed(hands: Hands, broker: Serving, topic: str) -> None:
-    hands.admin().create_topic(topic, PARTITIONS)
+def test_a_group_goes_on_after_its_broker_was_killed(
+    hands: Hands, members: Members, broker: Serving, topic: str
+) -> None:
     producer = hands.producer()
-    members = Members(topic, hands.consumer(group=topic), hands.consumer(group=topic))
+    for _ in range(2):
+        members.join(hands.consumer(group=topic))
     members.settle(2, 2)
     producer.send(topic, numbered(20))
     members.take(20)
     broker.kill()
     broker.start()
-    members.settle(2, 2)
     producer.send(topic, numbered(20, 20))
     members.take(40)
-    assert numbers(members.read) == list(range(40))  # what was committed is not read again
+    members.settle(2, 2)
+    assert members.numbers() == list(range(40))  # what was committed is not read again
 
 
 def test_committed_offsets_survive_a_kill(hands: Hands, broker: Serving, topic: str) -> None:
@@ -114,47 +172,36 @@ def test_committed_offsets_survive_a_kill(hands: Hands, broker: Serving, topic: 
     assert [each.offset for each in take(again, 4)] == [6, 7, 8, 9]
 
 
-def test_a_static_member_gets_its_partitions_back(hands: Hands, topic: str) -> None:
-    hands.admin().create_topic(topic, PARTITIONS)
+def test_a_static_member_gets_its_partitions_back(hands: Hands, members: Members, topic: str) -> None:
     admin = hands.admin()
-    given = {"group": topic, "session_ms": 30_000}
-    first, second = hands.consumer(instance="a", **given), hands.consumer(instance="b", **given)
-    members = Members(topic, first, second)
+    first = members.join(hands.consumer(group=topic, instance="a", session_ms=30_000))
+    members.join(hands.consumer(group=topic, instance="b", session_ms=30_000))
     members.settle(2, 2)
-    before = first.assignment()
-    members.members.remove(first)
-    hands.close(first)  # a static member does not leave: nothing moves until its session ends
-    members.poll()
+    before = first.assigned
+    members.leave(first)  # a static member does not say that it leaves: nothing moves until its session ends
     assert len(admin.group(topic).members) == 2
-    again = hands.consumer(instance="a", **given)
-    members.join(again)
+    again = members.join(hands.consumer(group=topic, instance="a", session_ms=30_000))
     members.settle(2, 2)
-    assert again.assignment() == before
+    assert again.assigned == before
 
 
 @pytest.mark.slow
-def test_a_member_that_is_gone_without_a_word_loses_its_partitions(hands: Hands, topic: str) -> None:
-    """Its session ends: the member is not polled any more, and its process would not know."""
-    hands.admin().create_topic(topic, PARTITIONS)
-    first = hands.consumer(group=topic, session_ms=6000, instance="gone")
-    second = hands.consumer(group=topic, session_ms=6000)
-    members = Members(topic, first, second)
+def test_a_member_that_is_gone_without_a_word_loses_its_partitions(hands: Hands, members: Members, topic: str) -> None:
+    """A static member does not say that it leaves; its session ends."""
+    gone = members.join(hands.consumer(group=topic, session_ms=6000, instance="gone"))
+    members.join(hands.consumer(group=topic, session_ms=6000))
     members.settle(2, 2)
-    members.members.remove(first)
-    hands.close(first)  # being static, it does not say that it leaves
+    members.leave(gone)
     members.settle(4)
 
 
 @pytest.mark.slow
-def test_clients_of_every_kind_share_a_group(broker: Serving, client: Client, topic: str) -> None:
+def test_clients_of_every_kind_share_a_group(hands: Hands, members: Members, broker: Serving, topic: str) -> None:
     """One member of each kind, by the range assignor that all of them know."""
-    mine = Hands(client, broker.address)
-    mine.admin().create_topic(topic, PARTITIONS)
-    others = [Hands(load(name), broker.address) for name in names("quick")]
-    members = Members(topic, mine.consumer(group=topic), *(each.consumer(group=topic) for each in others[:3]))
+    members.join(hands.consumer(group=topic))
+    for name in names("quick"):
+        members.join(load(name).consumer(broker.address, group=topic))
     members.settle(1, 1, 1, 1)
-    mine.producer().send(topic, numbered(40))
+    hands.producer().send(topic, numbered(40))
     members.take(40)
-    assert numbers(members.read) == list(range(40))
-    for each in (mine, *others):
-        each.close()
+    assert members.numbers() == list(range(40))

@@ -41,6 +41,8 @@ class RemoteGroup:
     name: str
     members: tuple[RemoteMember, ...]
     rows: tuple[GroupRow, ...]
+    #: Only a store that is looked at from outside says where its members are.
+    served_at: None = None
 
 
 #: The members of a group, and the id of the one that has a partition.

@@ -12,8 +12,9 @@ import numpy as np
 from ...batch.build import Encoder, Recipe
 from ...errors import InvalidRecord
 from ...log.write.encoders import recipe_of
+from ...log.write.writer import BATCH_BYTES
 from ...topics import settings
-from ...topics.packing import BATCH_BYTES, Packer
+from ...topics.packing import Packer
 from ...topics.partitioner import Sticky, partition_for, partitions_for
 from ...topics.topic import Position, key_of
 from ..wire.apis import Key

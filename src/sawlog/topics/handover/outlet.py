@@ -330,14 +330,12 @@ class _Target:
             return answer.placed
         data = memoryview(bytearray(batch.data))
         if len(data) <= _MESSAGE_BYTES:
-            answer.placed = self._outlet.store_on(self._lane, data, batch.count)
-            return answer.placed
+            return answer.give(self._outlet.store_on(self._lane, data, batch.count))
         try:
-            answer.placed = self._outlet.commit(data, batch.count)
+            return answer.give(self._outlet.commit(data, batch.count))
         except TransactionPending:
-            answer.placed = range(0)  # it is committed: it must not be tried again
+            answer.give(range(0))  # it is committed: it must not be tried again
             raise
-        return answer.placed
 
     def settle(self, offset: int) -> None:
         """The process that has stored it has done that."""

@@ -12,6 +12,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError, for_code
 
 from ...adapter import PATIENCE_S, Group, NotOffered, Refused, Seen, Sent, kafka_name
@@ -303,6 +304,7 @@ class Aiokafka:
             bootstrap_servers=address,
             group_id=group,
             group_instance_id=instance,
+            partition_assignment_strategy=[RangePartitionAssignor],  # which all clients know; its default only some
             isolation_level="read_committed" if committed else "read_uncommitted",
             auto_offset_reset=reset,
             enable_auto_commit=False,

@@ -66,7 +66,8 @@ class _Producer:
 
     def flush(self) -> list[int]:
         posted, self._posted = self._posted, []
-        self._made.flush(PATIENCE_S)
+        with _named():
+            self._made.flush(PATIENCE_S)
         offsets: list[int] = []
         for told in posted:
             if not told:

@@ -194,7 +194,7 @@ def _check(result: Any) -> None:
     """Some of its calls give errors back instead of raising them."""
     if isinstance(result, type) and issubclass(result, KafkaError):
         result = result()
-    if isinstance(result, str) and (named := re.match(r"\[Error \d+\] (\w+)", result)):
+    if isinstance(result, str) and (named := re.match(r"(?:\[Error \d+\] )?(\w+Error)", result)):
         raise Refused(kafka_name(named[1]), result)
     if isinstance(result, KafkaError) and type(result).__name__ != "NoError":
         raise _refused(result)
