@@ -56,6 +56,7 @@ RULES = [
             "cli/",
             "console/",
             "log/write/writer.py",
+            "topics/handover/",
             "topics/transactions/",
         ),
     ),

@@ -17,6 +17,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 #: The first pause while polling, and the longest.
 _FIRST_PAUSE_S = 0.0005
@@ -27,6 +29,16 @@ _POLL_S, _POLL_MOST_S = 0.001, 0.05
 _PATIENCE = 20
 #: How often something is checked again, and after how long.
 _RECHECKS, _DOUBT_S = 10, 0.002
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def milliseconds(timestamp: Any) -> Any:
+    """A datetime as record timestamps count; anything else unchanged."""
+    if isinstance(timestamp, datetime):
+        return (timestamp.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+    return timestamp
 
 
 def now_ms() -> int:

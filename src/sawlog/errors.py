@@ -9,12 +9,13 @@ SawlogError
 │       └── StreamTooLong                          a streamed record exceeded its limit
 ├── StreamAborted (RuntimeError)               the caller's stream raised; the log is unchanged
 ├── OffsetOutOfRange (IndexError)              no record at that offset; has the valid range
-│   └── RecordRemoved                            removed by compaction; has the next existing offset
+│   └── RecordRemoved                            removed by compaction, or aborted; has the next existing offset
 ├── DataLoss                                   records of a planned range are gone, or their offsets were reused
 ├── OffsetMismatch (ValueError)                expect_offset does not match; nothing was written
 ├── ProducerError
 │   ├── OutOfOrderSequence                       a producer skipped or repeated sequence numbers
-│   └── ProducerFenced                           a producer with an older epoch wrote
+│   ├── ProducerFenced                           a producer with an older epoch wrote
+│   └── ProducerInTransaction                    a batch outside the producer's open transaction
 ├── CorruptData (ValueError)                   bytes on disk are not what was written
 │   ├── CorruptBatch                             has path, position and the next readable offset
 │   │   └── DecompressionLimit                     would decompress to more than the limit
@@ -37,6 +38,7 @@ SawlogError
 │   ├── LogNotFound (FileNotFoundError)          read-only open of a directory that holds no log
 │   └── StoreNotFound (FileNotFoundError)        read-only open of a directory that holds no store
 ├── DirectoryLocked (BlockingIOError)          another writer has locked the partition
+├── AmbiguousAppend (TimeoutError)             the process that holds the partition does not answer; it may be stored
 ├── LogFailed (RuntimeError)                   writing stopped after an earlier failure; reading still works
 ├── LogClosed (ValueError)                     the log is closed, or belongs to the parent of a fork
 ├── ReadOnlyLog (UnsupportedOperation)         opened with mode="r"
@@ -50,7 +52,7 @@ SawlogError
 │   └── PositionLost (LookupError)               the records at the position are gone, with on_lost="error"
 ├── TransactionError                           a write to several partitions, all or nothing
 │   ├── TransactionAborted                       nothing was stored
-│   └── TransactionPending                       committed; completed when the store is next opened for writing
+│   └── TransactionPending                       committed; completed by the holders, or at the next open for writing
 ├── InteropError                               other systems' logs
 │   ├── UnknownFormat (ValueError)               no known format matches, or more than one
 │   ├── ImportMismatch (ValueError)              the target does not match the source
@@ -125,12 +127,16 @@ class OffsetOutOfRange(SawlogError, IndexError):
 
 
 class RecordRemoved(OffsetOutOfRange):
-    """Compaction has removed the record at that offset; `following` is the next existing one."""
+    """There is no record at that offset, although the log has later ones: compaction has removed it, or it is part of
+    an aborted transaction, or the marker at the end of one. `following` is the next existing one."""
 
     def __init__(self, requested: int, lowest: int, next_offset: int, following: int) -> None:
         super().__init__(requested, lowest, next_offset)
         self.following = following
-        self.args = (f"the record at offset {requested} was removed by compaction; the next is at {following}",)
+        self.args = (
+            f"there is no record at offset {requested}: it was removed by compaction, or its transaction was aborted; "
+            f"the next is at {following}",
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.requested, self.lowest, self.next, self.following)
@@ -167,6 +173,10 @@ class OutOfOrderSequence(ProducerError):
 
 class ProducerFenced(ProducerError):
     """A newer epoch of this producer id has already written."""
+
+
+class ProducerInTransaction(ProducerError):
+    """The producer has an open transaction, and the batch is not part of it."""
 
 
 class CorruptData(SawlogError, ValueError):
@@ -304,6 +314,11 @@ class DirectoryLocked(SawlogError, BlockingIOError):
         return type(self), (self.path, self.holder)
 
 
+class AmbiguousAppend(SawlogError, TimeoutError):
+    """Records were handed to the process that holds the partition, and it did not answer in time: they may be stored,
+    now or when it continues, or not."""
+
+
 class LogFailed(SawlogError, RuntimeError):
     """Writing stopped after an earlier failure (see `__cause__`). Reading still works; close and reopen to recover."""
 
@@ -364,7 +379,8 @@ class TransactionAborted(TransactionError):
 
 
 class TransactionPending(TransactionError):
-    """The transaction is committed but not completely written; opening the store for writing completes it."""
+    """The transaction is committed but not completely written; the processes that hold the partitions complete it, or
+    opening the store for writing does."""
 
 
 class InteropError(SawlogError):

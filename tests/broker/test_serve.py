@@ -12,11 +12,14 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import sawlog
+from sawlog.broker.config import BrokerConfig
+from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire import ErrorCode, Key
 
 from .peers import Peer, batch, produce_body
@@ -180,3 +183,9 @@ def test_a_stop_answers_what_has_begun(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         assert len(body["responses"][0]["partitions"][0]["records"]) > 0
         assert process.wait(30) == 0
+
+
+def test_the_settings_of_groups_can_be_given_to_the_broker() -> None:
+    ours = {each.name: each.default for each in fields(BrokerConfig)}
+    for each in fields(GroupConfig):
+        assert ours[each.name] == each.default

@@ -38,7 +38,7 @@ def hold(directory: str, topic: str) -> None:
 def append(directory: str, topic: str) -> None:
     with Store.open(directory) as store:
         try:
-            say(store[topic].append(b"appended", partition=0).offset)
+            say(store[topic].partition(0).append(b"appended"))
         except DirectoryLocked as error:
             say(f"locked by {error.holder}")
 
@@ -113,7 +113,7 @@ def fork(directory: str) -> None:
         with Store.open(directory) as own:
             assert len(list(own["orders"].scan())) == 1
             try:
-                own["orders"].append(b"child")
+                own["orders"].partition(0).append(b"child")
             except DirectoryLocked:
                 pass
             else:

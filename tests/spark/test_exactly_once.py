@@ -31,7 +31,7 @@ from sawlog.log.log import Log
 from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import Staged, stage
-from sawlog.topics.transactions.intents import Intents
+from sawlog.topics.transactions.placing import Placing
 
 from .jobs import faults
 from .jobs.copying import copy
@@ -203,7 +203,7 @@ def test_a_commit_whose_driver_died_goes_on_beside_its_repetition(
 ) -> None:
     """The JVM is gone, the Python process that publishes does not know it yet; a new driver repeats the micro-batch."""
     placing, go_on = threading.Event(), threading.Event()
-    place = Intents._place
+    place = Placing.place
 
     def slowly(*arguments: Any) -> None:
         if threading.current_thread() is old:
@@ -211,7 +211,7 @@ def test_a_commit_whose_driver_died_goes_on_beside_its_repetition(
             go_on.wait(10)
         place(*arguments)
 
-    monkeypatch.setattr(Intents, "_place", slowly)
+    monkeypatch.setattr(Placing, "place", slowly)
     first = tasks(options, 0)
     old = threading.Thread(target=publish, args=(options, 0, first))
     old.start()

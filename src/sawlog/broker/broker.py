@@ -21,7 +21,7 @@ from ..topics.topic import Topic
 from .config import Address, BrokerConfig
 from .coordinator import Coordinator
 from .groups.settings import GroupConfig
-from .handlers import Handler, admin, commits, consumer_groups, fetch, groups, metadata, offsets, produce
+from .handlers import Handler, admin, commits, consumer_groups, fetch, groups, metadata, offsets, produce, producers
 from .metrics import Metrics
 from .partitions import Partitions
 from .server import Server
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 _logger = logging.getLogger("sawlog.broker")
 
-_FAMILIES = (metadata, produce, fetch, offsets, admin, groups, commits, consumer_groups)
+_FAMILIES = (metadata, produce, fetch, offsets, admin, groups, commits, consumer_groups, producers)
 #: Versions that are understood but not offered: a client that knows them would expect what is not here.
 _HIGHEST = {Key.END_TXN: 4}  # version 5 belongs to transactions of version 2
 
@@ -57,7 +57,11 @@ class Broker:
         ]
         self.server = Server(self)
         self.groups = Coordinator(
-            store, self.loop, GroupConfig.of(config), run=self.run, address=lambda: str(self.server.advertised)
+            store,
+            self.loop,
+            GroupConfig.of(config),
+            run=self.run,
+            address=lambda: str(self.server.advertised),
         )
         self.is_stopping = False
         #: How many logs had not been closed cleanly when it started.
@@ -84,7 +88,7 @@ class Broker:
             with suppress(asyncio.CancelledError):
                 await self._refreshing
         self.partitions.wake()  # fetches that wait are answered with what there is
-        self.groups.stop()  # and members that wait for others
+        self.groups.stop()  # and members that wait for others, with an error
         await self.server.stop(self.config.stop_timeout_s)
         await self.groups.close()
         self.partitions.close()

@@ -98,16 +98,16 @@ class BrokerConfig:
     #: How often retention and compaction run; None: never.
     upkeep_interval_s: float | None = 60.0
 
+    # Groups: `groups/settings.py` says what each is.
     group_min_session_timeout_ms: int = 100
     group_max_session_timeout_ms: int = 1_800_000
-    #: How long the first rebalance of an empty group waits for more members. Kafka waits three seconds.
     group_initial_rebalance_delay_ms: int = 0
     group_max_size: int = 10_000
-    #: The same for groups whose partitions the broker assigns (KIP-848): there the broker sets both.
+    group_new_member_timeout_ms: int = 300_000
+    group_empty_ms: int = 600_000
+    offset_metadata_max_bytes: int = 4 * KIB
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
-    #: The longest text that can be committed with an offset.
-    offset_metadata_max_bytes: int = 4 * KIB
 
     transaction_max_timeout_ms: int = 900_000
     #: A transactional id that was not used for this long is forgotten.

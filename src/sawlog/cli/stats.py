@@ -148,7 +148,7 @@ def _headers(buffer: memoryview) -> Rows:
     parts, position = [], 0
     while position < len(buffer):
         rows = new_rows(1024)
-        count, position, why = kernel.scan_batches(buffer, position, len(buffer), len(buffer), -1, memoryview(rows))
+        count, position, why, _ = kernel.scan_batches(buffer, position, len(buffer), len(buffer), -1, memoryview(rows))
         parts.append(rows[:count])
         if why != kernel.SCAN_MORE:
             break

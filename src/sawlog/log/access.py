@@ -15,7 +15,7 @@ from os import PathLike
 
 from .. import background
 from ..config import LogConfig
-from ..errors import InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
+from ..errors import CorruptFile, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable, in_children
 from .files import checkpoint
@@ -29,6 +29,7 @@ from .read.reader import Reader
 from .segment.segments import FollowedSet, SegmentSet
 from .write.appender import Appender
 from .write.loops import Loops
+from .write.producers import ProducerState, load_producers, replayed
 
 #: How often a log that another process writes is looked at for those who watch it.
 _LOOK_S = 0.01
@@ -48,8 +49,11 @@ def open_to_write(path: Path, config: LogConfig, place: TopicPartition) -> Acces
     return Access(directory, config, appender.segments, appender, report, place)
 
 
-def open_to_read(path: Path, config: LogConfig, place: TopicPartition, *, locks_late: bool) -> Access:
-    """Open a log as a reader; with `locks_late` it becomes the writer when it first writes."""
+def open_to_read(
+    path: Path, config: LogConfig, place: TopicPartition, *, locks_late: bool, note: bytes = b""
+) -> Access:
+    """Open a log as a reader; with `locks_late` it becomes the writer when it first writes, and leaves the note in the
+    lock's file."""
     with ExitStack() as undo:
         try:
             directory = _directory(path, undo, create=False)
@@ -60,7 +64,7 @@ def open_to_read(path: Path, config: LogConfig, place: TopicPartition, *, locks_
         if not segments.all:
             raise LogNotFound(errno.ENOENT, f"no log in {directory.path}: the directory holds no segment")
         undo.pop_all()
-    return Access(directory, config, segments, None, RecoveryReport(), place, locks_late=locks_late)
+    return Access(directory, config, segments, None, RecoveryReport(), place, locks_late=locks_late, note=note)
 
 
 def create(path: Path, config: LogConfig) -> None:
@@ -101,6 +105,7 @@ class Access:
         place: TopicPartition = (None, -1),
         *,
         locks_late: bool = False,
+        note: bytes = b"",
     ) -> None:
         self.directory = directory
         self.config = config
@@ -120,7 +125,7 @@ class Access:
         self.recovery = report
         self._locks_late = locks_late
         #: The note in the lock's file while it is held.
-        self._note = b""
+        self._note = note
         self._locking = forkable(threading.RLock())
         #: Whether this was inherited from a parent process that writes: then it only reads.
         self._inherited = False
@@ -166,6 +171,18 @@ class Access:
             raise ReadOnlyLog(f'the log {self.directory.path} was opened with mode="r"')
         return self._become_writer(on_lock)
 
+    def producers(self) -> ProducerState:
+        """What producers have written: as the writer knows it, or from the files."""
+        if self.appender is not None:
+            return self.appender.producers
+        segments = self.readable().segments
+        segments.refresh()
+        try:
+            found = load_producers(self.directory, segments.epochs, segments.next_offset)
+        except CorruptFile:
+            found = None
+        return replayed(segments.all, self.config.producer_expiry_ms, found)
+
     def _become_writer(self, on_lock: Callable[[], None]) -> Appender:
         with self._locking:
             if self.appender is not None:  # another thread was first, or this is `on_lock` itself
@@ -191,7 +208,7 @@ class Access:
         before = self.segments
         self._use(FollowedSet(self.directory, self.config))
         self.appender = None
-        before.end(self.segments)
+        before.continue_in(self.segments)
 
     def lend_to_upkeep(self) -> None:
         """Before the first write: other writers wait until the lock is released, instead of being refused."""

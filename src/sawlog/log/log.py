@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -29,33 +29,33 @@ from ..batch import kernel
 from ..batch.build import NOBODY, Producer
 from ..batch.header import DEFAULT_COLUMNS, Rows
 from ..batch.kernel import Record
+from ..clock import milliseconds
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed
 from ..storage import Directory, MemoryDirectory
 from . import access
 from .access import Access
 from .files import checkpoint
-from .files.locking import is_wanted
+from .files.locking import is_wanted, note_in
+from .files.producers import OpenTransaction
 from .maintain import compaction, retention, upkeep
 from .maintain import trimming as truncation
 from .maintain.compaction import CompactionReport
 from .maintain.recovery import RecoveryReport
 from .maintain.retention import RetentionReport
 from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
-from .read.reader import ARROW_ROWS, Fetched, Reader
+from .read.reader import ARROW_ROWS, Fetched, Isolation, Reader, is_committed
 from .read.verify import VerifyReport, verify
 from .segment.segments import SegmentSet
-from .write import incoming, keeping
+from .write import incoming, keeping, markers
 from .write import streams as streaming
 from .write.appender import Appender
+from .write.producers import ProducerInfo
 from .write.tables import append_table
 from .write.writer import BATCH_BYTES, Writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +97,21 @@ class Log:
         on_lock: Callable[[Log], None] | None = None,
         topic: str | None = None,
         partition: int = -1,
+        note: bytes = b"",
     ) -> Log:
         """Open the log in a directory; with mode "w" (the default) create it if it does not exist.
 
         A writer holds the directory's lock until it is closed; a second one gets `DirectoryLocked` immediately. With
         mode "r" nothing is written or locked: it reads next to a running writer and sees what that appends. Mode "a" is
-        like "r" until the first write, which takes the lock, recovers if necessary, calls `on_lock` with the log, and
-        continues. Records that are read have this `topic` and `partition`.
+        like "r" until the first write, which takes the lock, leaves the `note` in its file, recovers if necessary,
+        calls `on_lock` with the log, and continues. Records that are read have this `topic` and `partition`.
         """
         config = LogConfig() if config is None else config
         if mode not in ("w", "r", "a"):
             raise InvalidConfig(f'mode must be "w", "r" or "a", not {mode!r}')
         place = topic, partition
         if mode != "w":
-            return cls(access.open_to_read(path, config, place, locks_late=mode == "a"), on_lock)
+            return cls(access.open_to_read(path, config, place, locks_late=mode == "a", note=note), on_lock)
         made = cls(access.open_to_write(path, config, place), on_lock)
         with ExitStack() as undo:
             undo.callback(made.close)
@@ -161,6 +162,15 @@ class Log:
         """Before the first write of a log that was opened with mode "a": other writers wait until this one is released
         or closed, instead of being refused. For work that ends soon."""
         self._access.lend_to_upkeep()
+
+    @property
+    def lock_note(self) -> bytes:
+        """What the process that holds the writer's lock, or held it last, has left in the lock's file for others."""
+        return note_in(self._access.directory)
+
+    def leave_note(self, note: bytes) -> None:
+        """Replace the note in the lock's file. It is for information: if it cannot be written, the old one may stay."""
+        self._writable().held.leave(note)
 
     @property
     def wanted(self) -> bool:
@@ -265,6 +275,26 @@ class Log:
         return self._access.segments.visible_offset
 
     @property
+    def last_stable_offset(self) -> int:
+        """Below this every transaction is committed or aborted: where readers with isolation "committed" stop. The
+        first offset of the earliest open transaction, or `visible_offset` if there is none."""
+        if self._access.appender is None:
+            self._access.segments.refresh()
+        return self._access.segments.end(committed=True)
+
+    @property
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        """Transactions of producers without a marker so far, in the order in which they began."""
+        if self._access.appender is None:
+            self._access.segments.refresh()
+        return self._access.segments.outlook.open
+
+    @property
+    def producer_states(self) -> list[ProducerInfo]:
+        """What the log knows of idempotent and transactional producers, by id."""
+        return self._access.producers().describe()
+
+    @property
     def durable_offset(self) -> int:
         """Every record below this survives a power cut. For a reader: as far as the writer has recorded it."""
         appender = self._access.appender
@@ -302,11 +332,12 @@ class Log:
             self._access.segments.refresh()
         return self._access.segments.epoch_end(leader_epoch)
 
-    def position(self) -> tuple[int, int]:
-        """(`visible_offset`, leader epoch) at one moment: where a reader that has read everything continues."""
+    def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
+        """(`last_stable_offset`, leader epoch) at one moment, or (`visible_offset`, leader epoch) for a reader with
+        isolation "uncommitted": where a reader that has read everything continues."""
         if self._access.appender is None:
             self._access.segments.refresh()
-        return self._access.segments.position()
+        return self._access.segments.position(committed=is_committed(isolation))
 
     def __len__(self) -> int:
         return self.visible_offset - self.lowest_offset
@@ -355,7 +386,7 @@ class Log:
         appender = self._access.appender or self._writable()
         encoder = appender.encoders.take()
         try:
-            batch = encoder.one(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
+            batch = encoder.one(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
             offset = appender.place(batch, expect_offset).start
         finally:
             appender.encoders.give_back(encoder)
@@ -408,6 +439,23 @@ class Log:
         placed = incoming.place(appender, memoryview(raw), trusted=trusted)
         if wait:
             appender.settle(placed.stop)
+        return placed
+
+    def check_batches(self, raw: bytes | bytearray | memoryview) -> None:
+        """Raise what `place_batches` would raise because of the batches themselves: structure, checksums, and whether
+        each fits into a segment."""
+        self._writable().check_sizes(incoming.checked_rows(memoryview(raw)))
+
+    def append_marker(
+        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, wait: bool = True
+    ) -> int:
+        """End the producer's transaction: append the control batch that Kafka writes, and return its offset. It is
+        written even if no transaction is open. From then on batches of an earlier epoch are refused; `ProducerFenced`
+        if a later one is known."""
+        appender = self._access.appender or self._writable()
+        placed = markers.append_marker(appender, producer_id, epoch, coordinator_epoch, commit=commit)
+        if wait:
+            appender.settle(placed + 1)
         return placed
 
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
@@ -472,7 +520,7 @@ class Log:
             chunks,
             key=key,
             headers=headers,
-            timestamp=_stamp(timestamp),
+            timestamp=milliseconds(timestamp),
             max_bytes=max_bytes,
             expect_offset=expect_offset,
         )
@@ -496,7 +544,7 @@ class Log:
             past_recall,
             key=key,
             headers=headers,
-            timestamp=_stamp(timestamp),
+            timestamp=milliseconds(timestamp),
             max_bytes=max_bytes,
         )
 
@@ -509,7 +557,7 @@ class Log:
     ) -> int:
         """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync."""
         appends = self._access.loops.appends(self._access.appender or self._writable())
-        return await appends.add(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
+        return await appends.add(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         """A buffered writer: the fast way to append records one by one. See `Writer`."""
@@ -520,11 +568,15 @@ class Log:
     def _readable(self) -> Reader:
         return self._access.readable()
 
-    def read(self, offset: int) -> Record:
+    # Who reads with isolation "committed" sees nothing from the last stable offset on, and no record of an aborted
+    # transaction; with "uncommitted", everything that is visible. Markers are records for nobody. In a log without
+    # transactions there is no difference.
+
+    def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
         """The record at `offset`; `OffsetOutOfRange` if there is none."""
         if self._access.closed:
             raise LogClosed(f"the log {self.path} is closed")
-        return self._access.reader.read(offset)
+        return self._access.reader.read(offset, committed=is_committed(isolation))
 
     @overload
     def __getitem__(self, which: int) -> Record: ...
@@ -539,10 +591,10 @@ class Log:
                 raise InvalidRecordType("a slice of a log cannot have a step")
             return list(self._slice(which.start, which.stop))
         which = whole_number(which)
-        return self.read(which if which >= 0 else self.visible_offset + which)
+        return self.read(which if which >= 0 else self.last_stable_offset + which)
 
     def _slice(self, start: int | None, stop: int | None) -> Iterator[Record]:
-        lowest, end = self.lowest_offset, self.visible_offset
+        lowest, end = self.lowest_offset, self.last_stable_offset
         start = lowest if start is None else start + end if start < 0 else start
         stop = end if stop is None else stop + end if stop < 0 else stop
         return self.scan(min(max(start, lowest), end), max(stop, 0))
@@ -550,14 +602,23 @@ class Log:
     def __iter__(self) -> Iterator[Record]:
         return self.scan()
 
-    def scan(self, start: int | None = None, end: int | None = None, max_bytes: int | None = None) -> Iterator[Record]:
+    def scan(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        max_bytes: int | None = None,
+        *,
+        isolation: Isolation = "committed",
+    ) -> Iterator[Record]:
         """The records with start <= offset < end, in order, as of now; by default all of them."""
-        return self._readable().scan(start, end, max_bytes)
+        return self._readable().scan(start, end, max_bytes, committed=is_committed(isolation))
 
-    def cursors(self, start: int | None = None, end: int | None = None) -> Iterator[kernel.RecordCursor]:
+    def cursors(
+        self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[kernel.RecordCursor]:
         """As `scan`, for code that passes records on: cursors to iterate over one after the other. Each knows the
         offset after the last record that it returned (`next_offset`), and another thread may `stop` it."""
-        return self._readable().cursors(start, end)
+        return self._readable().cursors(start, end, committed=is_committed(isolation))
 
     def scan_arrow(
         self,
@@ -567,6 +628,7 @@ class Log:
         *,
         columns: Sequence[str] = DEFAULT_COLUMNS,
         views: bool = False,
+        isolation: Isolation = "committed",
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow record batches; `columns` may also include `headers` and `timestamp_type`.
 
@@ -574,19 +636,29 @@ class Log:
         """
         if batch_rows < 1:
             raise InvalidConfig(f"batch_rows must be at least 1, not {batch_rows}")
-        return self._readable().scan_arrow(start, end, batch_rows, columns, views)
+        committed = is_committed(isolation)
+        return self._readable().scan_arrow(start, end, batch_rows, columns, views, committed=committed)
 
     def fetch(
-        self, start: int, max_bytes: int = 1 << 20, *, min_bytes: int = 0, timeout: float | None = 0.0
+        self,
+        start: int,
+        max_bytes: int = 1 << 20,
+        *,
+        min_bytes: int = 0,
+        timeout: float | None = 0.0,
+        isolation: Isolation = "committed",
     ) -> Fetched:
         """Complete batches as stored, from the one that contains `start` on, up to `max_bytes` but at least one.
 
         At the end it is empty and `next_offset` is `start`; with `min_bytes` it waits for up to `timeout` seconds until
-        there are that many, and returns what there is then. `OffsetOutOfRange` if the log is truncated meanwhile.
+        there are that many, and returns what there is then. `OffsetOutOfRange` if the log is truncated meanwhile. With
+        isolation "committed" the end is the last stable offset, and the page lists the aborted transactions in it
+        (`aborted`), which the caller leaves out; markers are batches like others here.
         """
+        committed = is_committed(isolation)
         if not min_bytes:
-            return self._readable().fetch(start, max_bytes)
-        return self._readable().fetch_patiently(start, max_bytes, min_bytes, timeout)
+            return self._readable().fetch(start, max_bytes, committed=committed)
+        return self._readable().fetch_patiently(start, max_bytes, min_bytes, timeout, committed=committed)
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever `visible_offset` may have moved, until the function that is returned is called. In the
@@ -595,14 +667,16 @@ class Log:
         at every 10 ms, and the callback runs in a background thread."""
         return self._access.watch(call)
 
-    def follow(self, start: int | None = None, timeout: float | None = None) -> Iterator[Record]:
+    def follow(
+        self, start: int | None = None, timeout: float | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[Record]:
         """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds. `OffsetOutOfRange`,
         with the end of the leader epoch, if the log was truncated below what was returned."""
-        return self._readable().follow(start, timeout)
+        return self._readable().follow(start, timeout, committed=is_committed(isolation))
 
     def offset_at(self, timestamp: int | datetime) -> int:
         """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
-        found = whole_number(_stamp(timestamp), "a timestamp")
+        found = whole_number(milliseconds(timestamp), "a timestamp")
         return self._readable().offset_at(min(max(found, 0), kernel.MAX_TIMESTAMP + 1))
 
     def newest(self) -> tuple[int, int] | None:
@@ -665,10 +739,3 @@ class Log:
     def verify(self) -> VerifyReport:
         """Read and check everything; damage is listed in the report, not raised."""
         return verify(self._readable().segments, self._access.config.max_decompressed_bytes)
-
-
-def _stamp(timestamp: Any) -> Any:
-    """A datetime as milliseconds; anything else unchanged."""
-    if isinstance(timestamp, datetime):
-        return (timestamp.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
-    return timestamp

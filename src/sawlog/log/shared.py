@@ -50,7 +50,7 @@ from dataclasses import asdict, dataclass, replace
 
 from ..batch.checksum import with_line, without_line
 from ..batch.text import parse_json
-from ..clock import Deadline, Stopwatch, now_ms
+from ..clock import Deadline, Stopwatch
 from ..config import DAY_MS, LogConfig
 from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
 from ..storage import Directory, Lock
@@ -181,7 +181,7 @@ class SharedLog:
         try:
             for chunk in made.batches(storage, position, note.position, following):
                 made.take_in(chunk.rows, chunk.origin)
-                appender.producers.note_rows(chunk.rows, now_ms())
+                appender.note_rows(chunk.rows)
         except CorruptBatch:
             return None
         return made if made.tail == (note.next_offset, note.position) else None

@@ -50,6 +50,7 @@ from .batches import (
 )
 from .builder import SMALL_CRC_BYTES, BatchBuilder, Encoded, frame_value, gather_chunks
 from .declarations import (
+    ABORT_MARKER,
     ATTRIBUTES,
     BASE,
     BASE_SEQUENCE,
@@ -57,6 +58,7 @@ from .declarations import (
     BODY,
     BODY_END,
     CELL_SHIFT,
+    COMMIT_MARKER,
     COMPRESSION_MASK,
     CONTROL_BIT,
     COUNT,
@@ -65,7 +67,11 @@ from .declarations import (
     HEADER_BYTES,
     LAST,
     LEADER_EPOCH,
+    MARKER,
+    MARKER_MASK,
+    MARKER_SHIFT,
     MAX_TIME,
+    OTHER_MARKER,
     POSITION,
     PRODUCER_EPOCH,
     PRODUCER_ID,
@@ -106,6 +112,7 @@ for _each in (BatchBuilder, Dispatcher, Encoded, KeyMap, Record, RecordCursor, S
     _each.__module__ = __name__  # as it is compiled: what is pickled here can be read there
 
 __all__ = [
+    "ABORT_MARKER",
     "ATTRIBUTES",
     "BASE",
     "BASE_SEQUENCE",
@@ -113,6 +120,7 @@ __all__ = [
     "BODY",
     "BODY_END",
     "CELL_SHIFT",
+    "COMMIT_MARKER",
     "COMPILED",
     "COMPRESSION_MASK",
     "CONTROL_BIT",
@@ -122,8 +130,12 @@ __all__ = [
     "HEADER_BYTES",
     "LAST",
     "LEADER_EPOCH",
+    "MARKER",
+    "MARKER_MASK",
+    "MARKER_SHIFT",
     "MAX_TIME",
     "MAX_TIMESTAMP",
+    "OTHER_MARKER",
     "POSITION",
     "PRODUCER_EPOCH",
     "PRODUCER_ID",

@@ -7,13 +7,16 @@ from sawlog.batch.cyshim import cython
 
 if not cython.compiled:
     from .declarations import (
+        ABORT_MARKER,
         ATTRIBUTES,
         BASE,
         BASE_SEQUENCE,
         BASE_TIME,
         BODY,
         BODY_END,
+        COMMIT_MARKER,
         COMPRESSION_MASK,
+        CONTROL_BIT,
         COUNT,
         CRC,
         HEADER_BYTES,
@@ -21,7 +24,10 @@ if not cython.compiled:
         LEADER_EPOCH,
         LEAST_RECORD,
         LENGTH_END,
+        MARKER,
+        MARKER_SHIFT,
         MAX_TIME,
+        OTHER_MARKER,
         POSITION,
         PRODUCER_EPOCH,
         PRODUCER_ID,
@@ -31,9 +37,11 @@ if not cython.compiled:
         SCAN_MORE,
         SCAN_SHORT,
         SIZE,
-        SPARE,
+        TRANSACTIONAL_BIT,
+        Fields,
     )
     from .primitives import crc32c_of, get16, get32, get32s, get64, put32, put64
+    from .walk import parse_record
 
 
 @cython.cfunc
@@ -59,6 +67,33 @@ def header_is_sound(
     return (attributes & COMPRESSION_MASK) != 0 or count <= (length - HEADER_BYTES + LENGTH_END) // LEAST_RECORD
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def marker_of(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, attributes: cython.int
+) -> cython.longlong:
+    """What the records of a control batch say: ABORT_MARKER, COMMIT_MARKER or OTHER_MARKER, and above MARKER_SHIFT the
+    coordinator's epoch. The key is [version i16][type i16], the value [version i16][coordinator epoch i32]."""
+    record: Fields
+    said: cython.longlong = OTHER_MARKER
+    kind: cython.int
+    if not cython.compiled:
+        record = Fields()
+    if (attributes & COMPRESSION_MASK) != 0 or parse_record(b, p, end, cython.address(record)) < 0:
+        return OTHER_MARKER
+    if record.key_size < 4 or (attributes & TRANSACTIONAL_BIT) == 0:
+        return OTHER_MARKER
+    kind = get16(b, record.key_at + 2)
+    if kind == 0:
+        said = ABORT_MARKER
+    elif kind == 1:
+        said = COMMIT_MARKER
+    if said != OTHER_MARKER and record.value_size >= 6 and get32s(b, record.value_at + 2) > 0:
+        said |= cython.cast(cython.longlong, get32s(b, record.value_at + 2)) << MARKER_SHIFT
+    return said
+
+
 def scan_batches(
     b: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,
@@ -68,19 +103,24 @@ def scan_batches(
     rows: cython.longlong[:, ::1],
     dense: cython.bint = False,
 ):
-    """Hop from batch header to batch header and fill one row each: (rows filled, position, why it stopped).
+    """Hop from batch header to batch header and fill one row each: (rows filled, position, why it stopped, whether a
+    batch is part of a transaction or a control batch).
 
     Takes batches that start before `soft_end` and lie wholly before `end`, whose offsets begin at or above
     `least_offset` and go up; with `dense` each has to begin exactly where the one before ended, because a flipped
     bit in the base offset, which no CRC covers, must not pass. With a `least_offset` of -1 nothing is asked of the
     first batch, and without `dense` nothing of any. SCAN_MORE: `soft_end` or the rows were used up; SCAN_END:
     exactly at `end`; SCAN_SHORT: the last batch is not all there; SCAN_BAD: what stands there is no such batch.
+
+    What is in a control batch is no record for anybody: its row has no records, and MARKER says what it means.
     """
     p: cython.Py_ssize_t = start
     n: cython.Py_ssize_t = 0
     room: cython.Py_ssize_t = rows.shape[0]
     size: cython.Py_ssize_t
     why: cython.int = SCAN_MORE
+    attributes: cython.int
+    met: cython.int = 0
     if start < 0 or end < 0 or end > b.shape[0] or rows.shape[1] < ROW_WIDTH:
         raise ValueError("range outside the buffer")
     with cython.nogil:
@@ -105,7 +145,9 @@ def scan_batches(
             rows[n, BASE] = get64(b, p)
             rows[n, LAST] = rows[n, BASE] + get32s(b, p + 23)
             rows[n, COUNT] = get32s(b, p + 57)
-            rows[n, ATTRIBUTES] = get16(b, p + 21)
+            attributes = get16(b, p + 21)
+            met |= attributes
+            rows[n, ATTRIBUTES] = attributes
             rows[n, BASE_TIME] = get64(b, p + 27)
             rows[n, MAX_TIME] = get64(b, p + 35)
             rows[n, PRODUCER_ID] = get64(b, p + 43)
@@ -115,12 +157,16 @@ def scan_batches(
             rows[n, BODY] = p + HEADER_BYTES
             rows[n, BODY_END] = p + size
             rows[n, LEADER_EPOCH] = get32s(b, p + 12)
-            rows[n, SPARE] = 0
+            rows[n, MARKER] = 0
+            if attributes & CONTROL_BIT:
+                rows[n, MARKER] = marker_of(b, p + HEADER_BYTES, p + size, attributes)
+                rows[n, COUNT] = 0
+                rows[n, BODY] = p + size
             if dense or least_offset >= 0:
                 least_offset = rows[n, LAST] + 1
             p += size
             n += 1
-    return n, p, why
+    return n, p, why, (met & (TRANSACTIONAL_BIT | CONTROL_BIT)) != 0
 
 
 @cython.cfunc

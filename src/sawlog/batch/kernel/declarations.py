@@ -20,7 +20,7 @@ CRC = 11
 BODY = 12  # byte in the buffer where the records start
 BODY_END = 13
 LEADER_EPOCH = 14
-SPARE = 15  # 0
+MARKER = 15  # of a control batch: what it says, and the coordinator's epoch (see `marker_of`); else 0
 ROW_WIDTH = 16
 
 #: Columns of the table of a `KeyMap`.
@@ -35,6 +35,13 @@ TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
+
+#: What a marker says, the lowest byte of `MARKER`.
+ABORT_MARKER = 1
+COMMIT_MARKER = 2
+OTHER_MARKER = 3  # not the end of a transaction
+MARKER_MASK = 0xFF
+MARKER_SHIFT = 8  # above it: the epoch of the coordinator that wrote it
 
 #: Sizes in bytes: a batch's header, and how much of it comes before the batch length and goes with it; the least that
 #: a record takes, and the least that its length can be; a view of Arrow.

@@ -107,7 +107,12 @@ class _Pending:
 
     async def _forward(self, found: Partition, part: Body, made: Body) -> None:
         """Another process has the lock: it places the batch, and it has the policy of the topic."""
-        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another process writes to this partition")
+        data = self._checked(found, part["records"])
+        trusted = not self._context.broker.config.check_records
+        append = found.topic.append_batches
+        placed = await self._context.broker.run(lambda: append(data, found.index, trusted=trusted))
+        self._context.broker.metrics.produced(found.topic.name, len(placed), len(data))
+        _accept(made, found, placed, data)
 
     def _place(self, found: Partition, part: Body, made: Body) -> None:
         try:

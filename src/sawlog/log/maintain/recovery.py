@@ -49,7 +49,7 @@ from ..segment.histories import as_the_batches_say, epochs_of, unfinished_cut
 from ..segment.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from ..segment.segment import Segment
 from ..write.cutting import cut, cut_at, delete_above
-from ..write.producers import ProducerState, replayed
+from ..write.producers import ProducerState, load_producers, replayed
 from .findings import DECISIONS, Action, RecoveryFinding, RecoveryReport, Where
 from .swapping import UnfinishedSwap, finish_swap
 
@@ -477,18 +477,18 @@ class _Recovery:
         return as_the_batches_say(epochs, segments), True, False
 
     def _producers(self, segments: list[Segment], epochs: Epochs) -> ProducerState:
-        expiry_ms, lowest, end = self.config.producer_expiry_ms, segments[0].base_offset, segments[-1].next_offset
-        state, known, epoch = ProducerState(expiry_ms), lowest, -1
-        if self.directory.exists(PRODUCERS):
-            try:
-                state, known, epoch = ProducerState.decode(self.directory.read(PRODUCERS), expiry_ms)
-            except CorruptFile as error:
-                self._find(Where.PRODUCERS, str(error))
-        elif self.clean and self.saved is not None and any(segment.size for segment in segments):
-            self._find(Where.PRODUCERS, f"{PRODUCERS} is missing")
-        if known > (end if epoch < 0 else epochs.end_of(epoch, end)):  # of a longer log than this is, or once was
-            state, known = ProducerState(expiry_ms), lowest
-        return replayed(segments, expiry_ms, state, known)
+        found = None
+        try:
+            found = load_producers(self.directory, epochs, segments[-1].next_offset)
+        except CorruptFile as error:
+            self._find(Where.PRODUCERS, str(error))
+        else:
+            missing = found is None and not self.directory.exists(PRODUCERS)
+            if missing and self.clean and self.saved is not None and any(segment.size for segment in segments):
+                self._find(Where.PRODUCERS, f"{PRODUCERS} is missing")
+        if found is not None and found.segment > segments[-1].base_offset:
+            found = None  # of another list of segments: what was aborted in the active one is not known
+        return replayed(segments, self.config.producer_expiry_ms, found)
 
 
 def _end_of(segment: Segment, storage: Storage, following: int) -> int:

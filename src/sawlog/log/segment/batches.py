@@ -35,6 +35,8 @@ class Chunk:
     #: Records below this offset have already been returned: the segment may have been replaced during a scan by one
     #: in which they share a batch with the next records.
     start: int = 0
+    #: Whether a batch may be part of a transaction, or be a control batch.
+    special: bool = False
 
     def keep(self, rows: Rows) -> None:
         """Only these of its batches are wanted."""
@@ -79,7 +81,7 @@ class Batches(Extent):
         while position < limit:
             view = storage.view(position, min(want, limit - position))
             end = len(view)
-            n, stopped, why = kernel.scan_batches(view, 0, end, end, least, memoryview(room), self.dense)
+            n, stopped, why, special = kernel.scan_batches(view, 0, end, end, least, memoryview(room), self.dense)
             rows = room[:n].copy()
             if n == 0:
                 if why == kernel.SCAN_SHORT and position + len(view) < limit:
@@ -91,11 +93,11 @@ class Batches(Extent):
                 bad = _first_bad(view, rows, skip_below)
                 if bad >= 0:
                     if bad:
-                        yield Chunk(view, rows[:bad], position)
+                        yield Chunk(view, rows[:bad], position, 0, special)
                         least = int(rows[bad - 1, LAST]) + 1
                     at = position + int(rows[bad, POSITION])
                     raise corrupt(self, storage, at, limit, int(rows[bad, BASE]), BAD_CRC)
-            yield Chunk(view, rows, position)
+            yield Chunk(view, rows, position, 0, special)
             least = int(rows[-1, LAST]) + 1
             position += stopped
             want = chunk_bytes
@@ -133,8 +135,9 @@ class Batches(Extent):
                 ):
                     if hops and not check and _first_bad(chunk.view, chunk.rows[-1:], 0) >= 0:
                         break  # each is confirmed by the next one, except for the last
+                    reached = int(chunk.rows[-1, LAST]) + 1  # whoever gets it may leave some of the rows out
                     yield chunk
-                    offset = int(chunk.rows[-1, LAST]) + 1
+                    offset = reached
                 if offset >= end or not hops:
                     return
                 hops = False

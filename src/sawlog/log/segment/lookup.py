@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from ...batch.header import (
     BODY,
     BODY_END,
     COMPRESSION_MASK,
+    CONTROL_BIT,
     COUNT,
     HEADER_BYTES,
     LAST,
@@ -31,6 +32,7 @@ from ...batch.header import (
     POSITION,
     SIZE,
     TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
 )
 from ...batch.kernel import Record
 from ...batch.read import MALFORMED, records
@@ -54,7 +56,10 @@ _NOTHING = bytearray()
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 #: Where some fields are in what that unpacks.
-_BASE, _LENGTH, _CRC, _LAST_DELTA, _LARGEST_TIME = 0, 1, 4, 6, 8
+_BASE, _LENGTH, _CRC, _ATTRIBUTES, _LAST_DELTA, _LARGEST_TIME, _PRODUCER = 0, 1, 4, 5, 6, 8, 9
+
+#: Whether the batch of a transaction contains no record for a reader: by its producer and its first offset.
+Hides = Callable[[int, int], bool]
 
 
 class Lookup:
@@ -73,7 +78,7 @@ class Lookup:
     def _chunks(self, segment: Batches, offset: int, end: int, **how: Any) -> Iterator[Chunk]:
         return segment.chunks_in(self.storage, self.index, offset, end, **how)
 
-    def read(self, segment: Batches, offset: int, max_bytes: int) -> Record | None:
+    def read(self, segment: Batches, offset: int, max_bytes: int, hides: Hides | None = None) -> Record | None:
         """The record at `offset`, or the first one after it; None if the segment has none."""
         start, stop, wanted = self.index.bounds(offset, segment.tail[1])
         if start < stop:
@@ -90,12 +95,14 @@ class Lookup:
             )
             if found is not None:
                 return found  # type: ignore[no-any-return]
-        return self._read(segment, offset, max_bytes, start, stop, wanted)
+        return self._read(segment, offset, max_bytes, hides, start, stop, wanted)
 
-    def page(self, segment: Batches, offset: int, end: int, max_bytes: int) -> tuple[memoryview, int, bool] | None:
+    def page(
+        self, segment: Batches, offset: int, end: int, max_bytes: int
+    ) -> tuple[memoryview, int, bool, bool] | None:
         """The batches from the one that has `offset` on, up to `max_bytes` but at least one, and none from `end` on;
-        the offset after them, and whether the segment goes on there. None if something is not as usual: then
-        `chunks_in` finds out."""
+        the offset after them, whether the segment goes on there, and whether one of them is part of a transaction. None
+        if something is not as usual: then `chunks_in` finds out."""
         size = segment.tail[1]
         start, _, wanted = self.index.bounds(offset, size)
         if segment.sealed and len(self._small) << (kernel.CELL_SHIFT + 3) < size:
@@ -119,10 +126,10 @@ class Lookup:
         )
         if found is None:
             return None
-        first, last, next_offset, short = found
+        first, last, next_offset, short, special = found
         if short and next_offset < end and stop < size:
             return None
-        return view[first:last], next_offset, start + last < size
+        return view[first:last], next_offset, start + last < size, special
 
     def _remember_up_to(self, size: int) -> None:
         """Have bits for a file of that size. They are replaced: other threads may be using what there is."""
@@ -130,7 +137,9 @@ class Lookup:
         self._large = self._large + bytes(max(needed - len(self._large), 0))
         self._small = self._small + bytes(max(needed - len(self._small), 0))
 
-    def _read(self, segment: Batches, offset: int, max_bytes: int, start: int, stop: int, wanted: int) -> Record | None:
+    def _read(
+        self, segment: Batches, offset: int, max_bytes: int, hides: Hides | None, start: int, stop: int, wanted: int
+    ) -> Record | None:
         """As `read`, from what the index says, whatever is there."""
         if segment.sealed:
             stop = segment.size
@@ -155,7 +164,9 @@ class Lookup:
             if damage.next_offset is None or damage.next_offset > offset or damage.next_offset <= header[_BASE]:
                 raise
             return self._read_behind(segment, start + at, offset, max_bytes)
-        found = self._record_in(segment, start + at, batch, header, offset, max_bytes)
+        found = None
+        if not _is_hidden(header, hides):
+            found = self._record_in(segment, start + at, batch, header, offset, max_bytes)
         if found is None and start + at + len(batch) < segment.size:
             return self._first_from(segment, header[_BASE] + header[_LAST_DELTA] + 1, max_bytes)
         return found
@@ -304,3 +315,12 @@ class Lookup:
         header = _HEADER.unpack_from(view, at)
         ends = header[_BASE] + header[_LAST_DELTA], header[_LARGEST_TIME]
         return start + at if ends == (last_offset, max_timestamp) else -1
+
+
+def _is_hidden(header: tuple[int, ...], hides: Hides | None) -> bool:
+    """Whether a batch contains no record for this reader: it is a control batch, or its transaction was aborted."""
+    attributes, producer_id = header[_ATTRIBUTES], header[_PRODUCER]
+    if attributes & CONTROL_BIT:
+        return True
+    is_part = attributes & TRANSACTIONAL_BIT and producer_id >= 0
+    return bool(is_part and hides is not None and hides(producer_id, header[_BASE]))

@@ -16,10 +16,11 @@ from ...batch.header import HEADER_BYTES, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ...batch.kernel import Record
 from ...errors import CorruptBatch, StorageError, SyncFailed
 from ...storage import Directory, Storage
-from ..files.names import INDEX, LOG, TIME_INDEX, file_name
+from ..files.aborted import Outcomes
+from ..files.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from .batches import CHUNK_BYTES, Batches, Chunk
 from .index import SegmentIndex
-from .lookup import Lookup
+from .lookup import Hides, Lookup
 
 
 class Segment(Batches):
@@ -39,6 +40,7 @@ class Segment(Batches):
         repairs: bool = False,
         identity: object = None,
         dense: bool = True,
+        outcomes: Outcomes | None = None,
     ) -> None:
         #: The file: under a different name while it is about to replace others.
         self.name = file_name(base_offset) if name is None else name
@@ -51,6 +53,10 @@ class Segment(Batches):
         self.repairs = repairs
         #: Which file this is, for a reader: another one may get its name.
         self.identity = identity
+        #: What it says about transactions, as far as it is known; None: nothing, or it is in its file.
+        self.outcomes = outcomes
+        #: While a reader follows it: the offset after the last batch of a transaction that was met.
+        self.met_until = -1
         self._interval_bytes = interval_bytes
         self._open: Lookup | None = None
         self._times: tuple[int, int] | None = None
@@ -153,15 +159,40 @@ class Segment(Batches):
         self._open = Lookup(self._data.storage, index)
 
     def write_index(self, *, durable: bool = True) -> None:
-        """Write both index files, each replaced atomically."""
+        """Write the index files, each replaced atomically. That of transactions comes first: with the others the
+        segment is sealed for everybody."""
         offsets, times = self._data.index.encode()
+        if self.outcomes is not None:
+            content = self.outcomes.encode(*self.tail)
+            self.directory.replace(file_name(self.base_offset, TXN_INDEX), content, durable=durable)
         self.directory.replace(file_name(self.base_offset, INDEX), offsets, durable=durable)
         self.directory.replace(file_name(self.base_offset, TIME_INDEX), times, durable=durable)
 
     def remove_index(self) -> None:
-        """Delete the index files before a segment grows again: a stale one must not survive a crash."""
+        """Delete the index files before a segment grows again: a stale one must not survive a crash. That of
+        transactions says itself which bytes it describes, and stays."""
         self.directory.remove(file_name(self.base_offset, INDEX))
         self.directory.remove(file_name(self.base_offset, TIME_INDEX))
+
+    def stored_outcomes(self) -> Outcomes | None:
+        """What its file says about transactions; None if there is none, or it is not that of these bytes."""
+        try:
+            data = self.directory.read(file_name(self.base_offset, TXN_INDEX))
+        except StorageError:
+            return None
+        self.outcomes = Outcomes.decode(data, self.base_offset, *self.tail)
+        return self.outcomes
+
+    def store_outcomes(self) -> None:
+        """Write what is known about transactions, if possible: it is a cache."""
+        if self.outcomes is not None:
+            try:
+                content = self.outcomes.encode(*self.tail)
+                self.directory.replace(file_name(self.base_offset, TXN_INDEX), content)
+            except SyncFailed:
+                raise
+            except StorageError:
+                pass
 
     def unload(self) -> None:
         """Close the file and the indexes. A reader that uses them keeps them alive until it is done; then they are
@@ -198,7 +229,7 @@ class Segment(Batches):
     def delete(self) -> None:
         """Remove all files. Readers that have it open keep what they have."""
         self.unload()
-        for suffix in (LOG, INDEX, TIME_INDEX):
+        for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
             self.directory.remove(file_name(self.base_offset, suffix))
 
     # --- writing (the active segment, under the log's lock)
@@ -224,6 +255,14 @@ class Segment(Batches):
         self.index.add_rows(rows, origin)
         last = rows[-1]
         self.reach(int(last[LAST]) + 1, origin + int(last[POSITION] + last[SIZE]))
+
+    def learn(self, outcomes: Outcomes | None) -> None:
+        """What it says about transactions."""
+        self.outcomes = outcomes
+
+    def meet(self, offset: int) -> None:
+        """A batch of a transaction ends there."""
+        self.met_until = offset
 
     # --- known without reading
 
@@ -283,11 +322,12 @@ class Segment(Batches):
                     break
                 offset = damage.next_offset
 
-    def read(self, offset: int, max_bytes: int) -> Record | None:
-        """The record at `offset`, or the first one after it; None if the segment has none."""
-        return (self._open or self._load()).read(self, offset, max_bytes)
+    def read(self, offset: int, max_bytes: int, hides: Hides | None = None) -> Record | None:
+        """The record at `offset`, or the first one after it; None if the segment has none. `hides` says which batches
+        of transactions contain no record."""
+        return (self._open or self._load()).read(self, offset, max_bytes, hides)
 
-    def page(self, offset: int, end: int, max_bytes: int) -> tuple[memoryview, int, bool] | None:
+    def page(self, offset: int, end: int, max_bytes: int) -> tuple[memoryview, int, bool, bool] | None:
         """A page of batches in one call, if all is as usual: see `Lookup.page`."""
         return (self._open or self._load()).page(self, offset, end, max_bytes)
 

@@ -24,9 +24,10 @@ from ...storage.system import most_descriptors
 from ..files import checkpoint
 from ..files.checkpoint import Checkpoint
 from ..files.epochs import Epochs, load_epochs
-from ..files.names import INDEX, VISIBLE, file_name, segment_base, swap_range
+from ..files.names import INDEX, TXN_INDEX, VISIBLE, file_name, segment_base, swap_range
 from .histories import as_the_batches_say, epochs_of, unfinished_cut
 from .index import SegmentIndex
+from .outlook import FollowedOutlook, Outlook
 from .segment import Segment
 
 
@@ -44,6 +45,9 @@ class SegmentSet:
         #: version 0.2.
         self.epochs = Epochs()
         self.epochs_known = True
+        #: Transactions, and whether one was met: until then everything that is visible is stable.
+        self.outlook = self._outlook()
+        self.unsettled = False
         self._list: tuple[tuple[Segment, ...], list[int]] = ((), [])
         #: Counts the replacements: a reader that meets something unexpected checks whether the list has changed.
         self.version = 0
@@ -70,6 +74,13 @@ class SegmentSet:
         made.start_at(lowest_offset)
         made.begin_epoch(epochs)
         return made
+
+    def _outlook(self) -> Outlook:
+        return Outlook(self)
+
+    def unsettle(self) -> None:
+        """There is a transaction: from now on what is visible need not be stable."""
+        self.unsettled = True
 
     # --- the list
 
@@ -122,9 +133,9 @@ class SegmentSet:
         at = bisect_right(bases, offset)
         return bases[at] if at < len(bases) else self.next_offset
 
-    def check(self, offset: int, *, end_allowed: bool = False) -> None:
-        """Raise `OffsetOutOfRange` unless the log contains that offset."""
-        lowest, end = self.lowest_offset, self.visible_offset
+    def check(self, offset: int, *, end_allowed: bool = False, committed: bool = False) -> None:
+        """Raise `OffsetOutOfRange` unless the log contains that offset, and it may be read."""
+        lowest, end = self.lowest_offset, self.end(committed=committed)
         if not lowest <= offset < end + end_allowed:
             raise OffsetOutOfRange(offset, lowest, end, self.directory.path)
 
@@ -149,10 +160,15 @@ class SegmentSet:
             return self.visible_offset
         return self.epochs.end_of(epoch, self.visible_offset)
 
-    def position(self) -> tuple[int, int]:
-        """The visible end, and the epoch in which it was read: an older one, if another has begun meanwhile."""
+    def end(self, *, committed: bool) -> int:
+        """Where readers stop: at the visible end, or at the last stable offset."""
+        end = self.visible_offset  # first: a transaction that begins after that begins there or later
+        return self.outlook.stable(end) if committed and self.unsettled else end
+
+    def position(self, *, committed: bool = False) -> tuple[int, int]:
+        """The end, and the epoch in which it was read: an older one, if another has begun meanwhile."""
         epoch = self.current_epoch
-        return self.visible_offset, epoch
+        return self.end(committed=committed), epoch
 
     @property
     def current_epoch(self) -> int:
@@ -171,17 +187,17 @@ class SegmentSet:
             if self._moved is not None:
                 self._moved()
 
-    def wait_beyond(self, offset: int, seconds: float) -> None:
-        """Wait until something changes, unless the visible end is beyond `offset` now."""
+    def wait_beyond(self, offset: int, seconds: float, *, committed: bool = False) -> None:
+        """Wait until something changes, unless readers can go beyond `offset` now."""
         with self.changed:
             self.waiting += 1
             try:
-                if self.visible_offset <= offset:
+                if self.end(committed=committed) <= offset:
                     self.changed.wait(seconds)
             finally:
                 self.waiting -= 1
 
-    def end(self, successor: SegmentSet) -> None:
+    def continue_in(self, successor: SegmentSet) -> None:
         """Another set continues: those who wait are told."""
         self.successor = successor
         self.wake()
@@ -251,6 +267,10 @@ class FollowedSet(SegmentSet):
         self._rebuilt = False
         if not late:
             self.refresh()
+
+    def _outlook(self) -> Outlook:
+        self._followed = FollowedOutlook(self)
+        return self._followed
 
     def refresh(self) -> bool:
         """Read the directory again and return whether anything has changed."""
@@ -356,8 +376,16 @@ class FollowedSet(SegmentSet):
             return 0  # which will be rebuilt from the batches
         return None if found is None else found.current
 
+    def _meet(self, segment: Segment, offset: int) -> None:
+        """A batch of a transaction, or what may be one, ends there."""
+        segment.meet(offset)
+        self.unsettle()
+
     def _look_through(self) -> None:
-        files = _files(self.directory.names())
+        names = self.directory.names()
+        files = _files(names)
+        if not self.unsettled and any(name.endswith(TXN_INDEX) for name in names):
+            self.unsettled = True
         bases = sorted(files)
         known = {segment.base_offset: segment for segment in self._list[0]}
         following: Sequence[int | None] = [*bases[1:], None]
@@ -412,6 +440,7 @@ class FollowedSet(SegmentSet):
             return  # it was completed between the two checks
         if segment.storage.size >= saved.position:
             segment.expect(saved.durable_offset, saved.position)
+            self._meet(segment, saved.durable_offset)  # what is after the damage was not looked at
             segment.use_index(segment.rebuild_index(segment.storage))
 
     def _take_in(self, segment: Segment) -> bool:
@@ -425,7 +454,12 @@ class FollowedSet(SegmentSet):
                 # A batch that extends beyond the end is being cut: its file is about to be replaced, not truncated.
                 rows = chunk.rows if chunk.rows[-1, BASE] < most else chunk.rows[chunk.rows[:, BASE] < most]
                 if len(rows):
+                    before = segment.tail[0]
                     segment.take_in(rows, chunk.origin)
+                    if chunk.special:
+                        self._meet(segment, segment.tail[0])
+                    elif self.unsettled:
+                        self._followed.grown(before, segment.tail[0])
                 if segment.tail[0] >= most or len(rows) < len(chunk.rows):
                     break
         except CorruptBatch:

@@ -222,7 +222,10 @@ class Active:
             marks.commit.reached(marks.written[0])
             with marks.commit.ending_on_failed_sync():
                 made = self._switch(old, offset)
+                transactions = self._segments.outlook.state
+                old.learn(transactions.outcomes(offset))
                 old.seal()
+                transactions.begin_segment(offset)
             marks.go_on(self.tail)
         self._rotated()
         return made

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ import numpy as np
 
 from ... import background
 from ...batch import kernel
-from ...batch.build import NOBODY, Encoded, Producer
+from ...batch.build import NOBODY, Encoded, Producer, Recipe
 from ...batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ...clock import now_ms
 from ...config import Interval, LogConfig
@@ -58,7 +58,7 @@ from .checkpointer import Checkpointer
 from .cutting import cut, cut_at, delete_above, epochs_after
 from .encoders import Encoders, recipe_of
 from .history import History
-from .producers import ProducerState, replayed
+from .producers import ProducerState, after_cut, has_transactions
 from .settling import Settling
 from .upkeeping import UpkeepTurns
 
@@ -74,6 +74,11 @@ class Answer:
 
     def __init__(self) -> None:
         self.placed: range | None = None
+
+    def give(self, placed: range) -> range:
+        """It is placed there."""
+        self.placed = placed
+        return placed
 
 
 #: The producer of a batch, its first and last offset, and the placement for a caller that may ask again.
@@ -106,7 +111,7 @@ class Appender:
         self.directory = directory
         self.config = config
         self.segments = segments
-        self.producers = producers
+        self._know(producers)
         self.held = held
         # A log that is dropped without `close` releases its lock when it is collected.
         weakref.finalize(self, held.release).atexit = False
@@ -141,6 +146,14 @@ class Appender:
             background.every(config.durability.ms / 1000, self._sync_in_time)
         background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
 
+    def _know(self, producers: ProducerState) -> None:
+        """This is what producers have written."""
+        self.producers = producers
+        transactions = producers.transactions
+        self.segments.outlook.replace(transactions)
+        if transactions.open or transactions.reached >= 0:
+            self.segments.unsettle()
+
     def _is_held(self) -> bool:
         """Whether the calling thread holds the lock."""
         return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
@@ -150,6 +163,15 @@ class Appender:
         if self._is_held():
             self.check_open()
         return self._is_held()
+
+    @property
+    def recipe(self) -> Recipe:
+        """How batches for this log are made."""
+        return self.encoders.recipe
+
+    def check_failure(self) -> None:
+        """Raise if the log has failed."""
+        self.commit.check()
 
     @property
     def _active(self) -> Segment:
@@ -270,7 +292,7 @@ class Appender:
                 self.active.undo(segment, before[1])
                 segment.use_index(segment.rebuild_index(segment.storage))
                 if self.producers.remembers(producer.id, last):
-                    self.producers = replayed(list(self.segments.all), self.config.producer_expiry_ms)
+                    self._replay(self.segments.all)
         self._rolling_back = False
         self._unfinished = None
 
@@ -341,8 +363,22 @@ class Appender:
         begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
         self.active.put(segment, data[begin:end], int(following[-1]))
         segment.index.add_rows(run, size - begin)
-        self.producers.note_rows(run, now_ms())
+        self.note_rows(run)
         return start + count
+
+    def note_rows(self, rows: Rows) -> None:
+        """Take note of what producers have written, before it counts."""
+        transactions = self.producers.transactions
+        if self.segments.unsettled:
+            transactions.see(self.segments.visible_offset)
+        self.producers.note_rows(rows, now_ms())
+        if transactions.reached >= 0:
+            self.segments.unsettle()  # before it is visible
+
+    def _replay(self, segments: Sequence[Segment]) -> None:
+        """Something that producers have written is gone."""
+        epochs, visible = self.segments.epochs, self.segments.visible_offset
+        self._know(after_cut(self.directory, epochs, segments, self.config.producer_expiry_ms, visible))
 
     def take_back(self, offset: int) -> None:
         """An append of several batches failed half-way: cut off what it had placed."""
@@ -405,6 +441,9 @@ class Appender:
                 return 0
             target = segments.find(offset)
             point = cut_at(target, offset, self.config)
+            replays = self.producers.reaches(offset) or (
+                target is not self.active.segment and has_transactions(target, offset)
+            )
             self.cuts += 1
             retreat_state(self.directory, offset)
             self.history.retreat(offset, point.tail, epochs_after(segments, offset))
@@ -415,8 +454,10 @@ class Appender:
                 segments.cut(kept, offset, point.visible)
                 delete_above(self.directory, target.base_offset)
                 kept[-1] = cut(self.directory, self.config, point)
-                if self.producers.reaches(offset):
-                    self.producers = replayed(kept, self.config.producer_expiry_ms)
+                if replays:
+                    self._replay(kept)
+                else:
+                    self.producers.transactions.begin_segment(target.base_offset)
                 self.adopt(kept)
             except BaseException as error:
                 self.commit.fail(error)

@@ -14,21 +14,47 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from ... import background
 from ...batch import kernel
-from ...batch.build import Encoded, seal
+from ...batch.build import NOBODY, Encoded, Producer, Recipe, seal
 from ...batch.header import HEADER_BYTES
 from ...batch.refusals import refuse
 from ...closing import Closing
 from ...config import KIB
 from ...errors import InvalidConfig, LogClosed, SawlogError
 from ...storage.forking import forkable
-from .appender import Answer, Appender
+from .appender import Answer
 
 #: About a thousand records of a hundred bytes: large enough to be fast, small enough to find a record in quickly.
 BATCH_BYTES = 128 * KIB
+
+
+class Target(Protocol):
+    """Where a writer's batches go: an `Appender`, or a log that another process writes."""
+
+    #: Open writers.
+    writers: set[Writer]
+
+    @property
+    def recipe(self) -> Recipe:
+        """How batches are made."""
+
+    def place(
+        self,
+        batch: Encoded,
+        expect_offset: int | None = None,
+        producer: Producer = NOBODY,
+        answer: Answer | None = None,
+    ) -> range:
+        """Store a batch and return its offsets. `answer` identifies the batch if it is tried again."""
+
+    def settle(self, offset: int) -> None:
+        """Return when what ended at `offset` is as durable as the policy promises."""
+
+    def check_failure(self) -> None:
+        """Raise if an earlier batch could not be made durable."""
 
 
 class Writer(Closing):
@@ -37,15 +63,15 @@ class Writer(Closing):
     #: `append(value, key=None, headers=(), timestamp=None)`: add one record; its offset is known when it is placed.
     append: Callable[..., None]
 
-    def __init__(self, appender: Appender, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
+    def __init__(self, target: Target, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
         if isinstance(batch_bytes, bool) or not isinstance(batch_bytes, int) or batch_bytes < 1:
             raise InvalidConfig(f"batch_bytes must be a number of bytes, at least 1, not {batch_bytes!r}")
         if linger_ms is not None and (isinstance(linger_ms, bool) or not isinstance(linger_ms, (int, float))):
             raise InvalidConfig(f"linger_ms must be a number of milliseconds, not {linger_ms!r}")
         if linger_ms is not None and not linger_ms > 0:
             raise InvalidConfig(f"linger_ms must be above 0, not {linger_ms}; omit it to flush by size only")
-        self._appender = appender
-        recipe = appender.encoders.recipe
+        self._target = target
+        recipe = target.recipe
         limit = min(batch_bytes, recipe.max_batch_bytes)
         self._lock = forkable(threading.RLock())
         self._builder = kernel.BatchBuilder(
@@ -66,7 +92,7 @@ class Writer(Closing):
         self.last: range = range(0)
         # A call into the compiled kernel is atomic under the interpreter's lock; interpreted it is not.
         self.append = self._builder.add if kernel.COMPILED else self._append_locked
-        appender.writers.add(self)
+        target.writers.add(self)
         if self._linger_s is not None:
             background.every(max(self._linger_s / 2, 0.001), self._flush_in_time)
 
@@ -95,7 +121,7 @@ class Writer(Closing):
     def _full(self) -> None:
         """The builder's batch has reached its size."""
         self._place()
-        self._appender.settle(self.last.stop)
+        self._target.settle(self.last.stop)
 
     def _place(self, *, close: bool = False) -> None:
         """Place one batch, if there is one; if that fails it is kept for the next time. The same if an interrupt comes
@@ -108,12 +134,12 @@ class Writer(Closing):
             if self._pending is None and builder.taken is not None:
                 taken: tuple[bytearray, int, int, int, int] = builder.taken
                 if taken[2]:
-                    self._pending = seal(*taken, self._appender.encoders.recipe), taken[0], Answer()
+                    self._pending = seal(*taken, self._target.recipe), taken[0], Answer()
                 else:
                     builder.taken = None
             if self._pending is not None:
                 encoded, buffer, answer = self._pending
-                self.last = self._appender.place(encoded, answer=answer)
+                self.last = self._target.place(encoded, answer=answer)
                 builder.taken = None
                 self._pending, self._spare = None, buffer
 
@@ -128,9 +154,9 @@ class Writer(Closing):
             while self._pending is not None or self._builder.count or self._builder.taken is not None:
                 self._place()
             last = self.last
-        self._appender.commit.check()
+        self._target.check_failure()
         if last:
-            self._appender.settle(last.stop)
+            self._target.settle(last.stop)
         return last
 
     def _flush_in_time(self) -> None:
@@ -160,4 +186,4 @@ class Writer(Closing):
             finally:
                 self._closed = True
                 self._builder.take(bytearray(HEADER_BYTES), True)
-                self._appender.writers.discard(self)
+                self._target.writers.discard(self)

@@ -19,8 +19,9 @@ from ...log.log import Log
 from ...log.write.encoders import recipe_of
 from ...log.write.writer import BATCH_BYTES
 from ..topic import Topic
+from .area import StagingArea
 from .intent import Part, Piece
-from .intents import INLINE_BYTES, Intents
+from .intents import INLINE_BYTES
 from .stage import Stage, StagedFile
 
 #: This many bytes are kept in memory; more goes to the staged file.
@@ -97,8 +98,8 @@ class Draft:
 class Drafts:
     """The drafts of one transaction."""
 
-    def __init__(self, intents: Intents, topic_of: Callable[[str], Topic], *, wanted: bool) -> None:
-        self._intents = intents
+    def __init__(self, area: StagingArea, topic_of: Callable[[str], Topic], *, wanted: bool) -> None:
+        self._area = area
         self._topic_of = topic_of
         #: False: the transaction was stored before, so records are checked, and ignored.
         self._wanted = wanted
@@ -143,7 +144,7 @@ class Drafts:
     def _spill(self) -> tuple[Stage, StagedFile]:
         """Write what is in memory to the staged file."""
         if self._stage is None:
-            self._stage = self._intents.begin()
+            self._stage = self._area.begin()
         if self._file is None:
             self._file = self._stage.file()
         for draft in self._drafts.values():
@@ -166,7 +167,7 @@ class Drafts:
             stage, file = self._spill()
             file.sync()
             return stage, b""
-        self._stage = self._intents.begin()
+        self._stage = self._area.begin()
         data = bytearray()
 
         def write(held: bytes) -> Piece:

@@ -37,8 +37,10 @@ def _gateway() -> Any:
 
     assert JAVA is not None
     process = subprocess.Popen(
-        [JAVA, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*:{_PY4J[0]}"]
-        + ["py4j.GatewayServer", "--die-on-broken-pipe", "0"],
+        [
+            *(JAVA, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*:{_PY4J[0]}"),
+            *("py4j.GatewayServer", "--die-on-broken-pipe", "0"),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -1,0 +1,154 @@
+"""`Holder`: what a process that holds partitions does for others.
+
+It uses the methods that any thread of this process would use, and takes no other lock than that of the log. It never
+takes the lock of a partition for somebody else: what it does not hold is refused, and the caller takes it.
+
+Threads: a `Session` is for one at a time; there may be many sessions.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...errors import LogClosed, SawlogError
+from ...log.log import Log
+from ..transactions.intent import Intent
+from ..transactions.intents import Intents
+from .frames import Head, Malformed, encode_error
+
+#: The log of a partition, by topic, its id and number, if this process holds its lock.
+Held = Callable[[str, str, int], Log | None]
+
+_logger = logging.getLogger("sawlog")
+
+
+class Holder:
+    """The partitions that this process holds, for others."""
+
+    def __init__(self, intents: Intents, held: Held) -> None:
+        self._intents = intents
+        self._held = held
+
+    def session(self) -> Session:
+        """For one connection."""
+        return Session(self._intents, self._held)
+
+
+class Session:
+    """The requests of one connection."""
+
+    def __init__(self, intents: Intents, held: Held) -> None:
+        self._intents = intents
+        self._held = held
+        #: The intents that the other side has prepared here.
+        self._prepared: set[str] = set()
+
+    def answer(self, head: Head, body: bytearray) -> Head:
+        """Do what is asked for; `Malformed` if that is not clear."""
+        try:
+            match head.get("request"):
+                case "append":
+                    return self._append(head, body)
+                case "prepare":
+                    return self._prepare(_text(head, "id"), _numbers(head))
+                case "place":
+                    return self._place(_text(head, "id"), _numbers(head))
+        except (SawlogError, OSError) as error:
+            return encode_error(error)
+        raise Malformed(f"an unknown request {head.get('request')!r}")
+
+    # --- plain appends
+
+    def _append(self, head: Head, body: bytearray) -> Head:
+        log = self._held(_text(head, "topic"), _text(head, "topic_id"), _number(head, "partition"))
+        if log is None or time.monotonic_ns() > _number(head, "until_ns"):
+            return {"elsewhere": True}
+        try:
+            placed = log.place_batches(body)
+        except LogClosed:
+            return {"elsewhere": True}  # just released
+        return {"first": placed.start, "count": len(placed)}
+
+    # --- intents
+
+    def _prepare(self, id_: str, numbers: list[int]) -> Head:
+        proposal = self._intents.ledger.proposal(id_)
+        self._prepared.add(id_)
+        elsewhere = []
+        for number, log in self._logs(proposal, numbers):
+            try:
+                if log is None:
+                    elsewhere.append(number)
+                else:
+                    self._intents.placing.prepare(proposal, number, log)
+            except LogClosed:
+                elsewhere.append(number)
+        return {"elsewhere": elsewhere}
+
+    def _place(self, id_: str, numbers: list[int]) -> Head:
+        intent = self._intents.ledger.find(id_)
+        return {"elsewhere": [] if intent is None else self._carry_out(intent, numbers)}
+
+    def _carry_out(self, intent: Intent, numbers: list[int]) -> list[int]:
+        """Place parts; returns those whose partitions are not held here."""
+        elsewhere = []
+        for number, log in self._logs(intent, numbers):
+            try:
+                if log is None:
+                    elsewhere.append(number)
+                else:
+                    self._intents.placing.carry_out(intent.parts[number], log)
+            except LogClosed:
+                elsewhere.append(number)
+        return elsewhere
+
+    def _logs(self, intent: Intent, numbers: list[int]) -> Iterator[tuple[int, Log | None]]:
+        for number in numbers:
+            if number >= len(intent.parts):
+                raise Malformed(f"there is no part {number}")
+            part = intent.parts[number]
+            yield number, self._held(part.topic, part.topic_id, part.partition)
+
+    def end(self) -> None:
+        """The connection has ended. If the other side has committed what it prepared and died then, nobody else might
+        know of it."""
+        for id_ in self._prepared:
+            try:
+                intent = self._intents.ledger.find(id_)
+                if intent is not None:
+                    self._carry_out(intent, [number for number, _ in self._intents.ledger.unmarked(intent)])
+                    self._intents.ledger.complete_if_done(intent)
+            except (SawlogError, OSError) as error:
+                _logger.warning("a transaction that was handed over is not completed yet: %s", error)
+
+
+def _value(head: Head, name: str, kind: type[Any]) -> Any:
+    value = head.get(name)
+    if type(value) is not kind:
+        raise Malformed(f"{name} is {value!r}")
+    return value
+
+
+def _text(head: Head, name: str) -> str:
+    """A name that does not lead outside of a directory."""
+    value: str = _value(head, name, str)
+    if not value or "/" in value or "\0" in value:
+        raise Malformed(f"{name} is {value!r}")
+    return value
+
+
+def _number(head: Head, name: str) -> int:
+    value: int = _value(head, name, int)
+    if value < 0:
+        raise Malformed(f"{name} is {value}")
+    return value
+
+
+def _numbers(head: Head) -> list[int]:
+    values: list[int] = _value(head, "parts", list)
+    if any(type(each) is not int or each < 0 for each in values):
+        raise Malformed("parts are not numbers")
+    return values
