@@ -116,6 +116,7 @@ class _Recovery:
         lowest = self._trim(segments)
         epochs, in_order, stored = self._epochs(segments)
         producers = self._producers(segments, epochs)
+        producers.transactions.trim(lowest)
         self.report.duration_ms = (time.perf_counter() - began) * 1000
         return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored)
 
