@@ -45,7 +45,7 @@ def open_sink(topic: Topic, partition: int | None, compression: str | None) -> I
         finally:
             packed.flush()
     elif partition is not None:
-        with topic.partition(partition).writer(linger_ms=LINGER_MS) as one:
+        with topic.partition_writer(partition, linger_ms=LINGER_MS) as one:
             yield one
     else:
         with topic.writer(linger_ms=LINGER_MS) as many:
@@ -94,7 +94,7 @@ class _Packed:
         """Write a partition's batch. If that fails, it is kept for the next attempt."""
         builder = self._builders.get(number)
         if builder is not None and builder.count:
-            self._topic.partition(number).append_batches(finish(builder, self._recipe).data)
+            self._topic.append_batches(finish(builder, self._recipe).data, number)
             del self._builders[number]
 
     def _place_alone(self, number: int) -> None:

@@ -112,6 +112,13 @@ class Appends(Protocol):
         """A buffered writer."""
 
 
+class Outlet(Appends, Protocol):
+    """What hands over to the process that holds a partition."""
+
+    def close_writers(self) -> None:
+        """Flush and close all open writers."""
+
+
 class Elsewhere(Protocol):
     """The processes that hold partitions of the store: see `sawlog.topics.handover`."""
 
@@ -119,7 +126,7 @@ class Elsewhere(Protocol):
     def note(self) -> bytes:
         """For the LOCK files of this process: where it is reached."""
 
-    def outlet(self, topic: Topic, number: int, log: Log) -> Appends | None:
+    def outlet(self, topic: Topic, number: int, log: Log) -> Outlet | None:
         """For appends to a partition whose lock another process holds; None if that takes no requests."""
 
 
@@ -138,7 +145,7 @@ class Topic:
         self._on_lock = on_lock
         self._elsewhere = elsewhere
         #: For partitions that other processes hold.
-        self._outlets: dict[int, Appends] = {}
+        self._outlets: dict[int, Outlet] = {}
         self._lock = forkable(threading.RLock())
         self._logs: dict[int, Log] = {}
         self._writers: set[TopicWriter] = set()
@@ -271,14 +278,14 @@ class Topic:
             self._ended = self._ended or why
             for log in self._logs.values():
                 last.callback(log.close)
-            for writer in list(self._writers):
-                last.callback(writer.close)
+            last.callback(self.close_writers)
             self._logs = {}
-            self._outlets = {}
 
     def close_writers(self) -> None:
-        """Flush and close all open writers."""
+        """Flush and close the writers that have batches for other processes, and those over all partitions."""
         with ExitStack() as last:
+            for outlet in list(self._outlets.values()):
+                last.callback(outlet.close_writers)
             for writer in list(self._writers):
                 last.callback(writer.close)
 
