@@ -47,6 +47,8 @@ class Stopping:
         self._stop_at = stop_at
         self._workers_only = workers_only
         self.count = 0
+        #: Which call was the commit point of a transaction.
+        self.committed = 0
         self._lock = threading.Lock()
 
     def arm(self) -> None:
@@ -59,6 +61,8 @@ class Stopping:
             return
         with self._lock:
             self.count += 1
+            if call.operation == "rename" and call.name.endswith(".proposal"):
+                self.committed = self.count
             reached = self.count == self._stop_at
         if reached:
             self._say("stopped")
@@ -124,7 +128,7 @@ def commit(
         say(type(error).__name__)
     stopping.directory.before = None
     store.close()
-    say(stopping.count)
+    say([stopping.count, stopping.committed])
 
 
 def append(say: Say, path: str, topic: str, partition: int, value: str, timeout_s: float = 20.0) -> None:

@@ -260,21 +260,25 @@ def test_a_caller_that_is_killed_at_any_step_has_stored_all_or_nothing_and_can_r
     holders = [nursery.start("hold", path=path, topic="orders", partitions=[number]) for number in (0, 1)]
     for holder in holders:
         holder.waits_for("ready")
-    common = {"path": path, "topic": "orders", "partitions": [0, 1, 2], "name": "query"}
+    common = {"path": path, "topic": "orders", "partitions": [0, 1], "name": "query"}
     counting = nursery.start("commit", **common, value="counted", sequence=1, stop_at=0)
-    assert counting.hears() == {"replayed": False, "0": 1, "1": 1, "2": 0}
-    total = counting.hears()
+    assert counting.hears() == {"replayed": False, "0": 1, "1": 1}
+    total, commit_point = counting.hears()
     outcomes = set()
-    for sequence, stop_at in enumerate(_every(total, request), 2):
+    steps = sorted({*_every(total, request), commit_point, commit_point + 1, commit_point + 2})
+    for sequence, stop_at in enumerate(steps, 2):
         value = b"killed at %d" % stop_at
         caller = nursery.start("commit", **common, value=value.decode(), sequence=sequence, stop_at=stop_at)
         caller.waits_for("stopped")
+        committed = any(name.endswith(".intent") for name in staged(path))
         caller.kill()
+        if committed:  # the holders notice its end, and nobody else is needed
+            until(lambda value=value: times(path, value) == [1, 1, 0] and not staged(path), f"{value!r} is completed")
         again = nursery.start("commit", **common, value=value.decode(), sequence=sequence)
-        outcomes.add(again.hears()["replayed"])
+        outcomes.add((committed, again.hears()["replayed"]))
         assert again.wait() == 0
-        until(lambda value=value: times(path, value) == [1, 1, 1], f"{value!r} is stored once")
-    assert outcomes == {False, True}
+        assert times(path, value) == [1, 1, 0]
+    assert outcomes >= {(False, False), (True, True)}
     for holder in holders:
         assert holder.close() == 0
     with opened(path):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ...clock import Deadline
 from ...errors import DirectoryLocked, LogClosed, SawlogError
 from ...log.log import Log
 from ..transactions.intent import Intent
@@ -22,6 +23,8 @@ from .frames import Head, Malformed, encode_error
 #: The log of a partition, by topic, its id and number, if this process holds its lock.
 Held = Callable[[str, str, int], Log | None]
 
+#: How long a process may need to die, and how often to look.
+_DYING_S, _POLL_S = 2.0, 0.01
 #: The lock was released since `Held` was asked.
 _RELEASED = LogClosed, DirectoryLocked
 
@@ -124,7 +127,7 @@ class Session:
                 intent = self._intents.ledger.find(id_)
                 if intent is not None:
                     self._carry_out(intent, [number for number, _ in self._intents.ledger.unmarked(intent)])
-                    self._intents.ledger.complete_if_done(intent)
+                    self._complete(intent)
                     continue
                 for log in claimed:
                     if log.locked:
@@ -132,6 +135,16 @@ class Session:
                             log.unclaim()
             except (SawlogError, OSError) as error:
                 _logger.warning("a transaction that was handed over is not completed yet: %s", error)
+
+    def _complete(self, intent: Intent) -> None:
+        """Complete an intent if all of it is placed. The system may close the connections of a process that dies before
+        its locks: wait for these."""
+        ledger, deadline = self._intents.ledger, Deadline(_DYING_S)
+        while not deadline.passed:
+            ledger.complete_if_done(intent)
+            if ledger.unmarked(intent) or not ledger.is_pending(intent):
+                return
+            time.sleep(_POLL_S)
 
 
 def _value(head: Head, name: str, kind: type[Any]) -> Any:
