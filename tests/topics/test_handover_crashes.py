@@ -1,0 +1,187 @@
+"""Power cuts while a transaction is handed over, on the simulated disk: all or nothing, once, whatever was synced.
+
+Three stores on one disk: two hold a partition each, the third commits, to both and to a free one. Before each change of
+the disk the power is cut, or all processes die; then the next process opens what is left, and the power may be cut
+again, before each of its changes. `test_handover_processes.py` kills one process at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from sawlog import SawlogError, Store
+from sawlog.errors import TransactionAborted, TransactionError, TransactionPending
+from sawlog.testing import FaultyStorage
+from sawlog.testing.faulty import Fault, FaultyDirectory
+from sawlog.topics.transactions.intents import INLINE_BYTES
+
+from .hall import Hall
+from .stores import values
+
+#: Three of these do not go into an intent.
+LARGE = b"x" * (INLINE_BYTES // 2)
+
+
+class Scene:
+    """A disk with a store, two holders and a caller."""
+
+    def __init__(self, value: bytes, disk: FaultyDirectory | None = None) -> None:
+        self.disk = FaultyStorage() if disk is None else disk
+        self.value = value
+        self.hall = Hall()
+        self.caller = self.hall.store(self.disk)
+        self.caller.create_topic("orders", partitions=3)
+        self.holders = [self.hall.store(self.disk) for _ in range(2)]
+        for number, holder in enumerate(self.holders):
+            holder["orders"].append(b"before", partition=number)
+
+    def commit(self) -> None:
+        """A transaction of two batches for each partition."""
+        with self.caller.transaction("query", 1) as tx:
+            for number in range(3):
+                tx.append("orders", self.value, partition=number)
+                tx.append_many("orders", [b"more", b"more"], partition=number)
+        assert not tx.replayed
+
+    @property
+    def part(self) -> list[bytes]:
+        return [self.value, b"more", b"more"]
+
+
+def moments(scene: Scene, act: Callable[[], None]) -> list[FaultyStorage]:
+    """The disk before each change, as the next process finds it if all die there."""
+    disk = scene.disk
+    assert isinstance(disk, FaultyStorage)
+    left: list[FaultyStorage] = []
+    disk.watch = lambda step: left.append(disk.process_dies())
+    act()
+    disk.watch = None
+    left.append(disk.process_dies())
+    return left
+
+
+def cuts(left: FaultyStorage, seeds: int = 2) -> Iterator[FaultyStorage]:
+    """After a power cut."""
+    yield left.crash("lose")
+    yield left.crash("keep")
+    yield left.crash("prefix")
+    for seed in range(seeds):
+        yield left.crash("reorder", seed)
+
+
+def check(disk: FaultyStorage, part: list[bytes]) -> bool:
+    """All of it, or nothing, in the right order; returns which. The next transaction of the name can tell."""
+    with Store.open(disk, upkeep_interval_s=None) as store:
+        seen = [values(store["orders"].partition(number).scan()) for number in range(3)]
+        kept = [each[1:] if each[:1] == [b"before"] else each for each in seen]
+        assert kept in ([[]] * 3, [part] * 3)
+        assert all(store["orders"].partition(number).verify() for number in range(3))
+        assert store.transaction("query", 1).replayed == (kept[0] == part)
+        left = store.directory.child("staging").names()
+        assert [name for name in left if not name.startswith("=")] == []
+        for number in range(3):
+            store["orders"].append(b"after", partition=number)
+        return kept[0] == part
+
+
+@pytest.mark.parametrize("value", [b"small", LARGE], ids=["small", "large"])
+def test_after_a_power_cut_at_any_moment_it_is_stored_completely_or_not_at_all(value: bytes) -> None:
+    scene = Scene(value)
+    found = []
+    left = moments(scene, scene.commit)
+    assert len(left) > 40
+    for moment in left:
+        outcomes = [check(cut, scene.part) for cut in (moment.process_dies(), *cuts(moment))]
+        found.append(outcomes)
+    assert not any(found[0])
+    assert all(found[-1])  # it was acknowledged
+    assert found[-1][0]
+
+
+@pytest.mark.parametrize("step", [pytest.param(7, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+def test_whoever_completes_it_after_the_deaths_of_all_may_lose_its_power_as_well(step: int) -> None:
+    scene = Scene(b"small")
+    left = moments(scene, scene.commit)
+    begun = [moment for moment in left if any(".intent" in name for name in moment.child("staging").names())]
+    assert len(begun) > 20
+    for moment in begun[step // 2 :: step]:
+        second = moment.process_dies()
+        again: list[FaultyStorage] = []
+        second.watch = lambda _, second=second, again=again: again.append(second.process_dies())
+        Store.open(second, upkeep_interval_s=None).close()
+        second.watch = None
+        for each in again[step // 2 :: step]:
+            for cut in cuts(each, seeds=1):
+                check(cut, scene.part)
+
+
+# --- calls that fail
+
+
+def commits_with(fault: Fault, who: int) -> tuple[Scene, FaultyDirectory, SawlogError | None]:
+    """A call of one holder's directory fails while it is handed a part."""
+    disk = FaultyStorage()
+    scene = Scene(b"small", disk)
+    failing = FaultyDirectory(disk.plain)
+    holder = scene.hall.store(failing)
+    scene.holders[who].close()
+    scene.holders[who] = holder
+    holder["orders"].append(b"before", partition=who)
+    failing.arm(fault)
+    raised: SawlogError | None = None
+    try:
+        scene.commit()
+    except SawlogError as error:
+        raised = error
+    return scene, failing, raised
+
+
+@pytest.mark.parametrize("effect", ["nothing", "all"])
+def test_what_is_said_of_a_transaction_is_true_whichever_call_of_a_holder_fails(effect: str) -> None:
+    said = set()
+    number = 0
+    while True:
+        number += 1
+        scene, failing, raised = commits_with(Fault(number, effect=effect), 0)  # type: ignore[arg-type]
+        survived = not failing.failed
+        failing.disarm()
+        said.add(type(raised))
+        for store in (scene.caller, *scene.holders):
+            with suppress(SawlogError):  # a log that has failed says so
+                store.close()
+        disk = scene.disk
+        assert isinstance(disk, FaultyStorage)
+        for each in (disk.process_dies(), disk.crash("lose"), disk.crash("reorder", 1)):
+            with Store.open(each, upkeep_interval_s=None) as store:
+                seen = [values(store["orders"].partition(at).scan()) for at in range(3)]
+                there = [each[-3:] == scene.part for each in seen]
+                assert there in ([True] * 3, [False] * 3), seen
+                assert all(each.count(b"small") == there[0] for each in seen)
+                if raised is None or isinstance(raised, TransactionPending):
+                    assert there[0]
+                elif isinstance(raised, TransactionAborted):
+                    assert not there[0]
+        if survived:
+            break
+    assert said >= {type(None), TransactionAborted, TransactionPending}
+    assert TransactionError not in said
+
+
+def test_a_partition_whose_part_could_not_be_placed_takes_nothing_else_before_it() -> None:
+    """The disk of its holder is full. The lock is released: a process with space would place it and go on."""
+    fault = Fault(operations={"append"}, names="*partition-0/*.log", errno=28, forever=True, effect="nothing")
+    scene, failing, raised = commits_with(fault, 0)
+    assert isinstance(raised, TransactionPending)
+    holder = scene.holders[0]
+    with pytest.raises(SawlogError, match="space"):
+        holder["orders"].append(b"later", partition=0)
+    assert values(holder["orders"].partition(0).scan()) == [b"before", b"before"]
+    assert values(holder["orders"].partition(1).scan()) == [b"before", *scene.part]
+    failing.disarm()
+    assert holder["orders"].append(b"later", partition=0).offset == 5
+    assert values(holder["orders"].partition(0).scan()) == [b"before", b"before", *scene.part, b"later"]
+    scene.caller.upkeep()
+    assert [name for name in scene.disk.child("staging").names() if not name.startswith("=")] == []
