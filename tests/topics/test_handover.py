@@ -93,8 +93,8 @@ def test_the_holders_settings_decide_how_batches_are_stored(file_place: FilePlac
     store.create_topic("packed", compression_type="zstd", message_timestamp_type="LogAppendTime").append(b"x" * 1000)
     other = file_place.open()["packed"]
     other.append_many([b"x" * 100] * 20)
-    raw = store["packed"].partition(0).fetch(1).batches
-    [batch] = scan(bytes(raw))
+    raw = store["packed"].partition(0).fetch(1).raw
+    [batch] = scan(raw)
     assert (batch.compression, batch.timestamp_type) == (4, 1)
 
 

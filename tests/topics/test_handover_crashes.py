@@ -63,6 +63,12 @@ def moments(scene: Scene, act: Callable[[], None]) -> list[FaultyStorage]:
     return left
 
 
+def traces(disk: FaultyStorage) -> list[str]:
+    """What says that a transaction is committed, or was."""
+    names = disk.child("staging").names()
+    return [name for name in names if name.endswith(".intent") or ".at." in name or ".applied." in name]
+
+
 def cuts(left: FaultyStorage, seeds: int = 2) -> Iterator[FaultyStorage]:
     """After a power cut."""
     yield left.crash("lose")
@@ -105,26 +111,28 @@ def test_after_a_power_cut_at_any_moment_it_is_stored_completely_or_not_at_all(v
 def test_whoever_completes_it_after_the_deaths_of_all_may_lose_its_power_as_well(step: int) -> None:
     scene = Scene(b"small")
     left = moments(scene, scene.commit)
-    begun = [moment for moment in left if any(".intent" in name for name in moment.child("staging").names())]
+    begun = [moment for moment in left if traces(moment)]
     assert len(begun) > 20
-    for moment in begun[step // 2 :: step]:
+    gone = [moment for moment in begun if not any(name.endswith(".intent") for name in traces(moment))]
+    assert len(gone) > 2  # the intent was removed, perhaps not durably, and what is left is swept
+    for moment in [*begun[step // 2 :: step], *gone]:
         second = moment.process_dies()
         again: list[FaultyStorage] = []
         second.watch = lambda _, second=second, again=again: again.append(second.process_dies())
         Store.open(second, upkeep_interval_s=None).close()
         second.watch = None
         for each in again[step // 2 :: step]:
-            for cut in cuts(each, seeds=1):
+            for cut in cuts(each, seeds=2):
                 check(cut, scene.part)
 
 
 # --- calls that fail
 
 
-def commits_with(fault: Fault, who: int) -> tuple[Scene, FaultyDirectory, SawlogError | None]:
+def commits_with(fault: Fault, who: int, value: bytes = b"small") -> tuple[Scene, FaultyDirectory, SawlogError | None]:
     """A call of one holder's directory fails while it is handed a part."""
     disk = FaultyStorage()
-    scene = Scene(b"small", disk)
+    scene = Scene(value, disk)
     failing = FaultyDirectory(disk.plain)
     holder = scene.hall.store(failing)
     scene.holders[who].close()
@@ -171,13 +179,14 @@ def test_what_is_said_of_a_transaction_is_true_whichever_call_of_a_holder_fails(
 
 
 def test_a_partition_whose_part_could_not_be_placed_takes_nothing_else_before_it() -> None:
-    """The disk of its holder is full. The lock is released: a process with space would place it and go on."""
-    fault = Fault(operations={"append"}, names="*partition-0/*.log", errno=28, forever=True, effect="nothing")
-    scene, failing, raised = commits_with(fault, 0)
+    """Its holder cannot read what is staged, after the commit. It releases the lock: any other process could place it."""
+    fault = Fault(2, operations={"open_shared"}, names="*.batches", forever=True)
+    scene, failing, raised = commits_with(fault, 0, LARGE)
     assert isinstance(raised, TransactionPending)
     holder = scene.holders[0]
-    with pytest.raises(SawlogError, match="space"):
-        holder["orders"].append(b"later", partition=0)
+    for _ in range(2):
+        with pytest.raises(SawlogError, match="injected"):
+            holder["orders"].append(b"later", partition=0)
     assert values(holder["orders"].partition(0).scan()) == [b"before", b"before"]
     assert values(holder["orders"].partition(1).scan()) == [b"before", *scene.part]
     failing.disarm()
