@@ -179,7 +179,7 @@ def test_what_is_said_of_a_transaction_is_true_whichever_call_of_a_holder_fails(
 
 
 def test_a_partition_whose_part_could_not_be_placed_takes_nothing_else_before_it() -> None:
-    """Its holder cannot read what is staged, after the commit. It releases the lock: any other process could place it."""
+    """Its holder cannot read what is staged, after the commit. The lock is free: any process that can may place it."""
     fault = Fault(2, operations={"open_shared"}, names="*.batches", forever=True)
     scene, failing, raised = commits_with(fault, 0, LARGE)
     assert isinstance(raised, TransactionPending)
