@@ -7,18 +7,21 @@ again, before each of its changes. `test_handover_processes.py` kills one proces
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 
-from sawlog import SawlogError, Store
+from sawlog import SawlogError, StorageError, Store
 from sawlog.errors import TransactionAborted, TransactionError, TransactionPending
 from sawlog.testing import FaultyStorage
-from sawlog.testing.faulty import Fault, FaultyDirectory
+from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 from sawlog.topics.transactions.intents import INLINE_BYTES
 
 from .hall import Hall
+from .nursery import until
 from .stores import values
 
 #: Three of these do not go into an intent.
@@ -194,3 +197,50 @@ def test_a_partition_whose_part_could_not_be_placed_takes_nothing_else_before_it
     assert values(holder["orders"].partition(0).scan()) == [b"before", b"before", *scene.part, b"later"]
     scene.caller.upkeep()
     assert [name for name in scene.disk.child("staging").names() if not name.startswith("=")] == []
+
+
+def test_nobody_gets_in_between_a_part_that_failed_and_the_release_of_the_lock() -> None:
+    """A thread that waits for the log when placing fails must not append where the part was noted."""
+    disk = FaultyStorage()
+    scene = Scene(LARGE, disk)
+    failing = FaultyDirectory(disk.plain)
+    scene.holders[0].close()
+    holder = scene.holders[0] = scene.hall.store(failing)
+    holder["orders"].append(b"before", partition=0)
+    outcome: list[object] = []
+
+    def append() -> None:
+        try:
+            outcome.append(holder["orders"].append(b"between", partition=0).offset)
+        except SawlogError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=append)
+    staged: list[str] = []
+
+    def before(call: Call) -> None:
+        if call.operation == "open_shared" and call.name.endswith(".batches"):
+            staged.append(call.name)
+            if len(staged) == 2:  # once to prepare, once to place
+                thread.start()
+                until(lambda: is_in(thread, "place"), "the other thread waits")
+                raise StorageError(5, "cannot be read")
+
+    failing.before = before
+    with pytest.raises(TransactionPending):
+        scene.commit()
+    failing.before = None
+    thread.join()
+    holder["orders"].append(b"after", partition=0)
+    seen = [value for value in values(holder["orders"].partition(0).scan()) if value != b"between"]
+    assert seen == [b"before", b"before", *scene.part, b"after"]
+
+
+def is_in(thread: threading.Thread, function: str) -> bool:
+    """Whether a thread is executing a function."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == function:
+            return True
+        frame = frame.f_back
+    return False
