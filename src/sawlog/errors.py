@@ -47,7 +47,7 @@ SawlogError
 ├── TopicExists (FileExistsError)              the topic exists, or one whose name differs only in case
 ├── GroupError                                 consumers and their groups
 │   ├── GroupNotFound (KeyError)                 no group with that name: nobody has committed or joined
-│   ├── GroupActive                              offsets cannot be moved while members are running
+│   ├── GroupActive                              others are in the group: running members, or those of a broker
 │   ├── GroupFenced                              session expired; its partitions were reassigned
 │   └── PositionLost (LookupError)               the records at the position are gone, with on_lost="error"
 ├── TransactionError                           a write to several partitions, all or nothing
@@ -358,7 +358,8 @@ class GroupNotFound(GroupError, KeyError):
 
 
 class GroupActive(GroupError):
-    """A group's offsets cannot be moved while its members are running."""
+    """Others are in the group. Its offsets cannot be moved while its members are running; and it has members of a
+    broker or consumers that opened the store themselves, never both."""
 
 
 class GroupFenced(GroupError):

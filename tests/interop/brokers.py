@@ -67,7 +67,11 @@ def run(tool: str, *arguments: object) -> str:
 def dump(paths: Iterable[Path]) -> str:
     """What DumpLogSegments says about these files, records and all."""
     return run(
-        "kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", ",".join(map(str, paths))
+        "org.apache.kafka.tools.DumpLogSegments",
+        "--deep-iteration",
+        "--print-data-log",
+        "--files",
+        ",".join(map(str, paths)),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 
@@ -232,17 +231,6 @@ def test_a_killed_broker_keeps_nobody_out(tmp_path: Path) -> None:
         broker.communicate()
         with store.consumer("billing", ["orders"]), pytest.raises(GroupActive):
             serve(store)
-        serve(store).release()
-
-
-def test_the_consumer_may_be_another_process(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "store", upkeep_interval_s=None) as store:
-        store.create_topic("orders")
-        consumer = ready(start("consuming", "poll", tmp_path / "store", "billing", json.dumps({"member": "far"})))
-        with pytest.raises(GroupActive, match="far"):
-            serve(store)
-        consumer.kill()
-        consumer.communicate()
         serve(store).release()
 
 

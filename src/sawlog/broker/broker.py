@@ -21,7 +21,7 @@ from ..topics.topic import Topic
 from .config import Address, BrokerConfig
 from .coordinator import Coordinator
 from .groups.settings import GroupConfig
-from .handlers import Handler, admin, commits, fetch, groups, metadata, offsets, produce, producers
+from .handlers import Handler, admin, commits, consumer_groups, fetch, groups, metadata, offsets, produce, producers
 from .metrics import Metrics
 from .partitions import Partitions
 from .server import Server
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 _logger = logging.getLogger("sawlog.broker")
 
-_FAMILIES = (metadata, produce, fetch, offsets, admin, groups, commits, producers)
+_FAMILIES = (metadata, produce, fetch, offsets, admin, groups, commits, consumer_groups, producers)
 #: Versions that are understood but not offered: a client that knows them would expect what is not here.
 _HIGHEST = {Key.END_TXN: 4}  # version 5 belongs to transactions of version 2
 

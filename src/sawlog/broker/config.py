@@ -123,6 +123,8 @@ class BrokerConfig:
             ("node_id", 0),
             ("group_min_session_timeout_ms", 1),
             ("group_max_size", 1),
+            ("group_consumer_session_timeout_ms", 1),
+            ("group_consumer_heartbeat_interval_ms", 1),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < lowest:

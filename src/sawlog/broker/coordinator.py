@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from uuid import UUID
 
 from ..errors import GroupActive, GroupNotFound, InvalidConfig
@@ -21,54 +19,19 @@ from ..topics.groups.assignment import Share
 from ..topics.groups.members import check_group_name
 from ..topics.groups.offsets import Committed
 from ..topics.store import Store
-from .groups.claims import GroupClaim
-from .groups.commits import Commit, CommitQueue, NewOffset, Run, StagedOffsets, Topics
-from .groups.group import Group, MemberSummary, State
+from .groups.commits import Commit, CommitQueue, NewOffset, Run, StagedOffsets
+from .groups.consumer_group import JOINING, Beat, ConsumerGroup, Told, TopicInfo
+from .groups.entries import Entries, Entry
 from .groups.member import Joined, JoinRequest, Synced, SyncRequest
 from .groups.settings import GroupConfig
-from .groups.subscription import CONSUMER, encode_assignment, encode_subscription
-from .groups.timers import Alarm
+from .groups.stored import GroupSummary, Topics, missing_partitions, stored_group, stored_groups, topic_infos
 from .wire.errors import ErrorCode
 
 _logger = logging.getLogger("sawlog.broker.groups")
 
-#: What ListGroups and DescribeGroups call groups of this protocol.
-CLASSIC = "classic"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOverview:
-    """A group, as it is listed."""
-
-    name: str
-    protocol_type: str
-    state: str
-    type: str = CLASSIC
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSummary:
-    """A group, as it is described."""
-
-    name: str
-    state: str
-    protocol_type: str
-    protocol: str
-    members: Sequence[MemberSummary]
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A group that this broker knows."""
-
-    group: Group
-    claim: GroupClaim
-    #: Rings when the group was empty for so long that it is forgotten.
-    forgetting: Alarm
-
 
 class Coordinator:
-    """The groups of one broker."""
+    """The groups of one broker. `address` says where clients connect: consumers that open the store are told it."""
 
     def __init__(
         self,
@@ -79,72 +42,42 @@ class Coordinator:
         run: Run,
         address: Callable[[], str],
     ) -> None:
+        self.config = config
         self._store = store
         self._loop = loop
-        self._config = config
         self._run = run
-        #: Where clients connect: consumers that open the store themselves are told it.
-        self._address = address
-        self._entries: dict[str, _Entry] = {}
         self._commits = CommitQueue(store, loop, run)
         self._staged = StagedOffsets()
+        self._entries = Entries(
+            loop,
+            config,
+            run,
+            new_claim=lambda name: store.groups.claim(name, address()),
+            is_pending=lambda name: bool(self._staged.pending(name)),
+            before_release=self._commits.settled,
+        )
         self._is_stopping = False
 
-    # --- groups
+    def name_error(self, name: str) -> ErrorCode:
+        """Why nothing can be done for a group of that name."""
+        if self._is_stopping:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        try:
+            check_group_name(name)
+        except InvalidConfig:
+            return ErrorCode.INVALID_GROUP_ID
+        return ErrorCode.NONE
 
-    def _entry(self, name: str) -> _Entry:
-        found = self._entries.get(name)
-        if found is None:
-            claim = GroupClaim(
-                lambda: self._store.groups.claim(name, self._address()),
-                self._run,
-                is_needed=lambda: self._is_needed(name),
-                before_release=self._commits.settled,
-            )
-            forgetting = Alarm(self._loop, lambda: self._forget(name))
-            forgetting.set(self._config.group_empty_ms)
-            found = self._entries[name] = _Entry(self._new_group(name), claim, forgetting)
-        return found
-
-    def _new_group(self, name: str) -> Group:
-        return Group(name, self._loop, self._config, lambda: self._emptied(name))
-
-    def _is_needed(self, name: str) -> bool:
-        entry = self._entries.get(name)
-        return (entry is not None and not entry.group.is_empty) or bool(self._staged.pending(name))
-
-    def _is_held(self, name: str) -> bool:
-        entry = self._entries.get(name)
-        return entry is not None and entry.claim.is_held
-
-    def _emptied(self, name: str) -> None:
-        entry = self._entries.get(name)
-        if entry is not None:
-            entry.claim.let_go()
-            entry.forgetting.set(self._config.group_empty_ms)
-
-    def _forget(self, name: str) -> None:
-        """Nobody has used a group for a while; its offsets are in the store."""
-        entry = self._entries[name]
-        if entry.group.is_empty and entry.claim.is_idle:
-            del self._entries[name]
-        else:
-            entry.forgetting.set(self._config.group_empty_ms)
-
-    def _known(self, name: str) -> Group | None:
-        entry = self._entries.get(name)
-        return None if entry is None else entry.group
-
-    # --- members
+    # --- members of the classic protocol
 
     async def join(self, name: str, request: JoinRequest) -> Joined:
         """A JoinGroup request; answered when the next generation begins."""
-        refused = self._name_error(name)
+        refused = self.name_error(name)
         if refused is not ErrorCode.NONE:
             return Joined(refused, request.member_id)
-        if request.member_id and self._known(name) is None:
+        if request.member_id and self._entries.get(name) is None:
             return Joined(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-        entry = self._entry(name)
+        entry = self._entries.need(name)
         future: asyncio.Future[Joined] = self._loop.create_future()
 
         def answer(joined: Joined) -> None:
@@ -153,47 +86,78 @@ class Coordinator:
 
         try:
             async with entry.claim.held():
-                entry.group.join(request, answer)
+                if not entry.consumers.is_empty:
+                    return Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+                entry.classic.join(request, answer)
         except GroupActive as error:
-            _logger.warning("member %s may not join: %s", request.client_id, error)
+            _logger.warning("client %s may not join: %s", request.client_id, error)
             return Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
         try:
             return await future
         except asyncio.CancelledError:
-            entry.group.gave_up(answer)
+            entry.classic.gave_up(answer)
             raise
 
     async def sync(self, name: str, request: SyncRequest) -> Synced:
         """A SyncGroup request; answered when the leader has assigned."""
-        group = self._known(name)
-        if group is None:
-            return Synced(self._name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID)
+        entry = self._entries.get(name)
+        if entry is None:
+            return Synced(self.name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID)
         future: asyncio.Future[Synced] = self._loop.create_future()
-        group.sync(request, lambda synced: None if future.done() else future.set_result(synced))
+        entry.classic.sync(request, lambda synced: None if future.done() else future.set_result(synced))
         return await future
 
     def heartbeat(self, name: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """A Heartbeat request."""
-        group = self._known(name)
-        if group is None:
-            return self._name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID
-        return group.heartbeat(member_id, instance_id, generation)
+        entry = self._entries.get(name)
+        if entry is None:
+            return self.name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID
+        return entry.classic.heartbeat(member_id, instance_id, generation)
 
     def leave(self, name: str, members: Sequence[tuple[str, str | None]]) -> Sequence[ErrorCode]:
         """A LeaveGroup request: (member id, instance id) of each."""
-        group = self._known(name)
-        if group is None:
-            return [self._name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
-        return group.leave(members)
+        entry = self._entries.get(name)
+        if entry is None:
+            return [self.name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
+        return entry.classic.leave(members) if entry.consumers.is_empty else entry.consumers.remove(members)
 
-    def _name_error(self, name: str) -> ErrorCode:
-        if self._is_stopping:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    # --- members whose partitions this broker assigns
+
+    async def consumer_heartbeat(self, name: str, beat: Beat) -> Told:
+        """A ConsumerGroupHeartbeat request."""
+        refused = self.name_error(name)
+        if refused is not ErrorCode.NONE:
+            return Told(refused)
+        if beat.epoch != JOINING:
+            entry = self._entries.get(name)
+            if entry is None:
+                return Told(ErrorCode.UNKNOWN_MEMBER_ID, "the member has to join again")
+            topics = await self._topics_of(entry, beat)
+            return entry.consumers.heartbeat(beat, topics)
+        entry = self._entries.need(name)
         try:
-            check_group_name(name)
-        except InvalidConfig:
-            return ErrorCode.INVALID_GROUP_ID
-        return ErrorCode.NONE
+            async with entry.claim.held():
+                topics = await self._topics_of(entry, beat)
+                if not entry.classic.is_empty:
+                    return Told(ErrorCode.GROUP_ID_NOT_FOUND, f"{name!r} is a group of the classic protocol")
+                if entry.classic.protocol_type is not None:
+                    entry.classic = self._entries.new_classic(name)
+                return entry.consumers.heartbeat(beat, topics)
+        except GroupActive as error:
+            _logger.warning("client %s may not join: %s", beat.client_id, error)
+            return Told(ErrorCode.GROUP_ID_NOT_FOUND, str(error))
+
+    async def _topics_of(self, entry: Entry, beat: Beat) -> Mapping[str, TopicInfo]:
+        """The topics that members read: as they are now, since other processes change them."""
+        group = entry.consumers
+        names = None if beat.pattern or group.has_patterns else group.topics | (beat.topics or frozenset())
+        return await self._run(lambda: topic_infos(self._store, names))
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        """A group whose partitions this broker assigns; None if there is none."""
+        entry = self._entries.get(name)
+        found = None if entry is None else entry.summary
+        return entry.consumers if entry is not None and found is not None and found.type == "consumer" else None
 
     # --- offsets
 
@@ -213,29 +177,38 @@ class Coordinator:
         codes = self._unfit(offsets)
         rest = {share: new for share, new in offsets.items() if share not in codes}
         if rest:
-            codes.update(await self._commits.write(Commit(name, rest, member_id, by_server=self._is_held(name))))
+            commit = Commit(name, rest, member_id, by_server=self._entries.is_held(name))
+            codes.update(await self._commits.write(commit))
         return codes
 
     def _commit_error(
         self, name: str, member_id: str, instance_id: str | None, generation: int, *, transactional: bool = False
     ) -> ErrorCode:
-        error = self._name_error(name)
+        error = self.name_error(name)
         if error is not ErrorCode.NONE:
             return error
-        group = self._known(name)
-        if group is not None:
-            return group.commit_error(member_id, instance_id, generation, transactional=transactional)
+        entry = self._entries.get(name)
+        if entry is not None:
+            return entry.commit_error(member_id, instance_id, generation, transactional=transactional)
         return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
 
     def _unfit(self, offsets: Mapping[Share, NewOffset]) -> dict[Share, ErrorCode]:
         """What cannot be stored."""
         codes: dict[Share, ErrorCode] = {}
         for share, new in offsets.items():
-            if len(new.metadata) > self._config.offset_metadata_max_bytes:
+            if len(new.metadata) > self.config.offset_metadata_max_bytes:
                 codes[share] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             elif not 0 <= new.offset < 2**62:
                 codes[share] = ErrorCode.INVALID_REQUEST
         return codes
+
+    def fetch_error(self, name: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Why a member is not told offsets. Members of the classic protocol, and others, do not say who they are."""
+        error = self.name_error(name)
+        entry = self._entries.get(name)
+        if error is not ErrorCode.NONE or not member_id or entry is None or entry.consumers.is_empty:
+            return error
+        return entry.consumers.epoch_error(member_id, epoch)
 
     async def fetch(self, name: str, shares: Iterable[Share] | None) -> dict[Share, Committed]:
         """What a group has committed, of these partitions or of all. Offsets of topics that were deleted or recreated
@@ -249,48 +222,33 @@ class Coordinator:
         await self._commits.settled()
         return await self._run(read)
 
-    def fetch_error(self, name: str, member_id: str | None, epoch: int) -> ErrorCode:
-        """Why offsets are not told. Members of the classic protocol and others do not say who they are."""
-        return self._name_error(name)
-
-    async def topic_ids(self, names: Iterable[str]) -> Mapping[str, bytes]:
-        """The ids of topics, as they are on the wire."""
-        wanted = list(names)
-
-        def find() -> Mapping[str, bytes]:
-            topics = Topics(self._store)
-            return {name: UUID(topic.id).bytes for name in wanted if (topic := topics.find(name)) is not None}
-
-        return await self._run(find)
-
-    async def topic_names(self, ids: Iterable[bytes]) -> Mapping[bytes, str]:
-        """The names of topics by their ids."""
-        wanted = set(ids)
-        names = await self._run(self._store.topics)
-        return {id: name for name, id in (await self.topic_ids(names)).items() if id in wanted}
-
     def pending_offsets(self, name: str) -> frozenset[Share]:
         """The partitions whose offsets a transaction that has not ended will change."""
         return self._staged.pending(name)
 
     async def delete_offsets(self, name: str, shares: Iterable[Share]) -> tuple[ErrorCode, dict[Share, ErrorCode]]:
         """An OffsetDelete request. Of topics that members read nothing is deleted."""
-        error = self._name_error(name)
+        error = self.name_error(name)
         if error is not ErrorCode.NONE:
             return error, {}
         wanted = list(shares)
-        group = self._known(name)
-        if group is None and name not in await self._run(self._store.groups.list):
+        entry = self._entries.get(name)
+        if (entry is None or entry.summary is None) and name not in await self._run(self._store.groups.list):
             return ErrorCode.GROUP_ID_NOT_FOUND, {}
-        subscribed = frozenset[str]() if group is None or group.is_empty else group.topics
+        subscribed = frozenset[str]() if entry is None or entry.is_empty else entry.topics
         if subscribed is None:
             return ErrorCode.NON_EMPTY_GROUP, {}
         codes = {share: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for share in wanted if share[0] in subscribed}
         rest = dict.fromkeys(share for share in wanted if share not in codes)
         if rest:
-            codes.update(await self._commits.write(Commit(name, rest, by_server=self._is_held(name))))
+            codes.update(await self._commits.write(Commit(name, rest, by_server=self._entries.is_held(name))))
         refused = {share for share, code in codes.items() if code is ErrorCode.UNKNOWN_MEMBER_ID}
         return ErrorCode.NONE, {**codes, **dict.fromkeys(refused, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)}
+
+    async def topic_ids(self, names: Iterable[str] | None = None) -> Mapping[str, bytes]:
+        """The ids of these topics, or of all, as they are on the wire."""
+        found = await self._run(lambda: topic_infos(self._store, names))
+        return {name: UUID(each.id).bytes for name, each in found.items()}
 
     # --- offsets of transactions
 
@@ -312,23 +270,18 @@ class Coordinator:
         error = self._commit_error(name, member_id, instance_id, generation, transactional=True)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
-        codes = self._unfit(offsets)
-        rest = {share: new for share, new in offsets.items() if share not in codes}
-        missing = await self._run(lambda: _missing(self._store, rest))
+        codes = {**dict.fromkeys(offsets, ErrorCode.NONE), **self._unfit(offsets)}
+        missing = await self._run(lambda: missing_partitions(self._store, list(offsets)))
         codes.update(dict.fromkeys(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        rest = {share: new for share, new in rest.items() if share not in missing}
+        fit = {share: new for share, new in offsets.items() if codes[share] is ErrorCode.NONE}
         try:
-            async with self.kept(name):
-                if rest:
-                    self._staged.add(producer_id, name, rest)
+            async with self._entries.need(name).claim.held():
+                if fit:
+                    self._staged.add(producer_id, name, fit)
         except GroupActive as active:
             _logger.warning("offsets of a transaction were refused: %s", active)
-            codes.update(dict.fromkeys(rest, ErrorCode.UNKNOWN_MEMBER_ID))
-        return {**dict.fromkeys(offsets, ErrorCode.NONE), **codes}
-
-    def kept(self, name: str) -> AbstractAsyncContextManager[None]:
-        """A block in which only members of this broker are in a group; `GroupActive` if there are others."""
-        return self._entry(name).claim.held()
+            codes.update(dict.fromkeys(fit, ErrorCode.UNKNOWN_MEMBER_ID))
+        return codes
 
     def restage_offsets(self, producer_id: int, name: str, offsets: Mapping[Share, NewOffset]) -> None:
         """The same after a restart, for a transaction that has not ended: nothing is checked again."""
@@ -340,56 +293,47 @@ class Coordinator:
         """A producer's transaction has ended: commit its offsets durably, or forget them.
 
         May be called again after a crash. With the transaction's name and a mark that differs for each transaction of
-        that name, its offsets are committed only once, though a group may have moved on since. Raises
-        `GroupActive` never, and an error of the store if they could not be written: they are still staged then.
+        that name, its offsets are committed only once, though a group may have moved on since. Raises an error of the
+        store if they could not be written: they are still staged then.
         """
         if commit:
-            await self._commit_staged(producer_id, transaction)
+            staged = self._staged.of(producer_id)
+            await self._commits.write_together(
+                [Commit(name, dict(offsets), transaction=transaction) for name, offsets in staged.items()]
+            )
         for name in self._staged.drop(producer_id):
-            entry = self._entries.get(name)
-            if entry is not None:
-                entry.claim.let_go()
-
-    async def _commit_staged(self, producer_id: int, transaction: tuple[str, str] | None) -> None:
-        commits = [
-            Commit(name, dict(offsets), transaction=transaction)
-            for name, offsets in self._staged.of(producer_id).items()
-        ]
-        await self._commits.write_together(commits)
+            self._entries.let_go(name)
 
     # --- looking and deleting
 
-    async def list(self) -> Sequence[GroupOverview]:
+    async def list(self) -> Sequence[GroupSummary]:
         """All groups: those that have members here, and those of the store."""
         await self._commits.settled()
-        found = await self._run(lambda: _stored_groups(self._store))
-        for name, entry in self._entries.items():
-            group = entry.group
-            if group.protocol_type is not None and (not group.is_empty or group.generation):
-                found[name] = GroupOverview(name, group.protocol_type, group.state.value)
+        found = await self._run(lambda: stored_groups(self._store))
+        found.update((entry.name, summary) for entry in self._entries if (summary := entry.summary) is not None)
         return [found[name] for name in sorted(found)]
 
     async def describe(self, name: str) -> GroupSummary | None:
         """One group; None if it does not exist."""
-        group = self._known(name)
-        if group is not None and group.protocol_type is not None:
-            protocol = (group.protocol or "") if group.state is State.STABLE else ""
-            return GroupSummary(name, group.state.value, group.protocol_type, protocol, group.members)
+        entry = self._entries.get(name)
+        found = None if entry is None else entry.summary
+        if found is not None:
+            return found
         await self._commits.settled()
-        return await self._run(lambda: _stored_group(self._store, name))
+        return await self._run(lambda: stored_group(self._store, name))
 
     async def delete(self, name: str) -> ErrorCode:
         """Delete a group with its offsets, if it has no members."""
-        error = self._name_error(name)
+        error = self.name_error(name)
         if error is not ErrorCode.NONE:
             return error
-        entry = self._entries.get(name)
-        was_known = entry is not None and entry.group.protocol_type is not None
-        if self._is_needed(name):
+        if self._entries.is_needed(name):
             return ErrorCode.NON_EMPTY_GROUP
+        entry = self._entries.get(name)
+        was_known = entry is not None and entry.summary is not None
         if entry is not None:
-            entry.group.end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            entry.group = self._new_group(name)
+            entry.end()
+            entry.classic, entry.consumers = self._entries.new_classic(name), self._entries.new_consumers(name)
             await entry.claim.close()
         await self._commits.settled()
         try:
@@ -407,51 +351,10 @@ class Coordinator:
         """Answer what waits, and take no more members: clients look for another coordinator, which may be this broker
         after its restart."""
         self._is_stopping = True
-        for entry in self._entries.values():
-            entry.forgetting.stop()
-            entry.group.end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._entries.end()
 
     async def close(self) -> None:
         """Write what was accepted, and let others join the groups. The store stays open."""
         self.stop()
         await self._commits.settled()
-        for entry in self._entries.values():
-            await entry.claim.close()
-        self._entries.clear()
-
-
-def _missing(store: Store, shares: Iterable[Share]) -> set[Share]:
-    topics = Topics(store)
-    return {share for share in shares if share not in topics}
-
-
-def _stored_groups(store: Store) -> dict[str, GroupOverview]:
-    found: dict[str, GroupOverview] = {}
-    for name in store.groups.list():
-        summary = _stored_group(store, name)
-        if summary is not None:
-            found[name] = GroupOverview(name, summary.protocol_type, summary.state)
-    return found
-
-
-def _stored_group(store: Store, name: str) -> GroupSummary | None:
-    """A group without members here: it has committed, or consumers that opened the store themselves are in it."""
-    try:
-        seen = store.groups.describe(name)
-    except (GroupNotFound, InvalidConfig):
-        return None
-    if seen.members:
-        members = [
-            MemberSummary(
-                each.id,
-                None,
-                each.name or "sawlog",
-                each.process,
-                encode_subscription(each.topics),
-                encode_assignment((row.topic, row.partition) for row in seen.rows if row.owner == each.id),
-            )
-            for each in seen.members
-        ]
-        return GroupSummary(name, State.STABLE.value, CONSUMER, "sawlog", members)
-    by_members = any(each.member for each in store.groups.offsets.of(name).values())
-    return GroupSummary(name, State.EMPTY.value, CONSUMER if by_members else "", "", ())
+        await self._entries.close()

@@ -78,6 +78,8 @@ def describe(group: Group, data: Data, output: Output = OutputFormat.TABLE) -> N
     if printer.for_people:
         lag = sum(row["lag"] or 0 for row in rows)
         note(f"{group}: {len(found.members)} members, {lag:,} records not yet consumed")
+        if found.served_at is not None:
+            note(f"{group}: its members are at the broker {found.served_at}")
 
 
 @groups.command(cls=Command)

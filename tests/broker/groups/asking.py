@@ -14,11 +14,11 @@ from typing import Any
 from sawlog.broker import wire
 from sawlog.broker.coordinator import Coordinator
 from sawlog.broker.groups.settings import GroupConfig
-from sawlog.broker.handlers import commits, groups
+from sawlog.broker.handlers import commits, consumer_groups, groups
 from sawlog.broker.wire.apis import Key
 from sawlog.topics.store import Store
 
-HANDLERS: dict[Key, Any] = {**groups.HANDLERS, **commits.HANDLERS}
+HANDLERS: dict[Key, Any] = {**groups.HANDLERS, **commits.HANDLERS, **consumer_groups.HANDLERS}
 Body = dict[str, Any]
 
 
@@ -87,8 +87,8 @@ class Asked:
 
     def members(self, group: str = "billing") -> list[Any]:
         """The members of a group."""
-        found = self.groups._known(group)
-        return [] if found is None else list(found.members)
+        found = self.groups._entries.get(group)
+        return [] if found is None else [*found.classic.members, *found.consumers.members]
 
     # --- a consumer
 

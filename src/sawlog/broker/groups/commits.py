@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ...clock import now_ms
-from ...errors import DirectoryLocked, GroupActive, LogClosed, SawlogError, TopicNotFound
+from ...errors import DirectoryLocked, GroupActive, LogClosed, SawlogError
 from ...topics.groups.assignment import Share
 from ...topics.groups.groups import Change
 from ...topics.groups.offsets import Committed
 from ...topics.store import Store
 from ...topics.topic import Topic
 from ..wire.errors import ErrorCode
+from .stored import Topics
 
 _logger = logging.getLogger("sawlog.broker.groups")
 _T = TypeVar("_T")
@@ -126,7 +127,7 @@ class CommitQueue:
             Change(
                 commit.group,
                 {
-                    share: None if new is None else _committed(topics.get(share[0]), share[1], commit.member_id, new)
+                    share: None if new is None else _committed(topics[share[0]], share[1], commit.member_id, new)
                     for share, new in commit.offsets.items()
                     if share in topics
                 },
@@ -142,42 +143,6 @@ class CommitQueue:
             else {share: _code(share in change.offsets) for share in commit.offsets}
             for commit, change, refused in zip(commits, changes, refusals, strict=True)
         ]
-
-
-class Topics:
-    """The topics of a store at one moment, each looked up once."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._found: dict[str, Topic | None] = {}
-
-    def find(self, name: str) -> Topic | None:
-        """One of them; None if it does not exist."""
-        if name not in self._found:
-            try:
-                self._found[name] = self._store.topic(name)
-            except TopicNotFound:
-                self._found[name] = None
-        return self._found[name]
-
-    def get(self, name: str) -> Topic:
-        """One that exists."""
-        found = self.find(name)
-        assert found is not None
-        return found
-
-    def __contains__(self, share: Share) -> bool:
-        """Whether that partition exists."""
-        topic = self.find(share[0])
-        return topic is not None and 0 <= share[1] < topic.partitions
-
-    def valid(self, offsets: Mapping[Share, Committed]) -> dict[Share, Committed]:
-        """Those of topics that still exist, and were not recreated since."""
-        return {
-            share: each
-            for share, each in offsets.items()
-            if (topic := self.find(share[0])) is not None and topic.id == each.topic_id
-        }
 
 
 def _committed(topic: Topic, number: int, member_id: str, new: NewOffset) -> Committed:

@@ -5,7 +5,7 @@ Topics have names up to version 9, ids from version 10 on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ...topics.groups.assignment import Share
 from ...topics.groups.offsets import Committed
@@ -24,11 +24,11 @@ class _Names:
         self._ids = ids
 
     @classmethod
-    async def of(cls, context: Context, topics: Iterable[Body]) -> _Names:
-        """For the topics of one request."""
+    async def of(cls, context: Context) -> _Names:
+        """For one request."""
         if context.header.version < _BY_ID:
             return cls(None)
-        return cls(await context.broker.groups.topic_names(bytes(each["topic_id"]) for each in topics))
+        return cls({id: name for name, id in (await context.broker.groups.topic_ids()).items()})
 
     def get(self, topic: Body) -> str | None:
         """The name of a topic; None if it was given by an id that is not known."""
@@ -44,7 +44,7 @@ class _Names:
 async def offset_commit(context: Context, request: Body) -> Body:
     """Durable when it is answered."""
     topics: Sequence[Body] = request["topics"]
-    names = await _Names.of(context, topics)
+    names = await _Names.of(context)
     offsets = {
         (name, each["partition_index"]): NewOffset(
             each["committed_offset"], each["committed_leader_epoch"], each["committed_metadata"] or ""
@@ -106,7 +106,7 @@ async def _fetched(context: Context, group: Body, stable: bool) -> Body:
     if wanted is None:
         topics = await _all_offsets(context, name, stable)
     else:
-        names = await _Names.of(context, wanted)
+        names = await _Names.of(context)
         shares = [
             (found, number)
             for topic in wanted

@@ -3,8 +3,8 @@ DeleteGroups."""
 
 from __future__ import annotations
 
-from ..coordinator import GroupSummary
 from ..groups.member import JoinRequest, SyncRequest
+from ..groups.stored import GroupSummary
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Body, Context
@@ -12,8 +12,8 @@ from . import Body, Context
 #: Key types of FindCoordinator: groups and transactional ids. This broker coordinates all of both.
 _KEY_TYPES = (0, 1)
 #: What clients may do with a group, as bits by Kafka's numbers of operations: read, delete, describe.
-_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
-_NOT_ASKED = -(2**31)
+OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
+NOT_ASKED = -(2**31)
 
 
 def find_coordinator(context: Context, request: Body) -> Body:
@@ -136,7 +136,7 @@ async def list_groups(context: Context, request: Body) -> Body:
 
 async def describe_groups(context: Context, request: Body) -> Body:
     """Members, and what they were assigned."""
-    operations = _OPERATIONS if request["include_authorized_operations"] else _NOT_ASKED
+    operations = OPERATIONS if request["include_authorized_operations"] else NOT_ASKED
     groups = [
         _described(context, name, await context.broker.groups.describe(name), operations) for name in request["groups"]
     ]
@@ -144,11 +144,11 @@ async def describe_groups(context: Context, request: Body) -> Body:
 
 
 def _described(context: Context, name: str, found: GroupSummary | None, operations: int) -> Body:
-    if found is None:
+    if found is None or found.type != "classic":  # those are described by ConsumerGroupDescribe
         is_told = context.header.version >= 6
         return {
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.NONE,
-            "error_message": f"no group {name!r}" if is_told else None,
+            "error_message": f"no group {name!r} of the classic protocol" if is_told else None,
             "group_id": name,
             "group_state": "Dead",
             "protocol_type": "",
