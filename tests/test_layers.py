@@ -55,7 +55,6 @@ RULES = [
             "testing/",
             "cli/",
             "console/",
-            "log/write/writer.py",
             "topics/handover/",
             "topics/transactions/",
         ),

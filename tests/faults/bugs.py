@@ -235,17 +235,13 @@ _READING = (
     _mutant(
         "small files without a checksum",
         "a checkpoint, producers' or upkeep file is believed whatever its checksum says",
-        (
-            "without_line",
-            "def without_line(data: bytes) -> bytes | None:",
-            "def without_line(data: bytes) -> bytes | None:\n    return data[:-16]",
-        ),
+        ("TitledFile.decode", "LINE.opened(data)", "data[:-16]"),
         by="bits",
     ),
     _mutant(
         "catalogue without a checksum",
         "topic.json and intents are believed if they parse",
-        ("documents:decode", "if mark !=", "if False and mark !="),
+        ("documents:decode", "if FIELD.opened(data) is None:", "if False:"),
         by="bits",
     ),
     _mutant(
@@ -516,17 +512,17 @@ _RETURNED = (
         "interrupted flush stores twice",
         "a writer whose flush was interrupted after its batch was placed places it again (ours, once)",
         (
-            "Writer._place",
-            "self._appender.place(encoded, answer=answer)",
-            "self._appender.place(encoded)",
+            "Writer._place_batch",
+            "self._target.place(batch, answer=self._pending[1])",
+            "self._target.place(batch)",
         ),
     ),
     _mutant(
         "interrupted flush loses records",
         "a writer whose flush is interrupted after the builder gave up its batch has it no more (ours, once)",
         (
-            "Writer._place",
-            "taken: tuple[bytearray, int, int, int, int] = builder.taken",
+            "Batcher.ended",
+            "taken: Taken | None = builder.taken",
             "taken = builder.taken; builder.taken = None",
         ),
     ),
@@ -723,7 +719,7 @@ _RETURNED = (
     _mutant(
         "compaction believes what nobody can read",
         "a record goes because of a later one that is not visible yet, and may never be (ours, once)",
-        ("_eligible", "if segment.next_offset > segments.visible_offset:", "if False:"),
+        ("compaction:_eligible", "if segment.next_offset > segments.visible_offset:", "if False:"),
         by="promised",
     ),
     _mutant(

@@ -7,17 +7,14 @@ producers; so for `--compression` the batches are built here and appended as the
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from .. import background
-from ..batch import kernel
-from ..batch.build import finish
-from ..batch.refusals import refuse
-from ..errors import InvalidRecord, SawlogError
+from ..errors import InvalidRecord
+from ..log.write.batcher import Batcher
 from ..log.write.encoders import recipe_of
+from ..log.write.lingering import Lingering
 from ..log.write.writer import BATCH_BYTES
 from ..topics.partitioner import Sticky, partition_for
 from ..topics.topic import Topic
@@ -62,28 +59,23 @@ class _Packed:
         self._batch_bytes = min(BATCH_BYTES, config.segment_bytes)
         self._recipe = recipe_of(config.with_(compression=compression, compression_level=None))
         self._sticky = Sticky(topic.partitions, BATCH_BYTES)
-        self._builders: dict[int, kernel.BatchBuilder] = {}
-        self._since = 0.0
+        self._batchers: dict[int, Batcher] = {}
         self._lock = threading.RLock()
-        background.every(LINGER_MS / 1000, self._flush_in_time)
+        self._lingering = Lingering(LINGER_MS / 1000, self._waits, self.flush)
 
     def append(self, value: bytes | None, key: bytes | None = None, headers: Any = (), timestamp: Any = None) -> None:
         """Append one record; write a batch when it is full, and all batches after the linger time."""
         payload_bytes = len(value or b"") + len(key or b"")
         with self._lock:
             number = self._choose(key, payload_bytes)
-            waiting = self._builders.get(number)
-            if waiting is not None and waiting.position + payload_bytes + _ROOM_BYTES > self._batch_bytes:
+            batcher = self._batchers.get(number)
+            if batcher is None:
+                batcher = self._batchers[number] = Batcher(self._recipe, keep=1)
+            if batcher.count and batcher.size_bytes + payload_bytes + _ROOM_BYTES > self._batch_bytes:
                 self._place(number)  # a batch has to fit into a segment, and a record that fails has to fail alone
-            builder = self._builders.get(number) or self._builders.setdefault(number, self._new_builder())
-            builder.add(value, key, headers, timestamp)
-            self._since = self._since or time.monotonic()
-            if builder.position >= self._batch_bytes:
+            batcher.add(value, key, headers, timestamp)
+            if batcher.size_bytes >= self._batch_bytes:
                 self._place_alone(number)
-
-    def _new_builder(self) -> kernel.BatchBuilder:
-        recipe = self._recipe
-        return kernel.BatchBuilder(refuse, max_record=recipe.max_record_bytes, max_total=recipe.max_batch_bytes)
 
     def _choose(self, key: bytes | None, size_bytes: int) -> int:
         if self._partition is not None:
@@ -91,32 +83,28 @@ class _Packed:
         return self._sticky.take(size_bytes) if key is None else partition_for(key, self._topic.partitions)
 
     def _place(self, number: int) -> None:
-        """Write a partition's batch. If that fails, it is kept for the next attempt."""
-        builder = self._builders.get(number)
-        if builder is not None and builder.count:
-            self._topic.partition(number).append_batches(finish(builder, self._recipe).data)
-            del self._builders[number]
+        """Write what there is for a partition. If that fails, it is kept for the next attempt."""
+        batcher = self._batchers[number]
+        while (batch := batcher.ended()) is not None:
+            self._topic.partition(number).append_batches(batch.data)
+            batcher.release()
 
     def _place_alone(self, number: int) -> None:
         """Do the same, but drop a single record that the log refuses, and raise."""
         try:
             self._place(number)
         except InvalidRecord:
-            if self._builders[number].count == 1:
-                del self._builders[number]
+            refused = self._batchers[number].ended()
+            if refused is not None and refused.count == 1:
+                self._batchers[number].release()
             raise
 
     def flush(self) -> None:
         """Write all batches."""
         with self._lock:
-            for number in list(self._builders):
+            for number in self._batchers:
                 self._place(number)
-            self._since = 0.0
 
-    def _flush_in_time(self) -> None:
-        """Flush in the background: no record waits longer than twice the linger time, even without further records."""
-        if self._since and time.monotonic() - self._since >= LINGER_MS / 1000:
-            try:
-                self.flush()
-            except (SawlogError, OSError):
-                pass  # the batch is kept; the next flush meets the same error and raises it
+    def _waits(self) -> bool:
+        """Whether there is a record that is not stored."""
+        return any(not batcher.is_empty for batcher in list(self._batchers.values()))

@@ -48,12 +48,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
-from ..batch.checksum import with_line, without_line
 from ..batch.text import parse_json
 from ..clock import Deadline, Stopwatch
 from ..config import DAY_MS, LogConfig
 from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
 from ..storage import Directory, Lock
+from ..storage.checked import LINE
 from ..storage.forking import forkable
 from .access import Access
 from .files import checkpoint
@@ -84,12 +84,12 @@ class Note:
     def encode(self) -> bytes:
         """The content of the lock's file."""
         body = f"{json.dumps(asdict(self))}\n".encode()
-        return with_line(body)
+        return LINE.put(body)
 
     @classmethod
     def decode(cls, data: bytes) -> Note | None:
         """From the lock's file; None unless every byte is right."""
-        body = without_line(data)
+        body = LINE.opened(data)
         if not body:
             return None
         try:

@@ -1,4 +1,4 @@
-"""For code that builds on sawlog: test suites for your own storage, and a disk that fails on demand.
+"""For code that builds on sawlog: test suites for your own storage or store, and a disk that fails on demand.
 
 ```python
 import pytest
@@ -16,6 +16,7 @@ class TestMyStorage(StorageSuite):
 ```
 
 A directory that passes both can hold a log: `Log.open(MyDirectory(...))`. Our own storages pass the same suites.
+A store that passes `StoreSuite` can be served by a broker and written by Spark.
 `FaultyDirectory` wraps a directory and makes chosen calls fail, see `sawlog.testing.faulty`. `FaultyStorage` is one
 that simulates its disk, including power cuts, see `sawlog.testing.disk`. `enumerate_crashes` crashes your own code on
 such a disk at every change, see `sawlog.testing.crashes`.
@@ -33,7 +34,7 @@ from .crashes import Scenario, Workload, enumerate_crashes
 from .device import Step
 from .disk import MODES, FaultyStorage, Mode
 from .faulty import Call, Fault, FaultyDirectory
-from .suites import DirectorySuite, StorageSuite
+from .suites import DirectorySuite, StorageSuite, StoreSuite
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -50,6 +51,7 @@ __all__ = [
     "Scenario",
     "Step",
     "StorageSuite",
+    "StoreSuite",
     "Workload",
     "enumerate_crashes",
 ]

@@ -31,10 +31,11 @@ from ..topic import Topic
 from .area import StagingArea
 from .intent import Intent, Part, Piece, check_name
 from .intents import INLINE_BYTES, Intents
+from .parcel import Parcel
 from .stage import StagedFile
 from .transaction import PlacedOffsets
 
-__all__ = ["INLINE_BYTES", "Intent", "Part", "Piece", "PlacedOffsets", "Staging", "TaskStage", "check_name"]
+__all__ = ["INLINE_BYTES", "Intent", "Parcel", "Part", "Piece", "PlacedOffsets", "Staging", "TaskStage", "check_name"]
 
 
 class TaskStage:
