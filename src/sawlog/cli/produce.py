@@ -324,7 +324,7 @@ def _stream_one(
         try:
             topic.partition(number).append_stream(chunks(), key=key, headers=wishes.headers)
         except DirectoryLocked:  # before the first chunk; what is handed over to the holder is not streamed
-            topic.append(b"".join(chunks()), key, wishes.headers, partition=number)
+            topic.append_many([(b"".join(chunks()), key, wishes.headers)], partition=number)
         done.records += 1
         done.size_bytes += progress.done
 
