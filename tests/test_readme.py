@@ -43,7 +43,7 @@ def test_the_shell_block_runs_after_the_first_python_block(tmp_path: Path) -> No
     assert "billing: 0 members" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["docs/visibility.md"])
+@pytest.mark.parametrize("name", ["docs/visibility.md", "docs/processes.md"])
 def test_python_blocks_of_a_page_run(name: str, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
     assert blocks

@@ -18,6 +18,7 @@ that opened it.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import select
 import selectors
@@ -48,6 +49,8 @@ _BINDING_S = 60.0
 #: How long to look whether a process is alive.
 _LOOK_S = 1.0
 _TMP = ".tmp"
+
+_logger = logging.getLogger("sawlog")
 
 
 class Channel:
@@ -134,7 +137,10 @@ class _Switchboard:
     def _wait(self) -> None:
         while selector := self._selector:
             for key, _ in selector.select(None if selector.get_map() else _IDLE_S):
-                key.data()
+                try:
+                    key.data()
+                except Exception:  # such as: no more threads can be started
+                    _logger.exception("a connection was not served")
             with self._lock:
                 if not selector.get_map() and self._thread is threading.current_thread():
                     selector.close()
