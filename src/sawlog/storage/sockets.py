@@ -239,6 +239,15 @@ class Listener:
         self._socket.close()
 
 
+def open_private(root: Directory, name: str) -> Directory:
+    """A directory for names of sockets below another one, created if it is missing. Nothing in it is durable."""
+    if not isinstance(root, OpenDirectory):
+        raise StorageError(errno.ENOTSUP, f"{root.path} cannot contain a socket")
+    with _reporting("creating", f"{root.path}/{name}"), suppress(FileExistsError):
+        os.mkdir(name, stat.S_IRWXU, dir_fd=root.fd)
+    return root.child(name)
+
+
 def listen(directory: Directory, name: str, ready: Callable[[Channel], None]) -> Listener:
     """Accept connections under a name in a directory. The bound method `ready` is called with each that has something
     to read, or has ended, in a thread that all names of the process share: it must not raise or wait. Its object is

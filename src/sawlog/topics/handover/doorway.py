@@ -25,7 +25,7 @@ from ...errors import StorageError
 from ...log.write import background
 from ...storage import Directory, FileDirectory
 from ...storage.forking import forkable, this_process
-from ...storage.sockets import Channel, Listener, connect, listen, remove_dead
+from ...storage.sockets import Channel, Listener, connect, listen, open_private, remove_dead
 from ..names import HOLDERS
 from ..transactions.neighbours import Lost
 from . import frames
@@ -106,8 +106,7 @@ class SocketDoorway:
 
     def _holders(self, *, create: bool = False) -> Directory:
         if self._directory is None:
-            missing = create and HOLDERS not in self._root.children()
-            self._directory = self._root.child(HOLDERS, create=missing)
+            self._directory = open_private(self._root, HOLDERS) if create else self._root.child(HOLDERS)
         return self._directory
 
     def connect(self, address: str, deadline: Deadline) -> Pipe:
