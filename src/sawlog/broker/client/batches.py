@@ -25,7 +25,7 @@ def complete(view: memoryview) -> Rows:
     position, least, why = 0, -1, kernel.SCAN_MORE
     while why == kernel.SCAN_MORE:
         rows = new_rows(_ROWS)
-        count, position, why = kernel.scan_batches(view, position, len(view), len(view), least, memoryview(rows))
+        count, position, why, _ = kernel.scan_batches(view, position, len(view), len(view), least, memoryview(rows))
         parts.append(rows[:count])
         if count:
             least = int(rows[count - 1, LAST]) + 1
