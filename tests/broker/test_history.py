@@ -95,6 +95,10 @@ CHANGES: dict[str, tuple[str, Change]] = {
     ),
     "a reader that went back": ("reordered", lambda history, _, __: history.sessions[1].reverse()),
     "a record that no reader saw": ("lost", lambda history, _, __: history.sessions[1].pop()),
+    "half of a library transaction": (
+        "torn",
+        lambda history, inputs, _: (history.united.append([("a", 2), ("b", 2)]), inputs.pop()),
+    ),
     "a producer that was refused": ("refused", lambda history, _, __: history.refused.append("out of order")),
 }
 

@@ -13,7 +13,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from ..errors import InvalidRecord
+from ..errors import DirectoryLocked, InvalidRecord
 from ..topics.partitioner import partition_for
 from ..topics.settings import is_compacted
 from .inputs import BadInput, Fields, InputFormat, InputRecord, kind_of, parquet_batches, plain_rows, read_input
@@ -306,7 +306,7 @@ def _append_tables(topic: SomeTopic, stream: BinaryIO, partition: int | None, do
 def _stream_one(
     topic: SomeTopic, stream: BinaryIO, size: int | None, wishes: Wishes, done: _Done, *, quiet: bool
 ) -> None:
-    """Append a whole file as one record, streamed."""
+    """Append a whole file as one record: streamed, unless another process holds the partition."""
     key = None if wishes.fields.key is None else wishes.fields.key.encode("utf-8", "surrogateescape")
     if key is None and is_compacted(topic.settings):
         raise InvalidRecord(_NO_KEY.format(topic.name))
@@ -320,8 +320,11 @@ def _stream_one(
                 progress.advance(len(chunk))
                 yield chunk
 
-        log = topic.partition(number if wishes.partition is None else wishes.partition)
-        log.append_stream(chunks(), key=key, headers=wishes.headers)
+        number = number if wishes.partition is None else wishes.partition
+        try:
+            topic.partition(number).append_stream(chunks(), key=key, headers=wishes.headers)
+        except DirectoryLocked:  # before the first chunk; what is handed over to the holder is not streamed
+            topic.append_many([(b"".join(chunks()), key, wishes.headers)], partition=number)
         done.records += 1
         done.size_bytes += progress.done
 

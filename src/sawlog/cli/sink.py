@@ -15,5 +15,5 @@ def open_sink(topic: SomeTopic, partition: int | None, compression: str | None) 
     if compression is not None:
         return topic.packer(compression, partition=partition, linger_ms=LINGER_MS)
     if partition is not None:
-        return topic.partition(partition).writer(linger_ms=LINGER_MS)
+        return topic.partition_writer(partition, linger_ms=LINGER_MS)
     return topic.writer(linger_ms=LINGER_MS)

@@ -140,6 +140,9 @@ class SomeTopic(Protocol):
     def writer(self, *, linger_ms: float | None = None) -> AbstractContextManager[Sink]:
         """Collect records into batches, per partition."""
 
+    def partition_writer(self, partition: int, /, *, linger_ms: float | None = None) -> AbstractContextManager[Sink]:
+        """The same for one partition."""
+
     def packer(
         self, compression: str, /, *, partition: int | None = None, linger_ms: float | None = None
     ) -> AbstractContextManager[Sink]:

@@ -1,9 +1,11 @@
 """What a history must not contain: the rules, and nothing that runs.
 
-Three kinds of actors work on two topics, and each writes down what it does and what it is told:
+Actors work on two topics, and each writes down what it does and what it is told:
 
 ```
 producer    ─▶ in     records numbered for each key; idempotent, acks=all
+appender    ─▶ in     the same, by the library in another process, while the broker serves the store
+writer      ─▶ in     one record for each partition in library transactions, numbered by a name
 copier      in ─▶ out in transactions that also commit the offsets of `in`; some are aborted on purpose
 reader      ◀─ out    a group that reads committed records
 ```
@@ -66,8 +68,8 @@ class History:
 
     #: For each key: numbers below this may have been sent.
     sent: dict[str, int] = field(default_factory=dict)
-    #: What was acknowledged: (key, number), and where.
-    acknowledged: dict[tuple[str, int], Place] = field(default_factory=dict)
+    #: What was acknowledged: (key, number), and where, if that was said.
+    acknowledged: dict[tuple[str, int], Place | None] = field(default_factory=dict)
     #: For each transaction that was begun: the inputs that it copies.
     attempts: dict[str, list[Place]] = field(default_factory=dict)
     committed: set[str] = field(default_factory=set)
@@ -75,6 +77,8 @@ class History:
     #: What a reader saw between two assignments.
     sessions: list[list[Copied]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    #: Records that were sent together: all or none is there.
+    united: list[list[tuple[str, int]]] = field(default_factory=list)
 
 
 def violations(
@@ -97,21 +101,22 @@ def violations(
 
 def _inputs(history: History, inputs: Sequence[Numbered]) -> Iterator[Violation]:
     there = {(each.key, each.number): each.place for each in inputs}
+    times_of = Counter((each.key, each.number) for each in inputs)
     for record, place in history.acknowledged.items():
         if record not in there:
-            yield Violation("lost", f"{record} was acknowledged at {place}")
-        elif there[record] != place and _times(inputs, record) == 1:
+            yield Violation("lost", f"{record} was acknowledged{f' at {place}' if place else ''}")
+        elif place is not None and there[record] != place and times_of[record] == 1:
             yield Violation("lost", f"{record} was acknowledged at {place}, and is at {there[record]}")
-    for record, times in Counter((each.key, each.number) for each in inputs).items():
+    for record, times in times_of.items():
         if times > 1:
             yield Violation("duplicated", f"{record} is there {times} times")
         if not 0 <= record[1] < history.sent.get(record[0], 0):
             yield Violation("phantom", f"{record} was never sent")
+    for group in history.united:
+        missing = [record for record in group if record not in there]
+        if missing and len(missing) < len(group):
+            yield Violation("torn", f"{missing} are not there, the others of {group} are")
     yield from _falling("in", {key: [each.number for each in group] for key, group in _by_key(inputs)})
-
-
-def _times(inputs: Sequence[Numbered], record: tuple[str, int]) -> int:
-    return sum((each.key, each.number) == record for each in inputs)
 
 
 def _by_key(inputs: Sequence[Numbered]) -> Iterator[tuple[str, list[Numbered]]]:

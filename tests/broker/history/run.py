@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +29,10 @@ from .checker import Copied, History, Numbered, Violation, violations
 
 #: Who takes part.
 CAST = {"producer": 2, "copier": 2, "reader": 2}
+#: And with the library beside the broker.
+BESIDE = {**CAST, "appender": 1, "writer": 1}
+#: Those who write to `in`.
+SOURCES = ("producer", "appender", "writer")
 #: How long copiers and readers may need to come to the end when nobody is killed any more.
 DRAIN_S = 120.0
 
@@ -49,10 +54,10 @@ class Outcome:
 class Actor:
     """One place in the cast: a process, and its successors."""
 
-    def __init__(self, kind: str, number: int, address: str, directory: Path) -> None:
+    def __init__(self, kind: str, number: int, broker: Serving, directory: Path) -> None:
         self.kind = kind
         self._name = f"{kind}{number}"
-        self._address, self._directory = address, directory
+        self._broker, self._directory = broker, directory
         self._lives = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -60,8 +65,8 @@ class Actor:
         """A new life, with a diary of its own."""
         self._lives += 1
         name = f"{self._name}.{self._lives}"
-        command = [sys.executable, "-m", "tests.broker.history.actors", self.kind, name, self._address]
-        command += [str(self._directory / f"{name}.jsonl"), str(seed)]
+        command = [sys.executable, "-m", "tests.broker.history.actors", self.kind, name]
+        command += [self._broker.address, str(self._broker.data), str(self._directory / f"{name}.jsonl"), str(seed)]
         with (self._directory / f"{name}.err").open("wb") as errors:
             self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=errors)
 
@@ -87,7 +92,8 @@ class Actor:
             self.kill()
             return f"{self._name} did not end"
         self._process = None
-        return None if code == 0 else f"{self._name} ended with {code}: {self._errors()}"
+        # It may have been so young that it did not know yet what SIGTERM asks for.
+        return None if code in (0, -signal.SIGTERM) else f"{self._name} ended with {code}: {self._errors()}"
 
     def check(self) -> None:
         """It is still there."""
@@ -107,7 +113,7 @@ def play(
     diaries.mkdir(parents=True)
     broker = Serving(directory / "data") if broker is None else broker
     outcome = Outcome([])
-    actors = [Actor(kind, number, broker.address, diaries) for kind, count in cast.items() for number in range(count)]
+    actors = [Actor(kind, number, broker, diaries) for kind, count in cast.items() for number in range(count)]
     with broker:
         _create(broker.address)
         try:
@@ -174,7 +180,7 @@ def _replace(rng: random.Random, actor: Actor, outcome: Outcome) -> None:
 
 def _drain(broker: Serving, actors: list[Actor]) -> tuple[bool, list[str]]:
     """Let producers end, then copiers and readers when they have come to the end; what went wrong."""
-    trouble = _end_all([each for each in actors if each.kind == "producer"])
+    trouble = _end_all([each for each in actors if each.kind in SOURCES])
     if not any(each.kind == "copier" for each in actors):
         return False, trouble
     ends = _ends(broker.address, INPUT)
@@ -304,6 +310,13 @@ def _enter(history: History, event: dict[str, Any]) -> None:
         history.committed.add(event["committed"])
     elif "aborted" in event:
         history.aborted.add(event["aborted"])
+    elif "unite" in event:
+        history.united.append([(key, event["number"]) for key in event["unite"]])
+        for key in event["unite"]:
+            history.sent[key] = max(history.sent.get(key, 0), event["number"] + 1)
+    elif "united" in event:
+        for index in range(PARTITIONS):
+            history.acknowledged[f"{event['united']}/{index}", event["number"]] = None
     elif "refused" in event:
         history.refused.append(event["refused"])
 

@@ -167,6 +167,10 @@ class RemoteTopic:
         """Collects records into batches, per partition."""
         return self._packer(self._recipe, None, linger_ms)
 
+    def partition_writer(self, partition: int, *, linger_ms: float | None = None) -> Packer:
+        """The same for one partition."""
+        return self._packer(self._recipe, partition, linger_ms)
+
     def packer(self, compression: str, *, partition: int | None = None, linger_ms: float | None = None) -> Packer:
         """The same with another compression than the topic's, for all partitions or for one."""
         recipe = recipe_of(self._config.with_(compression=compression, compression_level=None))

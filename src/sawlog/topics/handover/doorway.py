@@ -100,7 +100,7 @@ class SocketDoorway:
                 _logger.info("%s: other processes cannot hand over to this one: %s", self._root.path, error)
                 self.address = ""
                 return False
-            weakref.finalize(self, self._listener.close).atexit = False
+            weakref.finalize(self, self._listener.close)
             self._thread = threading.Thread(
                 target=_listen,
                 args=(self._listener, weakref.ref(self), weakref.ref(holder)),
@@ -153,8 +153,10 @@ class SocketDoorway:
                 connection.wait(deadline)
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(_CLOSING_S)
-        if self._directory is not None:
-            self._directory.close()
+        with self._lock:
+            if self._directory is not None:
+                self._directory.close()
+                self._directory = None
 
 
 def _listen(listener: Listener, doorway: weakref.ref[SocketDoorway], holder: weakref.ref[Holder]) -> None:

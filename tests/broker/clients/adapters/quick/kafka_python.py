@@ -249,8 +249,11 @@ class KafkaPython:
         committed: bool = False,
         reset: str = "earliest",
         session_ms: int = 10_000,
+        protocol: str = "classic",
     ) -> _Consumer:
         """A consumer."""
+        if protocol != "classic":
+            raise NotOffered
         with _named():
             made = KafkaConsumer(
                 bootstrap_servers=address,
