@@ -267,12 +267,15 @@ def test_two_places_are_one_too_many(both: Both, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SAWLOG_BROKER", there[1])
     monkeypatch.setenv("SAWLOG_DATA", here[1])
     assert "both set" in sawlog("topic", "list").failed(2)
+    partition = Path(here[1]) / "topics" / "orders" / "partition-0"
+    assert sawlog("read", "--log", partition, "-n", 1).ok().lines  # a log is none of both
 
 
 def test_no_place_is_a_usage_error(both: Both) -> None:
-    message = both[0]("topic", "list").failed(2)
-    assert "-d DIR" in message
-    assert "-b HOST:PORT" in message
+    for arguments in (["topic", "list"], ["read", "orders"], ["stats"]):
+        message = both[0](*arguments).failed(2)
+        assert "-d DIR" in message
+        assert "-b HOST:PORT" in message
 
 
 ON_FILES = {

@@ -89,7 +89,9 @@ def examples() -> list[str]:
 
 
 @pytest.mark.parametrize("example", examples())
-def test_example_is_a_command_line_that_parses(example: str, data: Path) -> None:
+def test_example_is_a_command_line_that_parses(example: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data.parent)
+    (data.parent / "broker.toml").touch()  # an example names it, and it has to exist
     words = shlex.split(example)[1:]
     found, context = command(), None
     context = found.make_context("sawlog", words, resilient_parsing=True)

@@ -38,8 +38,9 @@ class Command(TyperCommand):
         return list(super().parse_args(ctx, args))
 
     def invoke(self, ctx: Any) -> Any:
-        if ctx.params.get("data") is not None and ctx.params.get("broker") is not None:
-            sources = {name: ctx.get_parameter_source(name).name for name in ("data", "broker")}
+        named = [name for name in ("data", "broker") if ctx.params.get(name) is not None]
+        if len(named) == 2 and ctx.params.get("log") is None:
+            sources = {name: ctx.get_parameter_source(name).name for name in named}
             if len(set(sources.values())) == 1:
                 raise typer.BadParameter(
                     "give the store with -d DIR or its broker with -b HOST:PORT, not both"

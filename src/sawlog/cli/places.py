@@ -77,9 +77,9 @@ def _connect(broker: str) -> RemoteStore:
     return connect(broker)
 
 
-def check_place(data: Path | None, log: Path | None, topic: str | None, broker: str | None = None) -> None:
+def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
     """Check that a store or a log is given. A log takes precedence over a store from the environment."""
-    if data is None and log is None and broker is None:
+    if data is None and log is None:
         raise typer.BadParameter("give the store with -d DIR, or the directory of one partition with --log DIR")
     if log is not None and topic is not None:
         raise typer.BadParameter("a topic needs a store: give -d DIR, or use --log without a topic")
@@ -111,7 +111,10 @@ def reading(
     broker: str | None = None,
 ) -> Iterator[Reading]:
     """Open the logs that the command line names for reading."""
-    check_place(data, log, topic, broker)
+    if data is None and log is None and broker is None:
+        raise typer.BadParameter(
+            "give the store with -d DIR, its broker with -b HOST:PORT, or the directory of one partition with --log DIR"
+        )
     if broker is not None and log is None:
         with _connect(broker) as store:
             names = store.topics() if topic is None else [topic]

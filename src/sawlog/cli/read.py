@@ -196,6 +196,7 @@ def _records(opened: Reading, span: Span, idle: Callable[[], None] | None, damag
     for place in places:
         epoch = place.log.leader_epoch
         start, end = resolve(span, place.log)
+        end = max(start, min(end, place.log.position()[0]))  # a transaction that is not finished is waited for
         yield from _scan(place, start, end, damage)
         positions.append((end, epoch))
     if idle is None or span.end is not None:

@@ -17,8 +17,8 @@ from .refusals import check
 
 #: What stands for a time in ListOffsets.
 LATEST, EARLIEST = -1, -2
-#: Up to the first transaction that is not finished, and markers of those that were aborted.
-COMMITTED = 1
+#: Isolation: everything that is visible; or up to the first transaction that is not finished, and what was aborted.
+_UNCOMMITTED, _COMMITTED = 0, 1
 
 
 class Listed(NamedTuple):
@@ -49,23 +49,25 @@ def _by_topic(places: Iterable[Place], item: Callable[[Place], Body | int], name
     return [{names[0]: topic, names[1]: items} for topic, items in grouped.items()]
 
 
-def list_offsets(cluster: Cluster, wanted: Mapping[Place, int]) -> dict[Place, Listed]:
-    """For each partition the offset at a time, or `LATEST` or `EARLIEST`; -1 if no record is that new."""
+def list_offsets(cluster: Cluster, wanted: Mapping[Place, int], *, committed: bool = False) -> dict[Place, Listed]:
+    """For each partition the offset at a time, or `LATEST` or `EARLIEST`; -1 if no record is that new. The latest
+    offset that is `committed` is that of the first transaction that is not finished."""
 
     def attempt() -> dict[Place, Listed]:
         found: dict[Place, Listed] = {}
         for leader, places in cluster.by_leader(wanted).items():
-            found.update(_list(leader, places, wanted))
+            found.update(_list(leader, places, wanted, committed))
         return found
 
     return cluster.patiently(attempt, topics={topic for topic, _ in wanted})
 
 
-def _list(leader: Connection, places: list[Place], wanted: Mapping[Place, int]) -> dict[Place, Listed]:
+def _list(leader: Connection, places: list[Place], wanted: Mapping[Place, int], committed: bool) -> dict[Place, Listed]:
     topics = _by_topic(
         places, lambda place: {"partition_index": place[1], "timestamp": wanted[place]}, ("name", "partitions")
     )
-    answer = leader.call(Key.LIST_OFFSETS, {"replica_id": -1, "isolation_level": COMMITTED, "topics": topics})
+    isolation = _COMMITTED if committed else _UNCOMMITTED
+    answer = leader.call(Key.LIST_OFFSETS, {"replica_id": -1, "isolation_level": isolation, "topics": topics})
     found: dict[Place, Listed] = {}
     for topic in answer["topics"]:
         for part in topic["partitions"]:
@@ -113,21 +115,21 @@ def sizes(cluster: Cluster, places: Iterable[Place]) -> dict[Place, int]:
 
 
 def fetch(
-    cluster: Cluster, starts: Mapping[Place, int], *, max_bytes: int, min_bytes: int = 1, wait_ms: int = 500
+    cluster: Cluster, starts: Mapping[Place, int], *, max_bytes: int, wait_ms: int, committed: bool = True
 ) -> dict[Place, Answered]:
     """Batches from these offsets on; waits at most `wait_ms` at each leader. `OffsetOutOfRange` if one is not there."""
 
     def attempt() -> dict[Place, Answered]:
         found: dict[Place, Answered] = {}
         for leader, places in cluster.by_leader(starts).items():
-            found.update(_fetch(leader, {place: starts[place] for place in places}, max_bytes, min_bytes, wait_ms))
+            found.update(_fetch(leader, {place: starts[place] for place in places}, max_bytes, wait_ms, committed))
         return found
 
     return cluster.patiently(attempt, topics={topic for topic, _ in starts})
 
 
 def _fetch(
-    leader: Connection, starts: Mapping[Place, int], max_bytes: int, min_bytes: int, wait_ms: int
+    leader: Connection, starts: Mapping[Place, int], max_bytes: int, wait_ms: int, committed: bool
 ) -> dict[Place, Answered]:
     topics = _by_topic(
         starts,
@@ -137,9 +139,9 @@ def _fetch(
     request = {
         "replica_id": -1,
         "max_wait_ms": wait_ms,
-        "min_bytes": min_bytes,
+        "min_bytes": 1,
         "max_bytes": max_bytes,
-        "isolation_level": COMMITTED,
+        "isolation_level": _COMMITTED if committed else _UNCOMMITTED,
         "session_epoch": -1,
         "topics": topics,
     }

@@ -1,7 +1,7 @@
 """`RemoteLog`: one partition behind a broker, with those methods of a `Log` that the protocol can serve.
 
-Records of transactions that are not finished are not seen, nor are those that were aborted: as a consumer with
-`isolation.level=read_committed` reads.
+By default the records of transactions that are not finished are not seen, nor those that were aborted: as `Log` reads,
+and as a consumer with `isolation.level=read_committed`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ...batch import kernel
 from ...batch import read as batch_read
 from ...batch.build import Encoder, Recipe
-from ...batch.header import DEFAULT_COLUMNS, LAST, Rows
+from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, SIZE, Rows
 from ...batch.kernel import Record
 from ...config import MIB, LogConfig
 from ...errors import BrokerTimeout, CorruptBatch, OffsetOutOfRange, RecordTooLarge
-from ...log.read.reader import Fetched
+from ...log.read.reader import Fetched, Isolation, is_committed
 from ...topics.packing import Packer
 from . import asking
 from .batches import complete, visible
@@ -56,8 +56,8 @@ class RemoteLog:
 
     # --- offsets
 
-    def _offset(self, timestamp: int) -> asking.Listed:
-        return asking.list_offsets(self._cluster, {self._place: timestamp})[self._place]
+    def _offset(self, timestamp: int, *, committed: bool = False) -> asking.Listed:
+        return asking.list_offsets(self._cluster, {self._place: timestamp}, committed=committed)[self._place]
 
     @property
     def lowest_offset(self) -> int:
@@ -74,9 +74,14 @@ class RemoteLog:
         """The same: what cannot be read yet is not known here."""
         return self.visible_offset
 
-    def position(self) -> tuple[int, int]:
-        """The visible end, and its leader epoch."""
-        found = self._offset(asking.LATEST)
+    @property
+    def last_stable_offset(self) -> int:
+        """Below this every transaction is committed or aborted."""
+        return self.position()[0]
+
+    def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
+        """(`last_stable_offset`, leader epoch), or (`visible_offset`, leader epoch) with isolation "uncommitted"."""
+        found = self._offset(asking.LATEST, committed=is_committed(isolation))
         return found.offset, found.leader_epoch
 
     @property
@@ -101,35 +106,39 @@ class RemoteLog:
 
     # --- reading
 
-    def fetch(self, start: int, max_bytes: int) -> Fetched:
+    def fetch(self, start: int, max_bytes: int, *, isolation: Isolation = "committed") -> Fetched:
         """Complete batches as they are stored, from the one that contains `start` on."""
-        answered = self._page(start, max_bytes, wait_ms=0)
-        rows = complete(answered.records)
+        answered = self._page(start, max_bytes, is_committed(isolation), wait_ms=0)
+        rows, stable = complete(answered.records), answered.last_stable_offset
         if not len(rows):
-            return Fetched((), start)
-        end = int(rows[-1, 0] + rows[-1, 1])
-        return Fetched((answered.records[:end],), int(rows[-1, LAST]) + 1)
+            return Fetched((), start, stable)
+        end = int(rows[-1, POSITION] + rows[-1, SIZE])
+        return Fetched((answered.records[:end],), int(rows[-1, LAST]) + 1, stable, answered.aborted)
 
-    def _page(self, start: int, max_bytes: int, *, wait_ms: int = _WAIT_MS) -> asking.Answered:
+    def _page(self, start: int, max_bytes: int, committed: bool, *, wait_ms: int = _WAIT_MS) -> asking.Answered:
         try:
-            answers = asking.fetch(self._cluster, {self._place: start}, max_bytes=max_bytes, wait_ms=wait_ms)
+            answers = asking.fetch(
+                self._cluster, {self._place: start}, max_bytes=max_bytes, wait_ms=wait_ms, committed=committed
+            )
         except OffsetOutOfRange as error:  # what the answer says about the ends may be missing
             raise OffsetOutOfRange(start, self.lowest_offset, self.visible_offset, self.path) from error
         return answers[self._place]
 
-    def scan(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
+    def scan(
+        self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[Record]:
         """Records in order, start <= offset < end."""
-        first, last = self._span(start, end)
-        return chain.from_iterable(self._cursors(first, last))
+        first, last = self._span(start, end, isolation)
+        return chain.from_iterable(self._cursors(first, last, is_committed(isolation)))
 
-    def _span(self, start: int | None, end: int | None) -> tuple[int, int]:
-        until = self.visible_offset
+    def _span(self, start: int | None, end: int | None, isolation: Isolation) -> tuple[int, int]:
+        until = self.position(isolation=isolation)[0]
         return self.lowest_offset if start is None else start, until if end is None else min(end, until)
 
-    def _cursors(self, start: int, end: int) -> Iterator[kernel.RecordCursor]:
+    def _cursors(self, start: int, end: int, committed: bool) -> Iterator[kernel.RecordCursor]:
         topic, number = self._place
         most = self.config.max_decompressed_bytes
-        for view, rows in self._pages(start, end):
+        for view, rows in self._pages(start, end, committed):
             for body, run, error in batch_read.unpack(view, rows, most):
                 if error is not None:
                     raise error
@@ -139,22 +148,27 @@ class RemoteLog:
                     raise CorruptBatch(batch_read.MALFORMED)
 
     def scan_arrow(
-        self, start: int | None = None, end: int | None = None, *, columns: Sequence[str] = DEFAULT_COLUMNS
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        isolation: Isolation = "committed",
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow record batches."""
         from ...batch.arrow import schema, to_arrow
 
         schema(columns)  # refuses unknown columns before anything is read
-        first, last = self._span(start, end)
+        first, last = self._span(start, end, isolation)
         most = self.config.max_decompressed_bytes
-        for view, rows in self._pages(first, last):
+        for view, rows in self._pages(first, last, is_committed(isolation)):
             yield to_arrow(view, rows, first, last, columns=columns, max_bytes=most)
 
-    def _pages(self, start: int, end: int) -> Iterator[tuple[memoryview, Rows]]:
+    def _pages(self, start: int, end: int, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
         """Batches with records for a reader, page by page."""
         position, patience = start, self._cluster.timeout_s * 1000
         while position < end:
-            answered = self._page(position, _PAGE_BYTES)
+            answered = self._page(position, _PAGE_BYTES, committed)
             rows = complete(answered.records)
             if not len(rows):
                 patience -= _WAIT_MS

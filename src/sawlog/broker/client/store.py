@@ -6,7 +6,8 @@ import uuid
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 
-from ...errors import InvalidConfig, TopicExists, TopicNotFound
+from ...clock import Deadline
+from ...errors import BrokerTimeout, InvalidConfig, TopicExists, TopicNotFound
 from ...topics import settings
 from ..config import Address
 from ..wire.apis import Key
@@ -22,6 +23,8 @@ _TOPIC = 2  # a type of resource
 _FROM_TOPIC = 1  # where a setting comes from
 _SET, _DELETE = 0, 1
 _NO_ID = bytes(16)
+#: How long to wait before the metadata are looked at again.
+_PAUSE_S = 0.05
 _PORT = 9092
 _BY_KEYWORD = {each.keyword: each.name for each in settings.SETTINGS.values()}
 
@@ -109,7 +112,21 @@ class RemoteStore:
         except TopicExists:
             if not exist_ok or name not in self.topics():
                 raise
-        return self.topic(name)
+        return self._when_known(name, 1)
+
+    def _when_known(self, name: str, partitions: int) -> RemoteTopic:
+        """A topic that was just created or changed: the brokers of a cluster learn of it one after the other."""
+        deadline = Deadline(self._cluster.timeout_s, first_pause_s=_PAUSE_S, longest_pause_s=_PAUSE_S)
+        late = BrokerTimeout(f"{self.path} does not show what was done to the topic {name!r}")
+        while True:
+            try:
+                topic = self.topic(name)
+                if topic.partitions >= partitions:
+                    return topic
+            except TopicNotFound as error:
+                deadline.pause(or_raise=error)
+                continue
+            deadline.pause(or_raise=late)
 
     def alter_topic(self, name: str, partitions: int | None = None, **given: object) -> RemoteTopic:
         """Add partitions or change settings; None resets a setting to its default. What can be refused is tried
@@ -122,7 +139,7 @@ class RemoteStore:
             self._change_settings(name, _named(given))
         if more:
             self._add_partitions(name, partitions, validate_only=False)
-        return self.topic(name)
+        return self._when_known(name, partitions or 1)
 
     def _add_partitions(self, name: str, count: int | None, *, validate_only: bool) -> None:
         asked = {"name": name, "count": count, "assignments": None}
