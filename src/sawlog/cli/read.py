@@ -7,6 +7,8 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +17,7 @@ import typer
 
 from ..batch.kernel import Record
 from ..errors import CorruptBatch, OffsetOutOfRange
+from ..log.read.reader import Isolation
 from .codes import CORRUPT
 from .completion import complete_topic
 from .formats import Printer as RecordPrinter
@@ -29,7 +32,33 @@ from .units import shown_time
 #: How long a follower waits before it checks again; doubled while there are no new records.
 _POLL_S, _POLL_MOST_S = 0.005, 0.1
 
-Found = tuple[NamedLog, Record]
+
+class IsolationLevel(StrEnum):
+    """What is read of transactions."""
+
+    COMMITTED = "committed"
+    UNCOMMITTED = "uncommitted"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place(NamedLog):
+    """A partition, as far as it is read."""
+
+    isolation: Isolation = "committed"
+
+    @property
+    def lowest_offset(self) -> int:
+        return self.log.lowest_offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.log.position(isolation=self.isolation)[0]
+
+    def offset_at(self, timestamp: int) -> int:
+        return self.log.offset_at(timestamp)
+
+
+Found = tuple[_Place, Record]
 
 _COLUMNS = [
     Column("topic"),
@@ -69,6 +98,14 @@ def read(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write to this file; .parquet writes Parquet.")
     ] = None,
+    isolation: Annotated[
+        IsolationLevel,
+        typer.Option(
+            "--isolation",
+            metavar="committed|uncommitted",
+            help="Whether to leave out records of open and aborted Kafka transactions.",
+        ),
+    ] = IsolationLevel.COMMITTED,
     skip_damage: Annotated[
         bool, typer.Option("--skip-damage", help="Continue after damage; still exits with 4.")
     ] = False,
@@ -100,7 +137,8 @@ def read(
       %v{hex} %v{base64} %v{json}, the same for %k;  \\n \\t \\xNN %%
 
     It takes no lock and can run while a writer is running. Partitions are read one after the other; there is no order
-    between them. A damaged batch stops the command, and the message says at which offset to continue.
+    between them. A damaged batch stops the command, and the message says at which offset to continue. It stops where a
+    Kafka transaction is open, and leaves out those that were aborted: --isolation uncommitted prints everything.
 
     \b
     Examples:
@@ -116,7 +154,8 @@ def read(
     pattern = parsed("--grep", grep, _pattern)
     printing = _format(form, raw, output, out)
     damage: list[str] = []
-    with reading(data, log, topic, partition) as places:
+    with reading(data, log, topic, partition) as found:
+        places = [_Place(each.topic, each.partition, each.log, isolation=isolation.value) for each in found]
         if out is not None and out.suffix == ".parquet":
             if follow:
                 raise typer.BadParameter("a Parquet file cannot be followed: leave out --follow", param_hint="--out")
@@ -124,10 +163,10 @@ def read(
         else:
             with _printer(output, out) as printer:
                 idle = printer.flush if follow else None
-                found = _records(places, span, idle, damage if skip_damage else None)
+                records = _records(places, span, idle, damage if skip_damage else None)
                 if pattern is not None:
-                    found = (each for each in found if _matches(each[1], pattern))
-                _print(islice(found, count) if count is not None else found, printer, printing, follow)
+                    records = (each for each in records if _matches(each[1], pattern))
+                _print(islice(records, count) if count is not None else records, printer, printing, follow)
     if damage:
         raise typer.Exit(CORRUPT)
 
@@ -168,7 +207,7 @@ def _print(found: Iterator[Found], printer: Printer, printing: RecordPrinter | N
     printer.flush()
 
 
-def _row(place: NamedLog, record: Record) -> Row:
+def _row(place: _Place, record: Record) -> Row:
     return {"topic": place.topic, **_arrow_row(place, record)}
 
 
@@ -186,14 +225,14 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
 
 
 def _records(
-    places: list[NamedLog], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
+    places: list[_Place], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
 ) -> Iterator[Found]:
     """Yield the records of a span, place by place; then, if `idle` is given, new records as they arrive. `idle` is
     called before each wait."""
     positions: list[tuple[int, int]] = []  # the next offset of each place, and its leader epoch
     for place in places:
         epoch = place.log.leader_epoch
-        start, end = resolve(span, place.log)
+        start, end = resolve(span, place)
         yield from _scan(place, start, end, damage)
         positions.append((end, epoch))
     if idle is None or span.end is not None:
@@ -202,7 +241,7 @@ def _records(
     while True:
         came = False
         for number, place in enumerate(places):
-            now = place.log.position()
+            now = place.log.position(isolation=place.isolation)
             reached = positions[number][0]
             kept = place.log.epoch_end(positions[number][1])
             if kept < reached:
@@ -221,11 +260,11 @@ def _records(
         wait = min(2 * wait, _POLL_MOST_S)
 
 
-def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
+def _scan(place: _Place, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
     """Yield the records of one log; continue after damage if that is wanted and something readable follows."""
     while start < end:
         try:
-            for record in place.log.scan(start, end):
+            for record in place.log.scan(start, end, isolation=place.isolation):
                 yield place, record
                 start = record.offset + 1
             return
@@ -247,7 +286,7 @@ def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> It
 
 def _write_parquet(
     out: Path,
-    places: list[NamedLog],
+    places: list[_Place],
     span: Span,
     pattern: re.Pattern[bytes] | None,
     count: int | None,
@@ -279,7 +318,7 @@ def _write_parquet(
 
 
 def _batches(
-    places: list[NamedLog],
+    places: list[_Place],
     span: Span,
     pattern: re.Pattern[bytes] | None,
     damage: list[str] | None,
@@ -292,8 +331,8 @@ def _batches(
 
     if pattern is None and damage is None:
         for place in places:
-            start, end = resolve(span, place.log)
-            for batch in place.log.scan_arrow(start, end, columns=columns):
+            start, end = resolve(span, place)
+            for batch in place.log.scan_arrow(start, end, columns=columns, isolation=place.isolation):
                 number = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
                 yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
         return
@@ -302,7 +341,7 @@ def _batches(
         yield pa.RecordBatch.from_pylist([_arrow_row(place, record) for place, record in rows], schema=whole)
 
 
-def _arrow_row(place: NamedLog, record: Record) -> dict[str, Any]:
+def _arrow_row(place: _Place, record: Record) -> dict[str, Any]:
     headers = [{"key": key, "value": value} for key, value in record.headers]
     return {
         "partition": place.partition,
