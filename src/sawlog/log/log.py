@@ -339,6 +339,10 @@ class Log:
         """Append one record and return its offset. With `expect_offset`: at that offset, or `OffsetMismatch` and
         nothing."""
         appender = self._access.appender or self._writable()
+        if appender.usual is not None:
+            offset: int = appender.usual.append(value, key, headers, timestamp, expect_offset)
+            if offset >= 0:
+                return offset
         encoder = appender.encoders.take()
         try:
             batch = encoder.one(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
@@ -454,11 +458,11 @@ class Log:
         from its error. In each case the log does not change. Other appends wait until it is done.
         """
         return streaming.append_stream(
-            self._writable(),
+            self._access.appender or self._writable(),
             chunks,
             key=key,
             headers=headers,
-            timestamp=_stamp(timestamp),
+            timestamp=timestamp if timestamp is None else _stamp(timestamp),
             max_bytes=max_bytes,
             expect_offset=expect_offset,
         )

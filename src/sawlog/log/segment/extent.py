@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from ...batch import kernel
 
-class Extent:
+
+class Extent(kernel.ExtentFields):
     """The part of a log that is in one segment."""
+
+    __slots__ = ("dense", "expected_end", "path", "sealed")
+    base_offset: int
+    #: (next offset, size): what has been committed, as one value, so that readers never see halves of two.
+    tail: tuple[int, int]
 
     def __init__(self, base_offset: int, next_offset: int, size: int, path: str) -> None:
         self.base_offset = base_offset
-        #: (next offset, size): what has been committed, as one value, so that readers never see halves of two.
         self.tail = (next_offset, size)
         self.sealed = True
         #: Where it should end, if recovery knows it; see `known_end`.

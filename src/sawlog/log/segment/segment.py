@@ -25,6 +25,9 @@ from .lookup import Lookup
 class Segment(Batches):
     """One segment of a log."""
 
+    __slots__ = ("_interval_bytes", "_times", "directory", "identity", "name", "pinned", "repairs")
+    _open: Lookup | None
+
     def __init__(
         self, directory: Directory, base_offset: int, next_offset: int, size: int, interval_bytes: int
     ) -> None:
@@ -38,7 +41,7 @@ class Segment(Batches):
         self.repairs = False
         self.identity: object = None
         self._interval_bytes = interval_bytes
-        self._open: Lookup | None = None
+        self._open = None
         self._times: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
@@ -64,7 +67,7 @@ class Segment(Batches):
         size: int,
     ) -> Segment:
         """Open a segment that stays open because it still grows."""
-        made = cls(directory, base_offset, next_offset, size, index._interval_bytes)
+        made = cls(directory, base_offset, next_offset, size, index.interval_bytes)
         made.sealed = False
         made._open = Lookup(storage, index)
         return made
