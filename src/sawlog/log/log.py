@@ -214,7 +214,8 @@ class Log:
     @property
     def locked(self) -> bool:
         """Whether this process currently holds the writer's lock of this log."""
-        return not self._access.closed and self._access.appender is not None and self._access.appender.held.held
+        access = self._access
+        return access.appender is not None and not access.closed and access.appender.held.held
 
     @property
     def lowest_offset(self) -> int:
