@@ -9,6 +9,7 @@ from .batch.build import Producer
 from .batch.kernel import Record
 from .config import Interval, LogConfig, UpkeepConfig
 from .errors import (
+    AmbiguousAppend,
     BaseMismatch,
     ChecksumMismatch,
     CorruptBatch,
@@ -34,6 +35,7 @@ from .errors import (
     LogClosed,
     LogFailed,
     LogNotFound,
+    Malformed,
     MissingRecords,
     NoBase,
     OffsetMismatch,
@@ -62,9 +64,12 @@ from .errors import (
     TransactionAborted,
     TransactionError,
     TransactionPending,
+    Unencodable,
     UnknownFormat,
     UnreadableRecord,
     UnsupportedCompression,
+    UnsupportedVersion,
+    WireError,
 )
 from .log.log import Log, SegmentInfo
 from .log.maintain.compaction import CompactionReport
@@ -87,6 +92,7 @@ open = Store.open
 __version__ = "0.3.0"
 
 __all__ = [
+    "AmbiguousAppend",
     "BaseMismatch",
     "ChecksumMismatch",
     "CompactionReport",
@@ -122,6 +128,7 @@ __all__ = [
     "LogConfig",
     "LogFailed",
     "LogNotFound",
+    "Malformed",
     "MergeReport",
     "MissingRecords",
     "NoBase",
@@ -166,12 +173,15 @@ __all__ = [
     "TransactionAborted",
     "TransactionError",
     "TransactionPending",
+    "Unencodable",
     "UnknownFormat",
     "UnreadableRecord",
     "UnsupportedCompression",
+    "UnsupportedVersion",
     "UpkeepConfig",
     "UpkeepReport",
     "VerifyReport",
+    "WireError",
     "Writer",
     "__version__",
     "kernel_info",

@@ -38,6 +38,7 @@ SawlogError
 │   ├── LogNotFound (FileNotFoundError)          read-only open of a directory that holds no log
 │   └── StoreNotFound (FileNotFoundError)        read-only open of a directory that holds no store
 ├── DirectoryLocked (BlockingIOError)          another writer has locked the partition
+├── AmbiguousAppend (TimeoutError)             the process that holds the partition does not answer; it may be stored
 ├── LogFailed (RuntimeError)                   writing stopped after an earlier failure; reading still works
 ├── LogClosed (ValueError)                     the log is closed, or belongs to the parent of a fork
 ├── ReadOnlyLog (UnsupportedOperation)         opened with mode="r"
@@ -46,22 +47,30 @@ SawlogError
 ├── TopicExists (FileExistsError)              the topic exists, or one whose name differs only in case
 ├── GroupError                                 consumers and their groups
 │   ├── GroupNotFound (KeyError)                 no group with that name: nobody has committed or joined
-│   ├── GroupActive                              offsets cannot be moved while members are running
+│   ├── GroupActive                              others are in the group: running members, or those of a broker
 │   ├── GroupFenced                              session expired; its partitions were reassigned
 │   └── PositionLost (LookupError)               the records at the position are gone, with on_lost="error"
 ├── TransactionError                           a write to several partitions, all or nothing
 │   ├── TransactionAborted                       nothing was stored
-│   └── TransactionPending                       committed; completed when the store is next opened for writing
-└── InteropError                               other systems' logs
-    ├── UnknownFormat (ValueError)               no known format matches, or more than one
-    ├── ImportMismatch (ValueError)              the target does not match the source
-    ├── ExportRefused (ValueError)               not possible in that format or directory; nothing was written
-    └── SourceInUse (BlockingIOError)            the other system is running: stop it first
+│   └── TransactionPending                       committed; completed by the holders, or at the next open for writing
+├── InteropError                               other systems' logs
+│   ├── UnknownFormat (ValueError)               no known format matches, or more than one
+│   ├── ImportMismatch (ValueError)              the target does not match the source
+│   ├── ExportRefused (ValueError)               not possible in that format or directory; nothing was written
+│   └── SourceInUse (BlockingIOError)            the other system is running: stop it first
+├── WireError (ValueError)                     Kafka's wire protocol
+│   ├── Malformed                                bytes from the network that are not a valid message
+│   │   └── UnsupportedVersion                     an API, or a version of one, that is not known
+│   └── Unencodable                              a message that cannot be written as given: a mistake of the caller
+└── BrokerError                                a broker, as its client sees it
+    ├── BrokerUnavailable (ConnectionError)      cannot be reached, or the connection broke
+    ├── BrokerTimeout (TimeoutError)             did not answer in time
+    └── BrokerRefused                            answered with an error; has Kafka's name and number of it
 ```
 
 Each family tells what a caller can do: change the call (Invalid…), use another offset (OffsetOutOfRange), plan again
 (DataLoss), retry with the current offset (OffsetMismatch), run `verify` (Corrupt…), check the disk (Storage…), reopen
-(LogFailed, LogClosed), check the other members (Group…).
+(LogFailed, LogClosed), check the other members (Group…), check the broker (Broker…).
 Where the standard library has a matching type, the error is also an instance of it.
 """
 
@@ -309,6 +318,11 @@ class DirectoryLocked(SawlogError, BlockingIOError):
         return type(self), (self.path, self.holder)
 
 
+class AmbiguousAppend(SawlogError, TimeoutError):
+    """Records were handed to the process that holds the partition, and it did not answer in time: they may be stored,
+    now or when it continues, or not."""
+
+
 class LogFailed(SawlogError, RuntimeError):
     """Writing stopped after an earlier failure (see `__cause__`). Reading still works; close and reopen to recover."""
 
@@ -348,7 +362,8 @@ class GroupNotFound(GroupError, KeyError):
 
 
 class GroupActive(GroupError):
-    """A group's offsets cannot be moved while its members are running."""
+    """Others are in the group. Its offsets cannot be moved while its members are running; and it has members of a
+    broker or consumers that opened the store themselves, never both."""
 
 
 class GroupFenced(GroupError):
@@ -368,7 +383,8 @@ class TransactionAborted(TransactionError):
 
 
 class TransactionPending(TransactionError):
-    """The transaction is committed but not completely written; opening the store for writing completes it."""
+    """The transaction is committed but not completely written; the processes that hold the partitions complete it, or
+    opening the store for writing does."""
 
 
 class InteropError(SawlogError):
@@ -389,3 +405,47 @@ class ExportRefused(InteropError, ValueError):
 
 class SourceInUse(InteropError, BlockingIOError):
     """The other system is running on that directory: stop it first."""
+
+
+class WireError(SawlogError, ValueError):
+    """A message of Kafka's wire protocol cannot be read or written."""
+
+
+class Malformed(WireError):
+    """Bytes from the network are not a valid message. The connection they came from cannot go on."""
+
+
+class UnsupportedVersion(Malformed):
+    """The API, or this version of it, is not known."""
+
+
+class Unencodable(WireError):
+    """A message does not fit its table: an unknown field, a wrong type, or null where it is not allowed."""
+
+
+class BrokerError(SawlogError):
+    """The base class of what a client of a broker raises."""
+
+
+class BrokerUnavailable(BrokerError, ConnectionError):
+    """The broker cannot be reached, or the connection broke. Whether a request that was sent was carried out is not
+    known."""
+
+
+class BrokerTimeout(BrokerError, TimeoutError):
+    """The broker did not answer in time. Whether it carried out the request is not known."""
+
+
+class BrokerRefused(BrokerError):
+    """The broker answered with an error that has no counterpart here; `code` and `name` are Kafka's."""
+
+    def __init__(self, message: str, *, code: int = -1, name: str = "UNKNOWN_SERVER_ERROR") -> None:
+        self.code, self.name = code, name
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _refused, (str(self), self.code, self.name)
+
+
+def _refused(message: str, code: int, name: str) -> BrokerRefused:
+    return BrokerRefused(message, code=code, name=name)

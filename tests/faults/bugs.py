@@ -235,17 +235,13 @@ _READING = (
     _mutant(
         "small files without a checksum",
         "a checkpoint, producers' or upkeep file is believed whatever its checksum says",
-        (
-            "without_line",
-            "def without_line(data: bytes) -> bytes | None:",
-            "def without_line(data: bytes) -> bytes | None:\n    return data[:-16]",
-        ),
+        ("TitledFile.decode", "LINE.opened(data)", "data[:-16]"),
         by="bits",
     ),
     _mutant(
         "catalogue without a checksum",
         "topic.json and intents are believed if they parse",
-        ("documents:decode", "if mark !=", "if False and mark !="),
+        ("documents:decode", "if FIELD.opened(data) is None:", "if False:"),
         by="bits",
     ),
     _mutant(
@@ -325,15 +321,15 @@ _STORING = (
     _mutant(
         "intent applied twice",
         "rolling a transaction forward places what is there already",
-        ("Intents._apply", "there = log.next_offset - part.offset", "there = 0"),
+        ("Placing._apply", "there = log.next_offset - part.offset", "there = 0"),
     ),
     _mutant(
         "intent not durable",
         "a transaction is placed before its intent was synced",
         (
             "Intents._place_all",
-            "self._store(intent.file, intent.encode())",
-            "self._store(intent.file, intent.encode(), durable=False)",
+            "self.ledger.record(intent)",
+            "self.ledger._area.store(intent.file, intent.encode(), durable=False)",
         ),
     ),
     _mutant(
@@ -345,9 +341,9 @@ _STORING = (
         "marked before it is placed",
         "a part of a transaction is marked as done, then placed",
         (
-            "Intents.roll_forward",
-            "self._apply(intent, part, log)\n                self.mark(intent, number)",
-            "self.mark(intent, number)\n                self._apply(intent, part, log)",
+            "Placing._bring",
+            "self._apply(intent, part, log)\n        self._ledger.mark(intent, number)",
+            "self._ledger.mark(intent, number)\n        self._apply(intent, part, log)",
         ),
     ),
     _mutant(
@@ -361,13 +357,13 @@ _STORING = (
         (
             "Intents._place_all",
             "written = True",
-            "written = True\n        self._complete(intent)",
+            "written = True\n        self.ledger.complete(intent)",
         ),
     ),
     _mutant(
         "leases ignored",
         "what tasks have staged is swept before their job commits",
-        ("Intents._is_lent", "for name in", "return False\n    for name in"),
+        ("StagingArea._is_lent", "for name in", "return False\n    for name in"),
         by="bits",
     ),
     _mutant(
@@ -516,17 +512,17 @@ _RETURNED = (
         "interrupted flush stores twice",
         "a writer whose flush was interrupted after its batch was placed places it again (ours, once)",
         (
-            "Writer._place",
-            "self._appender.place(encoded, answer=answer)",
-            "self._appender.place(encoded)",
+            "Writer._place_batch",
+            "self._target.place(batch, answer=self._pending[1])",
+            "self._target.place(batch)",
         ),
     ),
     _mutant(
         "interrupted flush loses records",
         "a writer whose flush is interrupted after the builder gave up its batch has it no more (ours, once)",
         (
-            "Writer._place",
-            "taken: tuple[bytearray, int, int, int, int] = builder.taken",
+            "Batcher.ended",
+            "taken: Taken | None = builder.taken",
             "taken = builder.taken; builder.taken = None",
         ),
     ),
@@ -667,16 +663,16 @@ _RETURNED = (
         "half-written intent swept",
         "opening a store removes what a live transaction in another process is writing (ours, once)",
         (
-            "Intents.sweep",
+            "StagingArea.sweep",
             "continue  # in use",
-            "remove_all(self.staging, id_)\n            continue",
+            "remove_all(self.directory, id_)\n            continue",
         ),
         by="promised",
     ),
     _mutant(
         "half-written lease swept",
         "opening a store removes the lease that a task is writing, and what it has staged (ours, once)",
-        ("Intents._is_lent", 'name.endswith(f"{LEASE}{TMP}")', "False"),
+        ("StagingArea._is_lent", 'name.endswith(f"{LEASE}{TMP}")', "False"),
         by="promised",
     ),
     _mutant(
@@ -700,18 +696,18 @@ _RETURNED = (
     _mutant(
         "completed before its intent is durable",
         "a transaction whose process died is placed before the name of its intent is synced (ours, once)",
-        ("Intents._apply", "self.staging.sync()", "pass"),
+        ("Placing._bring", "self._ledger.settle()", "pass"),
         by="promised",
     ),
     _mutant(
         "intent stripped before it is a note",
         "the batches in an intent are cut off before its new name is durable (ours, once)",
         (
-            "Intents._complete",
-            "self.staging.remove(intent.file)\n    self.staging.sync()\n"
-            "    if intent.name is not None and intent.data:\n        self._notes.strip(intent.name)",
-            "if intent.name is not None and intent.data:\n        self._notes.strip(intent.name)\n"
-            "    self.staging.remove(intent.file)\n    self.staging.sync()",
+            "Ledger.complete",
+            "staging.remove(intent.file)\n    staging.sync()\n"
+            "    if intent.name is not None and intent.data and names_offsets:\n        self.notes.strip(intent.name)",
+            "if intent.name is not None and intent.data and names_offsets:\n        self.notes.strip(intent.name)\n"
+            "    staging.remove(intent.file)\n    staging.sync()",
         ),
     ),
     _mutant(
@@ -723,7 +719,7 @@ _RETURNED = (
     _mutant(
         "compaction believes what nobody can read",
         "a record goes because of a later one that is not visible yet, and may never be (ours, once)",
-        ("_eligible", "if segment.next_offset > segments.visible_offset:", "if False:"),
+        ("compaction:_eligible", "if segment.next_offset > segments.visible_offset:", "if False:"),
         by="promised",
     ),
     _mutant(

@@ -102,12 +102,12 @@ def _transact(store: Store, number: int, value: bytes) -> None:
 
 def _stage(store: Store) -> None:
     """What a task of a job leaves before the job commits."""
-    intents = store._intents
-    file = intents.file("job", "task")
+    area = store._intents.area
+    file = area.file("job", "task")
     file.write(encode([(b"job", None, (), _TIME)]))
     file.sync()
     file.close()
-    intents.lend("job", "task")
+    area.lend("job", "task")
 
 
 def _transaction() -> dict[str, bytes]:

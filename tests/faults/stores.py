@@ -27,8 +27,9 @@ from sawlog.topics.groups import offsets
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.store import Store
 from sawlog.topics.topic import Topic
+from sawlog.topics.transactions.area import StagingArea
 from sawlog.topics.transactions.intent import Part, Piece
-from sawlog.topics.transactions.intents import INLINE_BYTES, Intents
+from sawlog.topics.transactions.intents import INLINE_BYTES
 
 from .acts import GivenUp
 from .interrupts import Stop, Within, stop
@@ -469,16 +470,16 @@ def publish_inline(run: StoreWorkload, now: State) -> Steps:
 
 def _staged(store: Store, stage: str, given: list[tuple[str, int, bytes]]) -> list[Part]:
     """What a task does: its batches lie in a file of its own, lent to the job."""
-    intents, label = Intents(store.directory), uuid.uuid4().hex
-    intents.lend(stage, label)
-    file = intents.file(stage, label)
+    area, label = StagingArea(store.directory), uuid.uuid4().hex
+    area.lend(stage, label)
+    file = area.file(stage, label)
     parts = []
     for name, number, value in given:
         topic: Topic = store[name]
         parts.append(Part(name, topic.id, number, 1, (file.write(encode([(value,)])),)))
     file.sync()
     file.close()
-    intents.close()
+    area.close()
     return parts
 
 

@@ -47,7 +47,7 @@ TABLE: tuple[Threshold, ...] = (
     _one(BLOCK_BYTES, 50, 300, 1000),
     _one("log.maintain.replacement:_WRITE_BYTES", 50, 300, 1500),
     _one("log.maintain.rewrite:MOST_SEGMENTS", 2, 3),
-    _one("topics.transactions.intents:_PLACE_BYTES", 70, 200, 1000),
+    _one("topics.transactions.placing:_PLACE_BYTES", 70, 200, 1000),
     # How much goes into one batch, one placement, one file.
     _one("log.write.tables:_GROUP_BYTES", 100, 500, 1500),
     _one(
@@ -68,7 +68,7 @@ TABLE: tuple[Threshold, ...] = (
         1000,
     ),
     _one("topics.transactions.drafts:SPILL_BYTES", 0, 100, 400),
-    _one("topics.transactions.intents:_MARGIN_BYTES", 0, 500),
+    _one("topics.transactions.placing:_MARGIN_BYTES", 0, 500),
     _one("topics.partitioner:Sticky.__init__(sticky_bytes) topics.partitioner:STICKY_BYTES", 1, 60),
     # Offsets that one segment, one batch, one table has room for.
     _one(
@@ -100,7 +100,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.read.reader:RECORD_CHUNK_BYTES", 64, 200, 900),
     _one("log.read.reader:_FORGET_BYTES", 1, 500),
     _one("batch.read:SMALL_BYTES", 0, 100),
-    _one("batch.build:KEEP_BYTES log.write.aio:KEEP_BYTES", 100, 1000),
+    _one("batch.build:KEEP_BYTES log.write.batcher:KEEP_BYTES", 100, 1000),
     _one("log.write.aio:_BUFFER_BYTES", 200, 1000),
 )
 

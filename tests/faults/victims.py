@@ -30,8 +30,9 @@ from sawlog.config import Interval
 from sawlog.errors import GroupNotFound
 from sawlog.topics.groups import offsets
 from sawlog.topics.store import Store
+from sawlog.topics.transactions.area import StagingArea
 from sawlog.topics.transactions.intent import Part, Piece
-from sawlog.topics.transactions.intents import INLINE_BYTES, Intents
+from sawlog.topics.transactions.intents import INLINE_BYTES
 
 from ..processes import content, rewriting
 from ..processes.acknowledging import Acknowledging
@@ -444,15 +445,15 @@ class Staging(Work):
     def work(self, place: str, round_: int, state: Any) -> None:
         store = opened(place)
         topic = store.create_topic("orders", partitions=self.PARTITIONS, exist_ok=True, segment_bytes=20_000)
-        intents = Intents(store.directory)
+        area = StagingArea(store.directory)
         say("ready")
         for batch in itertools.count((state or {}).get("next", 0)):
             stage = f"sparkquery-{batch}"
             parts = []
             for task in range(2):
                 label = f"{task}-{round_}"
-                intents.lend(stage, label)
-                file = intents.file(stage, label)
+                area.lend(stage, label)
+                file = area.file(stage, label)
                 for partition in range(self.PARTITIONS):
                     values = [content.make(f"{batch}.{task}.{at}", 300 * (batch % 5)) for at in range(3)]
                     piece: Piece = file.write(encode(values))

@@ -28,8 +28,9 @@ from sawlog import SawlogError
 from sawlog.batch.build import encode
 from sawlog.errors import TransactionPending
 from sawlog.topics.store import Store
+from sawlog.topics.transactions.area import StagingArea
 from sawlog.topics.transactions.intent import Part
-from sawlog.topics.transactions.intents import INLINE_BYTES, Intents
+from sawlog.topics.transactions.intents import INLINE_BYTES
 
 from . import content
 from .launch import say
@@ -197,11 +198,11 @@ class Doing:
             self.told.setdefault(place, []).append(name)
 
     def publish(self) -> None:
-        intents = Intents(self.store.directory)
+        area = StagingArea(self.store.directory)
         stage = f"stage{next(self.numbers)}"
         try:
-            intents.lend(stage, "task")
-            file = intents.file(stage, "task")
+            area.lend(stage, "task")
+            file = area.file(stage, "task")
             topic = self.store["orders"]
             made = [[self.value() for _ in range(2)] for _ in range(2)]
             parts = [Part("orders", topic.id, n, 2, (file.write(encode([v for _, v in made[n]])),)) for n in range(2)]
@@ -215,7 +216,7 @@ class Doing:
                 raise
             self.note(placed)
         finally:
-            intents.close()
+            area.close()
 
     def compact(self) -> None:
         self.store["keyed"].partition(0).compact()

@@ -1,6 +1,7 @@
 """What another process can do to a store that is open here.
 
 python -m tests.processes.storing hold DIRECTORY TOPIC          writes to all partitions of the topic, waits to be told
+python -m tests.processes.storing occupy DIRECTORY TOPIC        opens all partitions as logs: they take no requests
 python -m tests.processes.storing append DIRECTORY TOPIC        tries to; says the offset, or "locked by <holder>"
 python -m tests.processes.storing read DIRECTORY TOPIC          opens it to read; says how many records, whenever asked
 python -m tests.processes.storing delete DIRECTORY TOPIC        tries to; says "deleted", or "locked by <holder>"
@@ -15,7 +16,7 @@ from __future__ import annotations
 import sys
 import time
 
-from sawlog import DirectoryLocked, LogClosed
+from sawlog import DirectoryLocked, Log, LogClosed
 from sawlog.errors import TopicExists
 from sawlog.storage import FileDirectory
 from sawlog.testing.faulty import Call, FaultyDirectory
@@ -35,10 +36,20 @@ def hold(directory: str, topic: str) -> None:
     store.close()
 
 
+def occupy(directory: str, topic: str) -> None:
+    with Store.open(directory, "r") as store:
+        paths = [store[topic].partition(number).path for number in range(store[topic].partitions)]
+    logs = [Log.open(path) for path in paths]
+    say("ready")
+    sys.stdin.readline()
+    for log in logs:
+        log.close()
+
+
 def append(directory: str, topic: str) -> None:
     with Store.open(directory) as store:
         try:
-            say(store[topic].append(b"appended", partition=0).offset)
+            say(store[topic].partition(0).append(b"appended"))
         except DirectoryLocked as error:
             say(f"locked by {error.holder}")
 
@@ -113,7 +124,7 @@ def fork(directory: str) -> None:
         with Store.open(directory) as own:
             assert len(list(own["orders"].scan())) == 1
             try:
-                own["orders"].append(b"child")
+                own["orders"].partition(0).append(b"child")
             except DirectoryLocked:
                 pass
             else:
@@ -137,6 +148,7 @@ def fork(directory: str) -> None:
 if __name__ == "__main__":
     {
         "hold": hold,
+        "occupy": occupy,
         "append": append,
         "read": read,
         "delete": delete,

@@ -31,7 +31,7 @@ from sawlog.log.log import Log
 from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import Staged, stage
-from sawlog.topics.transactions.intents import Intents
+from sawlog.topics.transactions.placing import Placing
 
 from .jobs import faults
 from .jobs.copying import copy
@@ -203,7 +203,7 @@ def test_a_commit_whose_driver_died_goes_on_beside_its_repetition(
 ) -> None:
     """The JVM is gone, the Python process that publishes does not know it yet; a new driver repeats the micro-batch."""
     placing, go_on = threading.Event(), threading.Event()
-    place = Intents._place
+    place = Placing.place
 
     def slowly(*arguments: Any) -> None:
         if threading.current_thread() is old:
@@ -211,7 +211,7 @@ def test_a_commit_whose_driver_died_goes_on_beside_its_repetition(
             go_on.wait(10)
         place(*arguments)
 
-    monkeypatch.setattr(Intents, "_place", slowly)
+    monkeypatch.setattr(Placing, "place", slowly)
     first = tasks(options, 0)
     old = threading.Thread(target=publish, args=(options, 0, first))
     old.start()
@@ -278,6 +278,23 @@ def test_a_query_that_ends_at_any_point_beside_the_driver_goes_on_as_if_it_had_n
         assert mark.exists()
     assert run(spark, data) is None
     assert values(store) == values(store, "orders")
+    assert left(data) == []
+
+
+def test_a_query_beside_a_process_that_holds_its_sink_stores_everything_once(
+    spark: Any, data: Path, store: Store, orders: Topic
+) -> None:
+    """This process holds all partitions of the sink, as a broker would: it places what the query hands over."""
+    faults.register(spark)
+    for number in range(3):
+        store["copies"].append(b"-1", partition=number)
+    mark = data.parent / "placed"
+    assert run(spark, data, fault="placed", how="die", mark=mark) is not None  # it is committed, not completed
+    assert mark.exists()
+    orders.append_many([b"%d" % n for n in range(10)])
+    assert run(spark, data) is None
+    assert values(store) == sorted([-1, -1, -1, *values(store, "orders")])
+    assert all(store["copies"].partition(number).locked for number in range(3))
     assert left(data) == []
 
 

@@ -24,7 +24,7 @@ from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import Staged, stage
 from sawlog.storage import FileDirectory
-from sawlog.topics.transactions.intents import Intents
+from sawlog.topics.transactions.area import StagingArea
 
 from .jobs.copying import copy
 
@@ -138,8 +138,8 @@ def test_what_a_job_has_staged_is_not_swept_while_it_may_still_commit(data: Path
 def test_what_a_dead_job_has_staged_is_swept_when_its_time_is_over(
     data: Path, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lend = Intents.lend
-    monkeypatch.setattr(Intents, "lend", lambda self, id_, label: lend(self, id_, label, -1.0))
+    lend = StagingArea.lend
+    monkeypatch.setattr(StagingArea, "lend", lambda self, id_, label: lend(self, id_, label, -1.0))
     staged(data, "dead", batch(1))
     monkeypatch.undo()
     staged(data, "alive", batch(2))
@@ -248,7 +248,7 @@ def test_batches_are_packed_as_the_options_say(data: Path, orders: Topic, compre
 
 def test_a_partition_that_another_process_keeps_is_waited_for_and_then_named(data: Path, orders: Topic) -> None:
     told = staged(data, "job", batch(1))
-    other = ready(start("storing", "hold", data, "orders"))
+    other = ready(start("storing", "occupy", data, "orders"))
     try:
         with pytest.raises(DirectoryLocked) as caught:
             commit.publish(options(data, lockTimeout="200ms"), "job", [told])
@@ -263,12 +263,20 @@ def test_a_partition_that_another_process_keeps_is_waited_for_and_then_named(dat
 
 def test_a_partition_that_becomes_free_in_time_is_written_to(data: Path, orders: Topic) -> None:
     told = staged(data, "job", batch(1))
-    other = ready(start("storing", "hold", data, "orders"))
+    other = ready(start("storing", "occupy", data, "orders"))
     ending = threading.Timer(0.3, lambda: finish(other))
     ending.start()
     commit.publish(options(data, lockTimeout="60s"), "job", [told])
     ending.join()
     assert sum(record.value == b"1" for record in orders.scan()) == 1
+
+
+def test_what_another_process_holds_is_handed_over_to_it(data: Path, orders: Topic) -> None:
+    other = ready(start("storing", "hold", data, "orders"))
+    commit.publish(options(data), "job", [staged(data, "job", batch(*range(100)))])
+    assert sorted(int(record.value or b"") for record in orders.scan() if record.value != b"held") == list(range(100))
+    assert left(data) == []
+    finish(other)
 
 
 def test_a_process_that_writes_another_topic_is_not_in_the_way(data: Path, store: Store, orders: Topic) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sawlog import Record
+from sawlog import Log, Record
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
 from sawlog.topics.store import Store
 
@@ -16,6 +16,7 @@ class StorePlace:
 
     def __init__(self) -> None:
         self.stores: list[Store] = []
+        self.logs: list[Log] = []
 
     def directory(self) -> Any:
         """What `Store.open` takes."""
@@ -31,8 +32,17 @@ class StorePlace:
         self.stores.append(store)
         return store
 
+    def occupy(self, topic: str, number: int) -> Log:
+        """Take the lock of a partition without a store: its holder takes no requests of others."""
+        log = Log.open(self.raw().child("topics").child(topic).child(f"partition-{number}"))
+        self.logs.append(log)
+        return log
+
     def close(self) -> None:
         """Close all stores, whatever state they are in."""
+        for log in self.logs:
+            log.close()
+        self.logs.clear()
         for store in self.stores:
             store.close()
         self.stores.clear()

@@ -15,6 +15,7 @@ from sawlog.log.log import Log
 from sawlog.storage import Lock, MemoryDirectory
 from sawlog.topics import documents
 from sawlog.topics.store import Store
+from sawlog.topics.transactions.area import StagingArea
 from sawlog.topics.transactions.intent import Intent, Part, Piece
 from sawlog.topics.transactions.intents import Intents
 from sawlog.topics.transactions.stage import Stage
@@ -66,10 +67,10 @@ def written(directory: MemoryDirectory, id_: str, *parts: Part) -> Intent:
 
 
 def test_files_of_many_tasks_are_placed_in_the_order_given(driver: Driver) -> None:
-    stage = driver.intents.begin()
+    stage = driver.intents.area.begin()
     pieces = []
     for task in range(3):
-        file = Intents(driver.directory).file(stage.id, f"task-{task}")  # as another process does
+        file = StagingArea(driver.directory).file(stage.id, f"task-{task}")  # as another process does
         pieces.append((file.write(batch(b"%d a" % task, b"%d b" % task)), file.write(batch(b"%d c" % task))))
         file.sync()
         file.close()
@@ -85,7 +86,7 @@ def test_files_of_many_tasks_are_placed_in_the_order_given(driver: Driver) -> No
 
 
 def test_one_piece_may_hold_many_batches(driver: Driver) -> None:
-    stage = driver.intents.begin()
+    stage = driver.intents.area.begin()
     file = stage.file()
     data = b"".join(batch(b"%d" % number) for number in range(50))
     driver.commit(stage, driver.part(1, 50, file.write(data)))
@@ -93,7 +94,7 @@ def test_one_piece_may_hold_many_batches(driver: Driver) -> None:
 
 
 def test_a_large_part_is_placed_a_few_megabytes_at_a_time(driver: Driver) -> None:
-    stage = driver.intents.begin()
+    stage = driver.intents.area.begin()
     file = stage.file()
     pieces = [file.write(batch(b"%d" % number + b"." * 1_000_000)) for number in range(20)]
     driver.commit(stage, driver.part(0, 20, *pieces))
@@ -101,22 +102,22 @@ def test_a_large_part_is_placed_a_few_megabytes_at_a_time(driver: Driver) -> Non
 
 
 def test_what_a_stage_holds_is_swept_when_its_process_is_gone_and_not_before(driver: Driver) -> None:
-    stage = driver.intents.begin()
-    driver.intents.file(stage.id, "task-1").write(batch(b"v"))
+    stage = driver.intents.area.begin()
+    driver.intents.area.file(stage.id, "task-1").write(batch(b"v"))
     before = driver.staged()
-    driver.intents.sweep()
+    driver.intents.area.sweep()
     assert driver.staged() == before
     dead = copied(driver.directory)
-    Intents(dead).sweep()
+    StagingArea(dead).sweep()
     assert dead.child("staging").names() == []
 
 
 def test_what_an_intent_needs_is_not_swept(driver: Driver) -> None:
-    stage = driver.intents.begin()
+    stage = driver.intents.area.begin()
     piece = stage.file().write(batch(b"v"))
     left = copied(driver.directory)
     intent = written(left, stage.id, driver.part(0, 1, piece))
-    Intents(left).sweep()
+    StagingArea(left).sweep()
     assert {piece.file, intent.file} <= set(left.child("staging").names())
     with Store.open(left, upkeep_interval_s=None) as store:
         assert values(store["orders"].scan()) == [b"v"]
@@ -142,9 +143,9 @@ def test_a_stage_whose_lock_was_swept_while_it_was_taken_takes_another() -> None
 
 
 def test_a_stage_that_is_ended_leaves_nothing(driver: Driver) -> None:
-    stage = driver.intents.begin()
+    stage = driver.intents.area.begin()
     stage.file("a").write(batch(b"v"))
-    driver.intents.file(stage.id, "b").write(batch(b"v"))
+    driver.intents.area.file(stage.id, "b").write(batch(b"v"))
     stage.end()
     assert driver.staged() == []
     assert not stage.held
@@ -153,12 +154,12 @@ def test_a_stage_that_is_ended_leaves_nothing(driver: Driver) -> None:
 @pytest.mark.parametrize("label", ["", "a/b", "..", "a.b", "ä"])
 def test_a_label_is_a_plain_word(driver: Driver, label: str) -> None:
     with pytest.raises(InvalidConfig, match="label"):
-        driver.intents.file("0b5c", label)
+        driver.intents.area.file("0b5c", label)
 
 
 @pytest.mark.parametrize("damage", ["a bit", "cut short", "counted wrongly", "missing"])
 def test_damaged_batches_are_not_committed(driver: Driver, damage: str) -> None:
-    stage = driver.intents.begin()
+    stage = driver.intents.area.begin()
     good = stage.file("good").write(batch(b"good"))
     data = bytearray(batch(b"one", b"two"))
     count = 2
@@ -175,12 +176,12 @@ def test_damaged_batches_are_not_committed(driver: Driver, damage: str) -> None:
         driver.commit(stage, driver.part(0, 1, good), driver.part(1, count, bad))
     assert damage == "missing" or isinstance(caught.value.__cause__, CorruptData)
     assert driver.found() == [[], []]
-    assert driver.intents.pending() == []
+    assert driver.intents.ledger.pending() == []
 
 
 def test_batches_that_are_damaged_after_the_commit_stop_their_partition_and_no_other() -> None:
     driver = Driver()
-    stage = driver.intents.begin()
+    stage = driver.intents.area.begin()
     good, bad = stage.file("good").write(batch(b"good")), stage.file("bad").write(batch(b"bad"))
     parts = (driver.part(0, 1, good), driver.part(1, 1, bad))
     left = copied(driver.directory)
@@ -192,7 +193,7 @@ def test_batches_that_are_damaged_after_the_commit_stop_their_partition_and_no_o
         with pytest.raises(CorruptData):
             store["orders"].append(b"more", partition=1)
         assert values(store["orders"].scan()) == [b"good", b"more"]
-        assert [n for n, _ in Intents(left).unmarked(intent)] == [1]
+        assert [n for n, _ in Intents(left).ledger.unmarked(intent)] == [1]
 
 
 def test_an_intent_comes_back_as_it_was_written() -> None:
@@ -217,14 +218,14 @@ def test_something_else_is_no_intent(fields: dict[str, object]) -> None:
 def test_what_was_lent_is_kept_for_another_day_if_nobody_can_say_until_when(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staged = driver.intents.file("job", "task")
+    staged = driver.intents.area.file("job", "task")
     staged.write(batch(b"one"))
     staged.close()
-    driver.intents.lend("job", "task")
+    driver.intents.area.lend("job", "task")
     driver.directory.child("staging").replace("job.task.lease", b"{}")
-    driver.intents.sweep()
+    driver.intents.area.sweep()
     assert "job.task.batches" in driver.staged()
     tomorrow = time.time() + 25 * 3600
     monkeypatch.setattr(time, "time", lambda: tomorrow)
-    driver.intents.sweep()
+    driver.intents.area.sweep()
     assert driver.staged() == []

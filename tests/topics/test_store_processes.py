@@ -45,7 +45,7 @@ def test_two_processes_write_different_topics_while_a_third_reads(path: Path) ->
         assert ask(reader) == "3"
         assert store["stock"].append(b"ours").offset == 0
         with pytest.raises(DirectoryLocked, match=f"process {writer.pid}"):
-            store["orders"].append(b"ours", partition=1)
+            store["orders"].partition(1).append(b"ours")
         assert values(store["orders"].scan()) == [b"held"] * 3
         finish(writer)
         assert store["orders"].append(b"ours", partition=1).offset == 1

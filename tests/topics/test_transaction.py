@@ -212,9 +212,8 @@ def test_a_name_and_a_sequence_belong_together(store: Store, name: object, seque
         store.transaction(name, sequence)  # type: ignore[arg-type]
 
 
-def test_a_partition_that_somebody_else_writes_to_refuses_the_whole(place: StorePlace, store: Store) -> None:
-    other = place.open()
-    other["orders"].append(b"theirs", partition=1)
+def test_a_partition_of_somebody_who_takes_nothing_refuses_the_whole(place: StorePlace, store: Store) -> None:
+    place.occupy("orders", 1).append(b"theirs")
     tx = store.transaction(lock_timeout_s=0.02)
     for number in range(3):
         tx.append("orders", b"ours", partition=number)
@@ -226,8 +225,8 @@ def test_a_partition_that_somebody_else_writes_to_refuses_the_whole(place: Store
 
 
 def test_a_partition_that_becomes_free_is_waited_for(place: StorePlace, store: Store) -> None:
-    other = place.open()
-    other["stock"].append(b"theirs")
+    other = place.occupy("stock", 0)
+    other.append(b"theirs")
     tx = store.transaction(lock_timeout_s=60)
     tx.append("stock", b"ours")
     waiting = threading.Timer(0.05, other.close)

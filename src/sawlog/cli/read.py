@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,10 +22,11 @@ from .completion import complete_topic
 from .formats import Printer as RecordPrinter
 from .formats import compile_format
 from .offsets import Span, parse, resolve
-from .options import LogDir, MaybeData, Partitions, parsed, read_as
+from .options import BrokerAt, LogDir, MaybeData, Partitions, parsed, read_as
 from .output import Column, OutputFormat, Row, note
 from .output import Output as Printer
-from .places import NamedLog, reading
+from .places import NamedLog, Reading, reading
+from .stores import SomeLog
 from .units import shown_time
 
 #: How long a follower waits before it checks again; doubled while there are no new records.
@@ -41,7 +41,7 @@ class IsolationLevel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place(NamedLog):
+class _Place(NamedLog[SomeLog]):
     """A partition, as far as it is read."""
 
     isolation: Isolation = "committed"
@@ -76,6 +76,7 @@ def read(
         str | None, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)
     ] = None,
     data: MaybeData = None,
+    broker: BrokerAt = None,
     log: LogDir = None,
     offset: Annotated[
         str, typer.Option("--offset", "-o", metavar="OFFSET", help="The range to read from each partition, see above.")
@@ -147,6 +148,7 @@ def read(
       sawlog read orders -d data -f '%d %p/%o %k: %v\\n' --follow -o end
       sawlog read orders -d data -o @2026-11-01:2026-11-02 --out orders.parquet
       sawlog read orders -d data -p 0 -n 1 --raw > first.bin
+      sawlog read orders -b 127.0.0.1:9092 -o -100
     """
     if topic is None and log is None:
         raise typer.BadParameter("give a topic, or the directory of one partition with --log", param_hint="TOPIC")
@@ -154,16 +156,16 @@ def read(
     pattern = parsed("--grep", grep, _pattern)
     printing = _format(form, raw, output, out)
     damage: list[str] = []
-    with reading(data, log, topic, partition) as found:
-        places = [_Place(each.topic, each.partition, each.log, isolation=isolation.value) for each in found]
+    with reading(data, log, topic, partition, broker) as opened:
+        places = [_Place(each.topic, each.partition, each.log, isolation=isolation.value) for each in opened.places]
         if out is not None and out.suffix == ".parquet":
             if follow:
                 raise typer.BadParameter("a Parquet file cannot be followed: leave out --follow", param_hint="--out")
-            _write_parquet(out, places, span, pattern, count, damage if skip_damage else None)
+            _write_parquet(out, opened, places, span, pattern, count, damage if skip_damage else None)
         else:
             with _printer(output, out) as printer:
                 idle = printer.flush if follow else None
-                records = _records(places, span, idle, damage if skip_damage else None)
+                records = _records(opened, places, span, idle, damage if skip_damage else None)
                 if pattern is not None:
                     records = (each for each in records if _matches(each[1], pattern))
                 _print(islice(records, count) if count is not None else records, printer, printing, follow)
@@ -225,7 +227,7 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
 
 
 def _records(
-    places: list[_Place], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
+    opened: Reading, places: list[_Place], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
 ) -> Iterator[Found]:
     """Yield the records of a span, place by place; then, if `idle` is given, new records as they arrive. `idle` is
     called before each wait."""
@@ -233,6 +235,7 @@ def _records(
     for place in places:
         epoch = place.log.leader_epoch
         start, end = resolve(span, place)
+        end = max(start, min(end, place.next_offset))  # a transaction that is not finished is waited for
         yield from _scan(place, start, end, damage)
         positions.append((end, epoch))
     if idle is None or span.end is not None:
@@ -256,7 +259,7 @@ def _records(
             wait = _POLL_S
             continue
         idle()
-        time.sleep(wait)
+        opened.wait([offset for offset, _ in positions], wait)
         wait = min(2 * wait, _POLL_MOST_S)
 
 
@@ -286,6 +289,7 @@ def _scan(place: _Place, start: int, end: int, damage: list[str] | None) -> Iter
 
 def _write_parquet(
     out: Path,
+    opened: Reading,
     places: list[_Place],
     span: Span,
     pattern: re.Pattern[bytes] | None,
@@ -304,7 +308,7 @@ def _write_parquet(
     written = 0
     try:
         with pq.ParquetWriter(beside, whole, compression="zstd") as writer:
-            for batch in _batches(places, span, pattern, damage, whole, columns):
+            for batch in _batches(opened, places, span, pattern, damage, whole, columns):
                 taken = batch if count is None else batch.slice(0, count - written)
                 writer.write_batch(taken)
                 written += taken.num_rows
@@ -318,6 +322,7 @@ def _write_parquet(
 
 
 def _batches(
+    opened: Reading,
     places: list[_Place],
     span: Span,
     pattern: re.Pattern[bytes] | None,
@@ -336,7 +341,9 @@ def _batches(
                 number = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
                 yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
         return
-    found = (each for each in _records(places, span, None, damage) if pattern is None or _matches(each[1], pattern))
+    found = _records(opened, places, span, None, damage)
+    if pattern is not None:
+        found = (each for each in found if _matches(each[1], pattern))
     while rows := list(islice(found, 65_536)):
         yield pa.RecordBatch.from_pylist([_arrow_row(place, record) for place, record in rows], schema=whole)
 

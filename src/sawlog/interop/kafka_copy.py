@@ -39,7 +39,7 @@ def copy_batches(source: KafkaLog, log: Log, job: ImportJob) -> int:
         for segment in source.segments_from(log.next_offset):
             new = True
             for chunk in hands.ahead(source.walk(segment, log.next_offset)):
-                chunk.rows = chunk.rows[chunk.rows[:, LAST] >= log.next_offset]
+                chunk.keep(chunk.rows[chunk.rows[:, LAST] >= log.next_offset])
                 if len(chunk.rows):
                     start = log.next_offset
                     hands.wrote(_take(log, chunk, new=new))

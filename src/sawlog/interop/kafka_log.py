@@ -87,9 +87,7 @@ class KafkaLog(ForeignLog):
 
     def _segment(self, name: str, base: int, following: int) -> Segment:
         size = self._directory.size(name)
-        made = Segment(self._directory, base, following, size, _INDEX_INTERVAL_BYTES)
-        made.name, made.path, made.dense = name, f"{self.path}/{name}", False
-        return made
+        return Segment(self._directory, base, following, size, _INDEX_INTERVAL_BYTES, name=name, dense=False)
 
     def _end_of(self, name: str, base: int) -> int:
         """Where the offsets of a file end, according to its headers."""
@@ -104,11 +102,11 @@ class KafkaLog(ForeignLog):
     def _find_end(self) -> None:
         """Where the last segment ends: after its last complete batch."""
         last, following, position = self._segments[-1], self._segments[-1].base_offset, 0
-        last.sealed = False  # its end is not known yet
+        last.open_end()
         for chunk in self.walk(last, 0, finding_end=True):
             row = chunk.rows[-1]
             following, position = int(row[LAST]) + 1, chunk.origin + int(row[POSITION] + row[SIZE])
-        last.tail, last.sealed = (following, position), True
+        last.close_end(following, position)
         flushed = self._server.recovery_point.get(self._key, 0)
         if following < flushed:
             detail = f"the files end at offset {following}, but had been flushed up to {flushed}"
@@ -228,7 +226,7 @@ class KafkaLog(ForeignLog):
         last = self.next_offset if end is None else min(end, self.next_offset)
         for segment, chunk in self.chunks(start, last):
             if chunk.special:
-                chunk.rows = shown(chunk.rows)
+                chunk.keep(shown(chunk.rows))
                 if not len(chunk.rows):
                     continue
             try:
@@ -266,7 +264,7 @@ class KafkaLog(ForeignLog):
                 return
             for chunk in self.walk(segment, start):
                 rows = chunk.rows
-                chunk.rows = rows[(rows[:, LAST] >= start) & (rows[:, BASE] < end)]
+                chunk.keep(rows[(rows[:, LAST] >= start) & (rows[:, BASE] < end)])
                 if len(chunk.rows):
                     yield segment, chunk
                 if int(rows[-1, LAST]) + 1 >= end:
@@ -328,7 +326,7 @@ class KafkaLog(ForeignLog):
         if not len(beyond):
             return None
         row = chunk.rows[beyond[0]]
-        chunk.rows = chunk.rows[: beyond[0]]
+        chunk.keep(chunk.rows[: beyond[0]])
         detail = f"a batch has offset {row[BASE]}, too large for a segment that begins at {segment.base_offset}"
         where = chunk.origin + int(row[POSITION])
         return Finding(Kind.BAD_OFFSET, segment.name, where, detail, "lost", int(row[SIZE]))
@@ -339,7 +337,7 @@ class KafkaLog(ForeignLog):
         if len(beyond):
             row = chunk.rows[beyond[0]]
             where = chunk.origin + int(row[POSITION])
-            chunk.rows = chunk.rows[: beyond[0]]
+            chunk.keep(chunk.rows[: beyond[0]])
             detail = f"a batch ends at offset {row[LAST]}, but the next segment begins at {segment.next_offset}"
             self._note(
                 Finding(Kind.BAD_OFFSET, segment.name, where, detail, "lost", int(row[SIZE]), int(row[BASE])),

@@ -18,13 +18,13 @@ Memory: a few megabytes, or the largest record if that is larger.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from ..clock import Stopwatch
 from ..errors import (
     ExportRefused,
     ImportMismatch,
@@ -117,7 +117,7 @@ def import_log(
     line in the report. `metadata` is for laminarmq: see `open`. `timestamp` (ms) is for records of systems that store
     no time; the default is the time of the import.
     """
-    started = time.monotonic()
+    watch = Stopwatch()
     if isinstance(source, ForeignLog):
         places: tuple[Place, ...] = (Place(source.path),)
         name, path, sizes = source.format, source.path, [source.size_bytes]
@@ -135,7 +135,7 @@ def import_log(
                 done.append(_import_one(place, each, log, job, resume))
     if progress is not None:
         progress(sum(sizes), sum(sizes))  # also counts files that are not part of a log
-    return ImportReport(name, path, tuple(done), time.monotonic() - started)
+    return ImportReport(name, path, tuple(done), watch.elapsed_s)
 
 
 def _chosen(found: Detection, only: str | None) -> tuple[Place, ...]:

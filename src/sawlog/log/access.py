@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from os import PathLike
 
+from .. import background
 from ..config import LogConfig
 from ..errors import CorruptFile, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ..storage import Directory, FileDirectory
@@ -26,7 +27,6 @@ from .maintain.findings import RecoveryReport
 from .maintain.recovery import recover
 from .read.reader import Reader
 from .segment.segments import FollowedSet, SegmentSet
-from .write import background
 from .write.appender import Appender
 from .write.loops import Loops
 from .write.producers import ProducerState, load_producers, replayed
@@ -49,8 +49,11 @@ def open_to_write(path: Path, config: LogConfig, place: TopicPartition) -> Acces
     return Access(directory, config, appender.segments, appender, report, place)
 
 
-def open_to_read(path: Path, config: LogConfig, place: TopicPartition, *, locks_late: bool) -> Access:
-    """Open a log as a reader; with `locks_late` it becomes the writer when it first writes."""
+def open_to_read(
+    path: Path, config: LogConfig, place: TopicPartition, *, locks_late: bool, note: bytes = b""
+) -> Access:
+    """Open a log as a reader; with `locks_late` it becomes the writer when it first writes, and leaves the note in the
+    lock's file."""
     with ExitStack() as undo:
         try:
             directory = _directory(path, undo, create=False)
@@ -61,7 +64,7 @@ def open_to_read(path: Path, config: LogConfig, place: TopicPartition, *, locks_
         if not segments.all:
             raise LogNotFound(errno.ENOENT, f"no log in {directory.path}: the directory holds no segment")
         undo.pop_all()
-    return Access(directory, config, segments, None, RecoveryReport(), place, locks_late=locks_late)
+    return Access(directory, config, segments, None, RecoveryReport(), place, locks_late=locks_late, note=note)
 
 
 def create(path: Path, config: LogConfig) -> None:
@@ -81,10 +84,7 @@ def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") ->
         held = take_lock(directory, note)
         undo.callback(held.release)
         found = recover(directory, config)
-        segments = SegmentSet(directory, config)
-        segments.set(found.segments)
-        segments.lowest_offset = found.lowest_offset
-        segments.epochs = found.epochs
+        segments = SegmentSet.of(directory, config, found.segments, found.lowest_offset, found.epochs)
         appender = Appender(directory, config, segments, found.producers, held, lent=note == UPKEEP_NOTE)
         undo.callback(appender.marks.visible.close)
         appender.history.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
@@ -105,6 +105,7 @@ class Access:
         place: TopicPartition = (None, -1),
         *,
         locks_late: bool = False,
+        note: bytes = b"",
     ) -> None:
         self.directory = directory
         self.config = config
@@ -124,7 +125,7 @@ class Access:
         self.recovery = report
         self._locks_late = locks_late
         #: The note in the lock's file while it is held.
-        self._note = b""
+        self._note = note
         self._locking = forkable(threading.RLock())
         #: Whether this was inherited from a parent process that writes: then it only reads.
         self._inherited = False
@@ -207,8 +208,7 @@ class Access:
         before = self.segments
         self._use(FollowedSet(self.directory, self.config))
         self.appender = None
-        before.successor = self.segments
-        before.wake()
+        before.continue_in(self.segments)
 
     def lend_to_upkeep(self) -> None:
         """Before the first write: other writers wait until the lock is released, instead of being refused."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -29,13 +29,14 @@ from ..batch import kernel
 from ..batch.build import NOBODY, Producer
 from ..batch.header import DEFAULT_COLUMNS, Rows
 from ..batch.kernel import Record
+from ..clock import milliseconds
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed
 from ..storage import Directory, MemoryDirectory
 from . import access
 from .access import Access
 from .files import checkpoint
-from .files.locking import is_wanted
+from .files.locking import is_wanted, note_in
 from .files.producers import OpenTransaction
 from .maintain import compaction, retention, upkeep
 from .maintain import trimming as truncation
@@ -55,9 +56,6 @@ from .write.writer import BATCH_BYTES, Writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +97,21 @@ class Log:
         on_lock: Callable[[Log], None] | None = None,
         topic: str | None = None,
         partition: int = -1,
+        note: bytes = b"",
     ) -> Log:
         """Open the log in a directory; with mode "w" (the default) create it if it does not exist.
 
         A writer holds the directory's lock until it is closed; a second one gets `DirectoryLocked` immediately. With
         mode "r" nothing is written or locked: it reads next to a running writer and sees what that appends. Mode "a" is
-        like "r" until the first write, which takes the lock, recovers if necessary, calls `on_lock` with the log, and
-        continues. Records that are read have this `topic` and `partition`.
+        like "r" until the first write, which takes the lock, leaves the `note` in its file, recovers if necessary,
+        calls `on_lock` with the log, and continues. Records that are read have this `topic` and `partition`.
         """
         config = LogConfig() if config is None else config
         if mode not in ("w", "r", "a"):
             raise InvalidConfig(f'mode must be "w", "r" or "a", not {mode!r}')
         place = topic, partition
         if mode != "w":
-            return cls(access.open_to_read(path, config, place, locks_late=mode == "a"), on_lock)
+            return cls(access.open_to_read(path, config, place, locks_late=mode == "a", note=note), on_lock)
         made = cls(access.open_to_write(path, config, place), on_lock)
         with ExitStack() as undo:
             undo.callback(made.close)
@@ -165,6 +164,15 @@ class Log:
         self._access.lend_to_upkeep()
 
     @property
+    def lock_note(self) -> bytes:
+        """What the process that holds the writer's lock, or held it last, has left in the lock's file for others."""
+        return note_in(self._access.directory)
+
+    def leave_note(self, note: bytes) -> None:
+        """Replace the note in the lock's file. It is for information: if it cannot be written, the old one may stay."""
+        self._writable().held.leave(note)
+
+    @property
     def wanted(self) -> bool:
         """Whether a writer waits for a log whose lock upkeep holds."""
         return is_wanted(self._access.directory)
@@ -208,10 +216,24 @@ class Log:
         return self._access.recovery
 
     @property
+    def was_closed_cleanly(self) -> bool:
+        """Whether the last writer closed it, according to its checkpoint; False while there is one."""
+        try:
+            saved = checkpoint.load(self._access.directory)
+        except CorruptFile:
+            return False
+        return saved is not None and saved.clean
+
+    @property
     def writable(self) -> bool:
         """Whether this is the writer, and may still write."""
         appender = self._access.appender
         return not self._access.closed and appender is not None and appender.commit.failure is None
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._access.closed
 
     @property
     def locked(self) -> bool:
@@ -364,7 +386,7 @@ class Log:
         appender = self._access.appender or self._writable()
         encoder = appender.encoders.take()
         try:
-            batch = encoder.one(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
+            batch = encoder.one(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
             offset = appender.place(batch, expect_offset).start
         finally:
             appender.encoders.give_back(encoder)
@@ -418,6 +440,11 @@ class Log:
         if wait:
             appender.settle(placed.stop)
         return placed
+
+    def check_batches(self, raw: bytes | bytearray | memoryview) -> None:
+        """Raise what `place_batches` would raise because of the batches themselves: structure, checksums, and whether
+        each fits into a segment."""
+        self._writable().check_sizes(incoming.checked_rows(memoryview(raw)))
 
     def append_marker(
         self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, wait: bool = True
@@ -493,7 +520,7 @@ class Log:
             chunks,
             key=key,
             headers=headers,
-            timestamp=_stamp(timestamp),
+            timestamp=milliseconds(timestamp),
             max_bytes=max_bytes,
             expect_offset=expect_offset,
         )
@@ -517,7 +544,7 @@ class Log:
             past_recall,
             key=key,
             headers=headers,
-            timestamp=_stamp(timestamp),
+            timestamp=milliseconds(timestamp),
             max_bytes=max_bytes,
         )
 
@@ -530,7 +557,7 @@ class Log:
     ) -> int:
         """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync."""
         appends = self._access.loops.appends(self._access.appender or self._writable())
-        return await appends.add(value, key, headers, timestamp if timestamp is None else _stamp(timestamp))
+        return await appends.add(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         """A buffered writer: the fast way to append records one by one. See `Writer`."""
@@ -649,8 +676,12 @@ class Log:
 
     def offset_at(self, timestamp: int | datetime) -> int:
         """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
-        found = whole_number(_stamp(timestamp), "a timestamp")
+        found = whole_number(milliseconds(timestamp), "a timestamp")
         return self._readable().offset_at(min(max(found, 0), kernel.MAX_TIMESTAMP + 1))
+
+    def newest(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the record with the largest timestamp, the first of them; None if there is none."""
+        return self._readable().newest()
 
     # --- upkeep
 
@@ -708,10 +739,3 @@ class Log:
     def verify(self) -> VerifyReport:
         """Read and check everything; damage is listed in the report, not raised."""
         return verify(self._readable().segments, self._access.config.max_decompressed_bytes)
-
-
-def _stamp(timestamp: Any) -> Any:
-    """A datetime as milliseconds; anything else unchanged."""
-    if isinstance(timestamp, datetime):
-        return (timestamp.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
-    return timestamp

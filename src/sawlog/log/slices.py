@@ -22,7 +22,6 @@ else its reader looks that up in the log when it meets a batch of a transaction.
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Never
 
 from ..batch.header import BASE, COUNT, LAST, LEADER_EPOCH, Rows
+from ..clock import rechecks
 from ..config import LogConfig
 from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, StorageError
 from ..storage import Directory
@@ -45,8 +45,6 @@ from .segment.transactions import aborted_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How often an end that seems to be lost is checked again, and after how long: a writer may be replacing files.
-_RETRIES, _DOUBT_S = 10, 0.002
 #: How often reading starts again because records were dropped meanwhile.
 _RESTARTS = 100
 
@@ -136,10 +134,11 @@ def proven_end(log: Log, epoch: int, end: int) -> int:
     An earlier end is checked again before it is trusted, because a log may look shorter for a moment while a writer
     replaces files.
     """
-    for _ in range(_RETRIES):
+    if log.epoch_end(epoch) >= end:
+        return end
+    for _ in rechecks():
         if log.epoch_end(epoch) >= end:
             return end
-        time.sleep(_DOUBT_S)
     return min(log.epoch_end(epoch), end)
 
 
@@ -309,7 +308,7 @@ def _read_file(
             reached = int(wanted.rows[-1, LAST]) + 1
             if chunk.special and piece.isolation == "committed":
                 aborted = _aborted(directory, piece, config) if aborted is None else aborted
-                wanted.rows = _without(wanted.rows, aborted)
+                wanted.keep(_without(wanted.rows, aborted))
             if wanted.rows[:, COUNT].any():
                 bounds, most = (piece.start_offset, piece.end_offset), config.max_decompressed_bytes
                 yield to_arrow(wanted.view, wanted.rows, *bounds, columns=columns, max_bytes=most), reached

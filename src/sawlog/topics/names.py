@@ -12,6 +12,7 @@ data/
   topics/orders/partition-4.tmp/  a partition that is being added
   groups/  members/               consumer groups
   staging/                        batches that wait to be placed, and intents: see intents.py
+  holders/                        sockets of processes that hold partitions
 ```
 
 A topic's name is a directory's name, so it must not lead outside, must not look like one of our own temporary states,
@@ -33,6 +34,7 @@ TOPIC = "topic.json"
 GROUPS = "groups"
 MEMBERS = "members"
 STAGING = "staging"
+HOLDERS = "holders"
 TMP, DELETED, SWAP = ".tmp", ".deleted", ".swap"
 
 #: Suffixes that mark a temporary state of ours.

@@ -8,10 +8,10 @@ with sawlog.open("data") as store:
         for record in consumer.drain(): ...
 ```
 
-Opening a store keeps no lock. A partition has one writing process at a time: the first write takes its lock, closing
-the store releases it. So two processes write different topics of one store at the same time, a third only reads, and
-consumers anywhere commit. With mode "r" nothing is ever written, created or locked, except what a task stages for
-others to publish (`staging`).
+Opening a store keeps no lock. A partition has one writing process at a time, its *holder*: the first write takes its
+lock, closing the store releases it. Other processes hand over to it what they append (`sawlog.topics.handover`),
+so any number of processes write to one topic, others only read, and consumers anywhere commit. With mode "r" nothing is
+ever written, created or locked, except what a task stages for others to publish (`staging`).
 
 Topics created, changed or deleted by other processes are visible at the next call of `topics()` or `topic(name)`. Every
 method may be called from any thread. A forked child must open its own store.
@@ -34,7 +34,6 @@ from typing import Any, Literal
 
 from ..errors import (
     CorruptFile,
-    DirectoryLocked,
     InvalidConfig,
     LogClosed,
     OffsetMismatch,
@@ -52,12 +51,18 @@ from .catalog import Catalog
 from .entry import TopicEntry
 from .groups.consumer import Consumer
 from .groups.groups import Groups
+from .handover.doorway import doorway_of
+from .handover.handover import Handover
+from .handover.lines import Lines
 from .topic import Topic
-from .transactions.intent import Intent, Part
+from .transactions.intent import Part
 from .transactions.intents import Intents
 from .transactions.staging import Staging
 from .transactions.transaction import PlacedOffsets, Transaction
 from .upkeep import Upkeep
+
+#: How long an append waits for the process that holds the partition.
+_PATIENCE_S = 30.0
 
 _logger = logging.getLogger("sawlog")
 
@@ -65,13 +70,20 @@ _logger = logging.getLogger("sawlog")
 class Store:
     """A directory of topics. Created by `Store.open`, which is also `sawlog.open`."""
 
-    def __init__(self, directory: Directory, catalog: Catalog, *, owns_directory: bool) -> None:
+    def __init__(
+        self, directory: Directory, catalog: Catalog, *, owns_directory: bool, handover_timeout_s: float = _PATIENCE_S
+    ) -> None:
         self._directory = directory
         self._owns_directory = owns_directory
         self._catalog = catalog
-        self._intents = Intents(directory)
         self._committing = forkable(threading.RLock())
         self._lock = forkable(threading.RLock())
+        doorway = doorway_of(directory)
+        lines = Lines(doorway)
+        self._intents = Intents(directory, self.topic, lines)
+        self._handover = Handover(
+            doorway, lines, self._intents, self._held, self._committing, timeout_s=handover_timeout_s
+        )
         self._topics: dict[str, Topic] = {}
         self._transactions: set[Transaction] = set()
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
@@ -88,8 +100,13 @@ class Store:
         mode: Literal["w", "r"] = "w",
         *,
         upkeep_interval_s: float | None = 60.0,
+        handover_timeout_s: float = _PATIENCE_S,
     ) -> Store:
-        """Open the store in a directory; with mode "w" (the default) create it if the directory is missing or empty."""
+        """Open the store in a directory; with mode "w" (the default) create it if the directory is missing or empty.
+
+        Appends to a partition that another process holds are handed over to it; `handover_timeout_s` is how long they
+        wait for its answer.
+        """
         if mode not in ("w", "r"):
             raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
         with ExitStack() as undo:
@@ -100,7 +117,8 @@ class Store:
             assert not isinstance(directory, (str, PathLike))
             catalog = Catalog(directory, mode)
             undo.callback(catalog.close)
-            store = cls(directory, catalog, owns_directory=owned)
+            _check_seconds("handover_timeout_s", handover_timeout_s)
+            store = cls(directory, catalog, owns_directory=owned, handover_timeout_s=handover_timeout_s)
             if mode == "w":
                 store._recover()
                 store._tend(upkeep_interval_s)
@@ -121,8 +139,7 @@ class Store:
     def _tend(self, interval_s: float | None) -> None:
         if interval_s is None:
             return
-        if isinstance(interval_s, bool) or not isinstance(interval_s, (int, float)) or not interval_s > 0:
-            raise InvalidConfig(f"upkeep_interval_s must be a number of seconds above 0, or None, not {interval_s!r}")
+        _check_seconds("upkeep_interval_s", interval_s, " or None")
         reference = weakref.ref(self)  # the store must not be kept alive by its own maintenance
         self._upkeep = Upkeep(lambda: [] if (store := reference()) is None else store.upkeep(), interval_s)
 
@@ -133,33 +150,14 @@ class Store:
         What cannot be completed now does not prevent opening the store: the next write to an affected partition tries
         again and raises the error.
         """
-        for step in (self._complete_all, self._intents.sweep):
+        for step in (self._complete_all, self._intents.area.sweep):
             try:
                 step()
             except SawlogError as error:
                 _logger.warning("%s: postponed to the next open or write: %s", self.path, error)
 
     def _complete_all(self) -> None:
-        for intent in self._intents.pending():
-            try:
-                for number, part in self._intents.unmarked(intent):
-                    self._complete(intent, number, part)
-                self._intents.complete_if_done(intent)
-            except SawlogError as error:
-                _logger.warning("%s: a transaction is not completed yet: %s", self.path, error)
-
-    def _complete(self, intent: Intent, number: int, part: Part) -> None:
-        try:
-            topic = self.topic(part.topic)
-        except TopicNotFound:
-            topic = None
-        if topic is None or topic.id != part.topic_id:
-            self._intents.mark(intent, number)  # the topic is deleted, and its part with it
-            return
-        try:
-            topic.roll_forward(part.partition)
-        except DirectoryLocked:
-            pass  # the holder of the lock has done this already: see intents.py
+        self._intents.completion.complete_all(self.path)
 
     def close(self) -> None:
         """Close everything that came from it: consumers, transactions, writers, logs. Safe to call twice."""
@@ -175,7 +173,13 @@ class Store:
                 last.callback(self._directory.close)
             last.callback(self._catalog.close)
             last.callback(self._intents.close)
+            last.callback(self._handover.close)
             last.callback(self._close_topics)
+            # Before the locks are released, but after what this process hands over itself: two processes that close at
+            # the same time would wait for each other.
+            last.callback(self._handover.stop)
+            for topic in list(self._topics.values()):
+                last.callback(topic.close_writers)
             if self._groups is not None:
                 last.callback(self._groups.close)
             for transaction in list(self._transactions):
@@ -284,7 +288,7 @@ class Store:
             found.update(entry)
             return found
         self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and recreated"))
-        made = self._topics[entry.name] = Topic(self._catalog, entry, self._locked)
+        made = self._topics[entry.name] = Topic(self._catalog, entry, self._locked, self._handover)
         return made
 
     def _drop(self, name: str, why: TopicNotFound) -> None:
@@ -295,10 +299,16 @@ class Store:
     def _locked(self, entry: TopicEntry, number: int, log: Log) -> None:
         """A partition was locked for writing: make sure that it is still the topic's, and place committed
         transactions."""
+        self._handover.locked(log)
         self._catalog.upgrade()
         self._catalog.check(entry)
         self._catalog.settle()
-        self._intents.roll_forward(entry.id, number, log)
+        self._intents.placing.roll_forward(entry.id, number, log)
+
+    def _held(self, name: str, topic_id: str, number: int) -> Log | None:
+        """The log of a partition that this process holds; None if it does not. Takes no lock: workers call it."""
+        topic = self._topics.get(name)
+        return topic.held(number) if topic is not None and topic.id == topic_id else None
 
     # --- changing
 
@@ -370,6 +380,7 @@ class Store:
         self._check_writable()
         reports: list[UpkeepReport] = []
         try:
+            self._complete_all()
             for topic in self:
                 reports += topic.upkeep()
             self.forget_names()
@@ -390,7 +401,7 @@ class Store:
                 gone.update({topic_id} - there)
             return topic_id in there
 
-        self._intents.forget(is_there)
+        self._intents.ledger.forget(is_there)
 
     @property
     def upkeep_reports(self) -> list[UpkeepReport]:
@@ -402,7 +413,8 @@ class Store:
     ) -> Transaction:
         """Records for several topics and partitions, stored all or not at all; see `Transaction`.
 
-        Waits up to `lock_timeout_s` seconds for partitions that another process is writing to.
+        Waits up to `lock_timeout_s` seconds for other processes: for those that hold partitions to place their parts,
+        or, if they do not do that, to release the locks.
         """
         self._check_writable()
         made = Transaction(
@@ -464,3 +476,8 @@ class Store:
         made = Consumer(self, group, [topics] if isinstance(topics, str) else list(topics), **options)
         self._consumers.add(made)
         return made
+
+
+def _check_seconds(name: str, value: object, or_else: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise InvalidConfig(f"{name} must be a number of seconds above 0{or_else and ','}{or_else}, not {value!r}")

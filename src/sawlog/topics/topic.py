@@ -11,8 +11,10 @@ Records of one partition are ordered; those of different partitions are not. A c
 checks and encodes everything and takes all locks first, so it is refused as a whole; but a crash or a full disk in the
 middle may leave the records of some partitions only. Use `Store.transaction` for all or nothing.
 
-A partition is read without a lock; the first write takes its lock and keeps it until the store is closed. Settings
-apply when a partition is opened: those of an open log do not change. Every method may be called from any thread.
+A partition is read without a lock; the first write takes its lock and keeps it until the store is closed. If another
+process has it, what is appended is handed over to that process, which places it (`sawlog.topics.handover`); `partition`
+still returns a log that reads. Settings apply when a partition is opened: those of an open log do not change. Every
+method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,15 +36,17 @@ from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, TopicNotFound
 from ..log.log import Log
+from ..log.maintain.findings import RecoveryReport
 from ..log.maintain.upkeep import UpkeepReport
 from ..log.read.reader import ARROW_ROWS, Isolation
 from ..log.write.encoders import recipe_of
-from ..log.write.writer import BATCH_BYTES
+from ..log.write.writer import BATCH_BYTES, Writer
 from ..storage import Directory
 from ..storage.forking import forkable
 from . import settings
 from .catalog import Catalog
 from .entry import TopicEntry
+from .packing import Packer
 from .partitioner import Sticky, partition_for, partitions_for
 from .writer import TopicWriter
 
@@ -91,13 +95,59 @@ class TopicDescription:
     rows: tuple[PartitionDescription, ...]
 
 
+class Appends(Protocol):
+    """What appends to a partition: its `Log`, or what hands over to the process that holds it."""
+
+    def append(self, value: bytes | None, key: bytes | None, headers: Any, timestamp: int | datetime | None, /) -> int:
+        """Append one record and return its offset."""
+
+    def append_many(self, records: Iterable[Any], /) -> range:
+        """Append records as one batch and return their offsets."""
+
+    def append_arrow(self, table: pa.Table | pa.RecordBatch, /) -> range:
+        """Append the rows of an Arrow table and return their offsets."""
+
+    def append_batches(self, raw: bytes | bytearray | memoryview, /, *, trusted: bool = False) -> range:
+        """Append encoded batches and return their offsets."""
+
+    def writer(self, batch_bytes: int, linger_ms: float | None, /) -> Writer:
+        """A buffered writer."""
+
+
+class Outlet(Appends, Protocol):
+    """What hands over to the process that holds a partition."""
+
+    def close_writers(self) -> None:
+        """Flush and close all open writers."""
+
+
+class Elsewhere(Protocol):
+    """The processes that hold partitions of the store: see `sawlog.topics.handover`."""
+
+    @property
+    def note(self) -> bytes:
+        """For the LOCK files of this process: where it is reached."""
+
+    def outlet(self, topic: Topic, number: int, log: Log) -> Outlet | None:
+        """For appends to a partition whose lock another process holds; None if that takes no requests."""
+
+
 class Topic:
     """Partitions under one name. Created by `Store.topic` and `Store.create_topic`."""
 
-    def __init__(self, catalog: Catalog, entry: TopicEntry, on_lock: Callable[[TopicEntry, int, Log], None]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        entry: TopicEntry,
+        on_lock: Callable[[TopicEntry, int, Log], None],
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
         self._catalog = catalog
         self._entry = entry
         self._on_lock = on_lock
+        self._elsewhere = elsewhere
+        #: For partitions that other processes hold.
+        self._outlets: dict[int, Outlet] = {}
         self._lock = forkable(threading.RLock())
         self._logs: dict[int, Log] = {}
         self._writers: set[TopicWriter] = set()
@@ -183,11 +233,12 @@ class Topic:
         if isinstance(number, bool) or not isinstance(number, int):
             raise TopicNotFound(f"a partition must be an integer, not {number!r}")
         if not 0 <= number < self.partitions:
-            self._refresh()  # another process may have added some
+            self.refresh()  # another process may have added some
         if not 0 <= number < self.partitions:
             raise TopicNotFound(f"the topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {number}")
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Read topic.json again; `TopicNotFound` if the topic was deleted or recreated."""
         self.update(self._catalog.check(self._entry))
 
     def update(self, entry: TopicEntry) -> None:
@@ -206,7 +257,13 @@ class Topic:
             on_lock=lambda log: self._on_lock(entry, number, log),
             topic=entry.name,
             partition=number,
+            note=b"" if self._elsewhere is None else self._elsewhere.note,
         )
+
+    def held(self, number: int) -> Log | None:
+        """The log of a partition if this process holds its lock to write to it; else None. Opens nothing."""
+        log = self._logs.get(number)
+        return log if log is not None and log.locked and self._ended is None else None
 
     def roll_forward(self, number: int) -> None:
         """Take a partition's lock, which places committed transactions, and release it again."""
@@ -217,15 +274,43 @@ class Topic:
         finally:
             log.close()
 
+    def recover(self) -> dict[int, RecoveryReport]:
+        """Lock the partitions that were not closed cleanly, which recovers them; what that found. Those that another
+        process writes are left to it."""
+        reports: dict[int, RecoveryReport] = {}
+        for number in range(self.partitions):
+            log = self.partition(number)
+            if log.locked or log.was_closed_cleanly:
+                continue
+            try:
+                reports[number] = self._writable(number).recovery
+            except DirectoryLocked:
+                continue
+        return reports
+
+    def reopen(self) -> None:
+        """Close the open logs; the next use opens them again, with the current settings."""
+        with self._lock, ExitStack() as last:
+            for log in self._logs.values():
+                last.callback(log.close)
+            self._logs = {}
+
     def end(self, why: LogClosed | TopicNotFound) -> None:
         """Close everything; from now on it only raises this error."""
         with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
             self._ended = self._ended or why
             for log in self._logs.values():
                 last.callback(log.close)
+            last.callback(self.close_writers)
+            self._logs = {}
+
+    def close_writers(self) -> None:
+        """Flush and close the writers that have batches for other processes, and those over all partitions."""
+        with ExitStack() as last:
+            for outlet in list(self._outlets.values()):
+                last.callback(outlet.close_writers)
             for writer in list(self._writers):
                 last.callback(writer.close)
-            self._logs = {}
 
     # --- writing
 
@@ -240,7 +325,24 @@ class Topic:
     ) -> Position:
         """Append one record and return its position. The partition is the key's, or chosen, unless it is given."""
         number = self.place_for(value, key, partition)
-        return Position(number, self._writable(number).append(value, key, headers, timestamp))
+        return Position(number, self._appends(number).append(value, key, headers, timestamp))
+
+    def _appends(self, number: int) -> Appends:
+        """The log of a partition, locked; or, if another process holds the lock and takes requests, what hands over to
+        it."""
+        log = self.partition(number)
+        if log.locked:
+            return log
+        known = self._outlets.get(number)
+        if known is not None:
+            return known  # it takes the lock when the other process has released it
+        try:
+            return self._writable(number)
+        except DirectoryLocked:
+            outlet = None if self._elsewhere is None else self._elsewhere.outlet(self, number, log)
+            if outlet is None:
+                raise
+            return self._outlets.setdefault(number, outlet)
 
     def _writable(self, number: int) -> Log:
         """The log of a partition, locked: raises here if another process writes to it."""
@@ -250,7 +352,7 @@ class Topic:
                 with log.hold():
                     pass
             except StorageError:
-                self._refresh()  # if the topic was deleted meanwhile, raise that
+                self.refresh()  # if the topic was deleted meanwhile, raise that
                 raise
         return log
 
@@ -277,9 +379,9 @@ class Topic:
         parts = self.split(list(records), partition)
         if len(parts) == 1:
             [(number, of_one)] = parts.items()
-            return {number: self._writable(number).append_many(of_one)}
+            return {number: self._appends(number).append_many(of_one)}
         encoded = {number: self._encode(each) for number, each in sorted(parts.items())}
-        logs = {number: self._writable(number) for number in encoded}  # all of them before anything is written
+        logs = {number: self._appends(number) for number in encoded}  # all of them before anything is written
         return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
 
     def split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
@@ -308,20 +410,43 @@ class Topic:
             self._refuse_keyless()
         if partition is not None or self.partitions == 1 or keys is None:
             number = self._sticky.take(table.nbytes) if partition is None else partition
-            return {number: self._writable(number).append_arrow(table)}
+            return {number: self._appends(number).append_arrow(table)}
         together = self._sticky.take(0)
         chosen = partitions_for(keys, self.partitions, together)
-        logs = {number: self._writable(number) for number in np.unique(chosen).tolist()}
+        logs = {number: self._appends(number) for number in np.unique(chosen).tolist()}
         return {number: log.append_arrow(table.take(np.flatnonzero(chosen == number))) for number, log in logs.items()}
+
+    def append_batches(self, raw: bytes | bytearray | memoryview, partition: int, *, trusted: bool = False) -> range:
+        """Append encoded batches to a partition unchanged, all of them or none, and return their offsets. They are
+        checked as by `Log.append_batches`."""
+        return self._appends(partition).append_batches(raw, trusted=trusted)
+
+    def partition_writer(
+        self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
+    ) -> Writer:
+        """A buffered writer for one partition."""
+        return self._appends(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         """A buffered writer over all partitions: the fast way to append records one by one."""
-        logs = [self._writable(number) for number in range(self.partitions)]
+        logs = [self._appends(number) for number in range(self.partitions)]
         writers = [log.writer(batch_bytes, linger_ms) for log in logs]
         keyed = settings.is_compacted(self._entry.settings)
         made = TopicWriter(writers, batch_bytes, keyed=keyed, on_close=self._writers.discard)
         self._writers.add(made)
         return made
+
+    def packer(self, compression: str, *, partition: int | None = None, linger_ms: float | None = None) -> Packer:
+        """A buffered writer with another compression than the topic's, for all partitions or for one."""
+        config = self.partition(partition or 0).config
+        return Packer(
+            self.partitions,
+            lambda number, batch: self._appends(number).append_batches(batch.data),
+            recipe_of(config.with_(compression=compression, compression_level=None)),
+            partition=partition,
+            batch_bytes=min(BATCH_BYTES, config.segment_bytes),
+            linger_ms=linger_ms,
+        )
 
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return how many."""

@@ -172,9 +172,10 @@ class FaultyWriter(DataSourceStreamArrowWriter):
             self.fault.at("staging", batch)
 
     def commit(self, messages: Any, batchId: int) -> None:
-        from sawlog.topics.transactions.intents import Intents
+        from sawlog.topics.transactions.ledger import Ledger
+        from sawlog.topics.transactions.placing import Placing
 
-        place, complete = Intents._place, Intents._complete
+        place, complete = Placing.place, Ledger.complete
 
         def placing(*arguments: Any) -> None:
             self.fault.at("intent", batchId)
@@ -185,11 +186,11 @@ class FaultyWriter(DataSourceStreamArrowWriter):
             complete(*arguments)
 
         self.fault.at("commit", batchId)
-        Intents._place, Intents._complete = placing, completing  # type: ignore[method-assign, assignment]
+        Placing.place, Ledger.complete = placing, completing  # type: ignore[method-assign, assignment]
         try:
             self.inner.commit(messages, batchId)
         finally:  # this process is used for the next micro-batch, too
-            Intents._place, Intents._complete = place, complete  # type: ignore[method-assign]
+            Placing.place, Ledger.complete = place, complete  # type: ignore[method-assign]
         self.fault.at("published", batchId)
 
     def abort(self, messages: Any, batchId: int) -> None:

@@ -26,7 +26,7 @@ def take_lock(directory: Directory, note: bytes = b"") -> Lock:
         try:
             held = directory.lock(LOCK)
         except DirectoryLocked as error:
-            busy = _is_upkeep(directory)
+            busy = note_in(directory) == UPKEEP_NOTE
             refusals = 0 if busy else refusals + 1
             if busy and note != UPKEEP_NOTE and not is_wanted(directory):
                 _ask(directory)
@@ -57,8 +57,9 @@ def _ask(directory: Directory) -> None:
         pass  # on a full disk the writer waits until upkeep has finished
 
 
-def _is_upkeep(directory: Directory) -> bool:
+def note_in(directory: Directory) -> bytes:
+    """The note of the process that holds the lock, or held it last; empty if there is none."""
     try:
-        return directory.read(LOCK).partition(b"\n")[2] == UPKEEP_NOTE
+        return directory.read(LOCK).partition(b"\n")[2]
     except StorageError:
-        return False
+        return b""

@@ -21,11 +21,12 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
-from ...batch.checksum import with_line, without_line
-from ...errors import CorruptFile
+from ...storage.checked import TitledFile, parsing
 from .aborted import Aborted
 
-_TITLE = "sawlog producers "
+_FILE = TitledFile("the producer file", "sawlog producers ")
+#: The versions of the format.
+_VERSIONS = ("1", "2")
 _EPOCH, _SEGMENT = "leader epoch ", "segment "
 
 
@@ -85,30 +86,29 @@ class ProducersFile:
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        lines = [f"{_TITLE}2 {self.offset}", f"{_EPOCH}{self.leader_epoch}", f"{_SEGMENT}{self.segment}"]
+        lines = [f"{_VERSIONS[-1]} {self.offset}", f"{_EPOCH}{self.leader_epoch}", f"{_SEGMENT}{self.segment}"]
         lines.extend(_line(*astuple(batch)) for batch in self.batches)
         lines.extend(_line("marker", *each) for each in self.markers)
         lines.extend(_line("open", *each) for each in self.open)
         lines.extend(_line("aborted", *each) for each in self.aborted)
-        return with_line(("\n".join(lines) + "\n").encode())
+        return _FILE.encode("\n".join(lines) + "\n")
 
     @classmethod
     def decode(cls, data: bytes) -> ProducersFile:
         """From the file's bytes; `CorruptFile` unless every byte is right."""
-        body = without_line(data)
-        if body is None or not body.startswith((f"{_TITLE}1 ".encode(), f"{_TITLE}2 ".encode())):
-            raise CorruptFile("the checksum of the producer file does not match")
-        try:
+        body = _FILE.decode(data)
+        with parsing(_FILE.what):
             head, *lines = body.decode().splitlines()
-            made = cls(int(head[len(_TITLE) + 2 :]), -1, -1)
+            version, offset = head.split()
+            if version not in _VERSIONS:
+                raise ValueError(f"version {version} is unknown")
+            made = cls(int(offset), -1, -1)
             if lines and lines[0].startswith(_EPOCH):
                 made.leader_epoch = int(lines.pop(0)[len(_EPOCH) :])
             if lines and lines[0].startswith(_SEGMENT):
                 made.segment = int(lines.pop(0)[len(_SEGMENT) :])
             for line in lines:
                 made._add(line.split())
-        except (ValueError, TypeError) as error:
-            raise CorruptFile(f"the producer file does not parse: {error}") from error
         return made
 
     def _add(self, words: list[str]) -> None:

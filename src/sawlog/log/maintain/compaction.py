@@ -18,7 +18,6 @@ be in that segment, until a compaction from the log's start on has met no damage
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -28,7 +27,7 @@ import numpy as np
 from ...batch.header import LAST
 from ...batch.kernel import KeyMap
 from ...batch.read import MALFORMED, unpack
-from ...clock import now_ms
+from ...clock import Stopwatch, now_ms
 from ...errors import CorruptBatch, StorageError
 from ..files.state import UpkeepState, load_state, store_state
 from ..segment.segment import Segment
@@ -93,16 +92,16 @@ def compact(
     appender: Appender, *, delete_retention_ms: int, min_lag_ms: int = 0, key_bytes: int = KEY_BYTES
 ) -> CompactionReport:
     """Remove superseded records from the sealed segments. One at a time per log; appends and reads continue."""
-    began = time.perf_counter()
+    watch = Stopwatch()
     report = CompactionReport()
     with appender.upkeep.turn():
         cuts, state = rewrite.begin(appender)
         if state.damaged:
-            state.cleaned = []
+            state.forget_compactions()
         while _round(appender, state, report, cuts, delete_retention_ms, min_lag_ms, key_bytes):
             pass
         report.clean_offset = state.clean_offset
-        report.duration_ms = (time.perf_counter() - began) * 1000
+        report.duration_ms = watch.elapsed_ms
     return report
 
 
@@ -160,8 +159,8 @@ def _round(
         aborted=appender.segments.outlook.aborted_rows,
         markers=Markers(),
     )
-    state.tombstones = _rewrite_all(appender, taken, wanted, report, damaged, cuts)
-    state.damaged = bool(damaged)
+    tombstones = _rewrite_all(appender, taken, wanted, report, damaged, cuts)
+    state.note_round(tombstones, damaged=bool(damaged))
     if end <= clean and last:
         return False  # only damage, or a batch with more keys than the table can hold
     with locked(appender):  # a truncation either has happened, or will see what is noted here
@@ -284,7 +283,7 @@ def _replace_some(
     """The replacement of the first of these segments, and as many more as fit; None for one that is damaged."""
     made, count = _try_to_replace(appender, segments, wanted, damaged, markers)
     if made is None:
-        markers.blind = True  # which transactions have batches in there is not known
+        markers.go_blind()  # which transactions have batches in there is not known
     return made, count
 
 

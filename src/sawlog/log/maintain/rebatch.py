@@ -70,6 +70,10 @@ class Markers:
         """The same, for an attempt that may be repeated."""
         return Markers(set(self.alive), self.blind)
 
+    def go_blind(self) -> None:
+        """Something could not be read: it is not known which transactions have batches there."""
+        self.blind = True
+
     def become(self, other: Markers) -> None:
         """The attempt has succeeded, or is taken back."""
         self.alive, self.blind = set(other.alive), other.blind

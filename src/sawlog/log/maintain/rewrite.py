@@ -176,7 +176,7 @@ def merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
 def _merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
     ends = [segment.next_offset for segment in run]
     name = run_name(run[0].base_offset, ends[-1], TMP)
-    counts = Counts()
+    records = 0
     special: set[Segment] = set()
     with _replacement(appender, run, name) as out:
         for segment, segment_end in zip(run, ends, strict=True):
@@ -185,10 +185,10 @@ def _merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
                 out.copy(chunk)
                 if chunk.special:
                     special.add(segment)
-                counts.records_before += int(chunk.rows[:, COUNT].sum())
-    counts.records_after = counts.records_before
-    counts.bytes_before = counts.bytes_after = out.position
-    return Rewritten(tuple(run), name, out.position, out.index, counts, _outcomes(appender, run, special))
+                records += int(chunk.rows[:, COUNT].sum())
+    size = out.position
+    counts = Counts(records, records, size, size)
+    return Rewritten(tuple(run), name, size, out.index, counts, _outcomes(appender, run, special))
 
 
 def _limit(appender: Appender, run: Sequence[Segment]) -> int:
@@ -259,11 +259,10 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
             raise
         try:
             directory.sync()
-            replacement = Segment(directory, base, end, made.size, appender.config.index_interval_bytes)
-            replacement.outcomes = made.outcomes
+            interval = appender.config.index_interval_bytes
+            replacement = Segment(directory, base, end, made.size, interval, repairs=True, outcomes=made.outcomes)
             stored = None if made.outcomes is None else made.outcomes.encode(end, made.size)
             finish_swap(directory, name, base, [each.base_offset for each in run[1:]], made.index, stored)
-            replacement.repairs = True
             appender.segments.set([*listed[:at], replacement, *listed[at + len(run) :]])
         except BaseException as error:
             appender.commit.fail(error)  # replaced or not, only opening anew can tell

@@ -22,7 +22,7 @@ from ...batch import kernel
 from ...batch import read as batch_read
 from ...batch.header import BASE, COUNT, LAST, LEADER_EPOCH, POSITION, SIZE, Rows
 from ...batch.kernel import Record
-from ...clock import Deadline
+from ...clock import Deadline, Pauses
 from ...config import LogConfig, whole_number
 from ...errors import CorruptBatch, InvalidConfig, OffsetOutOfRange, RecordRemoved, StorageError
 from ..segment.batches import CHUNK_BYTES, Chunk
@@ -38,8 +38,6 @@ ARROW_ROWS = 65_536
 #: Python objects are made from fewer bytes at a time: otherwise more of them would be alive than fit into the
 #: caches.
 RECORD_CHUNK_BYTES = 256 << 10
-#: A follower in another process checks again after this long; doubled while nothing comes.
-_POLL_S, _POLL_MOST_S = 0.001, 0.05
 #: How often a reader starts again because the segments changed, without making progress.
 _RETRIES = 100
 
@@ -176,7 +174,7 @@ class Reader:
                 segment = self._segment_for(offset)
                 following = segment.next_offset  # as of now: it may be truncated and grow again meanwhile
                 for chunk in self._chunks_of(segment, offset, end, chunk_bytes):
-                    chunk.start = offset
+                    chunk.skip_below(offset)
                     beyond = self._beyond(segment, chunk, following)
                     reached = int(chunk.rows[-1, LAST]) + 1 if len(chunk.rows) else offset
                     if chunk.special and committed:
@@ -199,10 +197,10 @@ class Reader:
         """Leave out the batches of aborted transactions, and return where to stop: that may be earlier if a transaction
         is open that was not known of before."""
         segments = self.segments
-        chunk.rows = segments.outlook.committed(chunk.rows)
+        chunk.keep(segments.outlook.committed(chunk.rows))
         end = min(end, segments.end(committed=True))
         if len(chunk.rows) and chunk.rows[-1, BASE] >= end:
-            chunk.rows = chunk.rows[chunk.rows[:, BASE] < end]
+            chunk.keep(chunk.rows[chunk.rows[:, BASE] < end])
         return end
 
     def _beyond(self, segment: Segment, chunk: Chunk, following: int) -> CorruptBatch | None:
@@ -212,7 +210,7 @@ class Reader:
             return None
         bad = int((chunk.rows[:, LAST] < following).sum())
         where = chunk.origin + int(chunk.rows[bad, POSITION])
-        chunk.rows = chunk.rows[:bad]
+        chunk.keep(chunk.rows[:bad])
         reason = f"a batch extends beyond the end of its segment at offset {following}"
         return CorruptBatch(reason, path=segment.path, position=where, next_offset=following)
 
@@ -310,7 +308,7 @@ class Reader:
                 sizes = np.cumsum(counted if needs_record else chunk.rows[:, SIZE]) + used
                 fits = int((sizes <= max_bytes).sum())
                 if fits < len(chunk.rows):
-                    chunk.rows = chunk.rows[: max(fits, 0 if used else int((sizes == 0).sum()) + 1)]
+                    chunk.keep(chunk.rows[: max(fits, 0 if used else int((sizes == 0).sum()) + 1)])
                     if len(chunk.rows):
                         yield segment, chunk
                     return
@@ -479,6 +477,23 @@ class Reader:
                 self.segments.done(segment)
         return self.segments.visible_offset
 
+    def newest(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record with the largest timestamp; None if there is no record."""
+        self.segments.refresh()
+        end = self.segments.visible_offset
+        for timestamp in sorted({self._largest(segment) for segment in self.segments.all}, reverse=True):
+            offset = self.offset_at(timestamp)
+            if timestamp >= 0 and offset < end:  # else it is a record that nobody can read yet
+                return offset, timestamp
+        return None
+
+    def _largest(self, segment: Segment) -> int:
+        self.segments.use(segment)
+        try:
+            return segment.timestamps()[1] if segment.size else -1
+        finally:
+            self.segments.done(segment)
+
     # --- as it grows
 
     def follow(self, start: int | None, timeout: float | None, *, committed: bool = True) -> Iterator[Record]:
@@ -515,8 +530,7 @@ class Reader:
         read in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown
         since."""
         segments = self.segments
-        deadline = Deadline(timeout)
-        pause = _POLL_S
+        deadline, pauses = Deadline(timeout), Pauses()
         segments.refresh()
         while True:
             if segments.successor is not None:  # the lock was released: others write now
@@ -529,15 +543,8 @@ class Reader:
                 return True
             if deadline.passed or not self._is_open():
                 return False
-            with segments.changed:
-                segments.waiting += 1
-                try:
-                    if segments.end(committed=committed) <= offset:
-                        segments.changed.wait(deadline.at_most(pause))
-                finally:
-                    segments.waiting -= 1
+            segments.wait_beyond(offset, deadline.at_most(pauses.next_s()), committed=committed)
             segments.refresh()
-            pause = min(pause * 2, _POLL_MOST_S)
 
 
 def _by_epoch(chunk: Chunk) -> Iterator[Chunk]:

@@ -32,9 +32,9 @@ class SegmentIndex:
 
     __slots__ = (
         "_base",
-        "_interval_bytes",
         "_since_bytes",
         "first_timestamp",
+        "interval_bytes",
         "max_timestamp",
         "max_timestamp_offset",
         "offsets",
@@ -45,7 +45,7 @@ class SegmentIndex:
 
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
         self._base = base_offset
-        self._interval_bytes = interval_bytes
+        self.interval_bytes = interval_bytes
         self._since_bytes = 0
         self.offsets = array("I")
         self.positions = array("I")
@@ -60,7 +60,7 @@ class SegmentIndex:
 
     def add(self, last_offset: int, position: int, size_bytes: int, max_timestamp: int) -> None:
         """Add one batch that was placed at `position`."""
-        if self._since_bytes > self._interval_bytes:
+        if self._since_bytes > self.interval_bytes:
             self._enter(last_offset, position)
             self._since_bytes = 0
         self._since_bytes += size_bytes
@@ -77,7 +77,7 @@ class SegmentIndex:
             return
         chosen = np.empty(len(rows), np.int64)
         count, self._since_bytes = kernel.select_entries(
-            memoryview(rows), len(rows), self._interval_bytes, self._since_bytes, memoryview(chosen)
+            memoryview(rows), len(rows), self.interval_bytes, self._since_bytes, memoryview(chosen)
         )
         times = rows[:, MAX_TIME]
         if self.first_timestamp < 0:
@@ -118,6 +118,10 @@ class SegmentIndex:
             del self.time_offsets[len(self.times) :]
             self.time_offsets.append(self.max_timestamp_offset - self._base)
             self.times.append(self.max_timestamp)
+
+    def note_first(self, timestamp: int) -> None:
+        """The timestamp of the first batch, for an index that was read from its files, which do not have it."""
+        self.first_timestamp = timestamp
 
     @property
     def size_bytes(self) -> int:

@@ -45,6 +45,9 @@ class Segments(Protocol):
     #: Whether the last stable offset may be below the visible end.
     unsettled: bool
 
+    def unsettle(self) -> None:
+        """There is a transaction."""
+
     @property
     def all(self) -> tuple[Segment, ...]:
         """Oldest first."""
@@ -62,6 +65,10 @@ class Outlook:
     def current(self) -> Transactions:
         """The state at the end of the log."""
         return self.state
+
+    def replace(self, state: Transactions) -> None:
+        """The log ends elsewhere now: this is the state there."""
+        self.state = state
 
     def stable(self, visible: int) -> int:
         """The last stable offset, if the log can be read up to `visible`."""
@@ -133,7 +140,7 @@ class Outlook:
             state.begin_segment(segment.base_offset)
             note_segment(segment, segment.base_offset, segment.next_offset, state)
             found = state.outcomes(segment.next_offset)
-            segment.outcomes = found or Outcomes((), segment.next_offset)
+            segment.learn(found or Outcomes((), segment.next_offset))
             if found is not None and segment.repairs:
                 segment.store_outcomes()
         return state
@@ -235,7 +242,7 @@ class FollowedOutlook(Outlook):
 
     def _rebuild(self) -> None:
         with self._lock:
-            self._segments.unsettled = True  # there may be an open one after all
+            self._segments.unsettle()  # there may be an open one after all
             segments = list(takewhile(lambda segment: segment.sealed, self._segments.all))
             self.state = self._replay(segments)
             if segments:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from ...batch.header import HEADER_BYTES, LAST, MAX_TIME, Rows
+from ...batch.header import HEADER_BYTES, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ...batch.kernel import Record
 from ...errors import CorruptBatch, StorageError, SyncFailed
 from ...storage import Directory, Storage
@@ -27,19 +27,34 @@ class Segment(Batches):
     """One segment of a log."""
 
     def __init__(
-        self, directory: Directory, base_offset: int, next_offset: int, size: int, interval_bytes: int
+        self,
+        directory: Directory,
+        base_offset: int,
+        next_offset: int,
+        size: int,
+        interval_bytes: int,
+        *,
+        name: str | None = None,
+        sealed: bool = True,
+        expected_end: int | None = None,
+        repairs: bool = False,
+        identity: object = None,
+        dense: bool = True,
+        outcomes: Outcomes | None = None,
     ) -> None:
         #: The file: under a different name while it is about to replace others.
-        self.name = file_name(base_offset)
-        super().__init__(base_offset, next_offset, size, f"{directory.path}/{self.name}")
+        self.name = file_name(base_offset) if name is None else name
+        path = f"{directory.path}/{self.name}"
+        super().__init__(base_offset, next_offset, size, path, sealed=sealed, expected_end=expected_end, dense=dense)
         self.directory = directory
         #: Whether it must stay open: its file is being replaced, and its name already refers to another file.
         self.pinned = False
         #: Whether a bad index found while reading is replaced on disk: only the writer may do this.
-        self.repairs = False
-        self.identity: object = None
+        self.repairs = repairs
+        #: Which file this is, for a reader: another one may get its name.
+        self.identity = identity
         #: What it says about transactions, as far as it is known; None: nothing, or it is in its file.
-        self.outcomes: Outcomes | None = None
+        self.outcomes = outcomes
         #: While a reader follows it: the offset after the last batch of a transaction that was met.
         self.met_until = -1
         self._interval_bytes = interval_bytes
@@ -67,10 +82,15 @@ class Segment(Batches):
         index: SegmentIndex,
         next_offset: int,
         size: int,
+        *,
+        repairs: bool = False,
+        identity: object = None,
     ) -> Segment:
         """Open a segment that stays open because it still grows."""
-        made = cls(directory, base_offset, next_offset, size, index._interval_bytes)
-        made.sealed = False
+        interval = index.interval_bytes
+        made = cls(
+            directory, base_offset, next_offset, size, interval, sealed=False, repairs=repairs, identity=identity
+        )
         made._open = Lookup(storage, index)
         return made
 
@@ -181,6 +201,10 @@ class Segment(Batches):
             return
         self._open = None
 
+    def stay_open(self) -> None:
+        """Its file is about to be replaced, and current readers continue with it."""
+        self.pinned = True
+
     def begin_replacement(self) -> None:
         """Another file is about to get its name: stay open for current readers, and leave the index files alone."""
         self.repairs, self.pinned = False, True
@@ -225,6 +249,21 @@ class Segment(Batches):
         """Whether it is currently open or mapped."""
         return self._open is not None
 
+    def take_in(self, rows: Rows, origin: int) -> None:
+        """Add complete batches that another process has written after its end; `origin` is added to their
+        positions."""
+        self.index.add_rows(rows, origin)
+        last = rows[-1]
+        self.reach(int(last[LAST]) + 1, origin + int(last[POSITION] + last[SIZE]))
+
+    def learn(self, outcomes: Outcomes | None) -> None:
+        """What it says about transactions."""
+        self.outcomes = outcomes
+
+    def meet(self, offset: int) -> None:
+        """A batch of a transaction ends there."""
+        self.met_until = offset
+
     # --- known without reading
 
     def timestamps(self) -> tuple[int, int]:
@@ -241,7 +280,7 @@ class Segment(Batches):
     def _open_times(self) -> tuple[int, int]:
         index = self._data.index
         if index.first_timestamp < 0 and self.size >= HEADER_BYTES:
-            index.first_timestamp = struct.unpack(">q", self.storage.read(35, 8))[0]
+            index.note_first(struct.unpack(">q", self.storage.read(35, 8))[0])
         self._times = index.first_timestamp, index.max_timestamp
         return self._times
 

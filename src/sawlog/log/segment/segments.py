@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from ...batch.header import BASE, LAST, POSITION, SIZE
+from ...batch.header import BASE
 from ...config import LogConfig
 from ...errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
 from ...storage import Directory, Published, open_published
@@ -64,8 +64,23 @@ class SegmentSet:
         #: The set that continues after this one has ended: see `Log.release`.
         self.successor: SegmentSet | None = None
 
+    @classmethod
+    def of(
+        cls, directory: Directory, config: LogConfig, segments: Iterable[Segment], lowest_offset: int, epochs: Epochs
+    ) -> SegmentSet:
+        """What recovery has found."""
+        made = cls(directory, config)
+        made.set(segments)
+        made.start_at(lowest_offset)
+        made.begin_epoch(epochs)
+        return made
+
     def _outlook(self) -> Outlook:
         return Outlook(self)
+
+    def unsettle(self) -> None:
+        """There is a transaction: from now on what is visible need not be stable."""
+        self.unsettled = True
 
     # --- the list
 
@@ -83,6 +98,14 @@ class SegmentSet:
             for gone in self._mapped.keys() - set(made):
                 del self._mapped[gone]
             self._newest = None
+
+    def cut(self, kept: Sequence[Segment], offset: int, size: int) -> None:
+        """Keep these segments, the last of them up to an offset and a size: the rest is about to be deleted."""
+        last = kept[-1]
+        last.stay_open()
+        self.set(kept)
+        last.go_back((offset, size))
+        self.version += 1  # for a reader between the two lines above
 
     @property
     def active(self) -> Segment:
@@ -115,6 +138,20 @@ class SegmentSet:
         lowest, end = self.lowest_offset, self.end(committed=committed)
         if not lowest <= offset < end + end_allowed:
             raise OffsetOutOfRange(offset, lowest, end, self.directory.path)
+
+    # --- its ends, and its epochs: set by the writer
+
+    def start_at(self, offset: int) -> None:
+        """The log starts here."""
+        self.lowest_offset = offset
+
+    def show(self, offset: int) -> None:
+        """The log may be read up to here. Does not wake those who wait: see `wake`."""
+        self.visible_offset = offset
+
+    def begin_epoch(self, epochs: Epochs) -> None:
+        """Appends belong to the last of these epochs."""
+        self.epochs = epochs
 
     def epoch_end(self, epoch: int) -> int:
         """Where a leader epoch ends: no position that was read in it is after that. An unknown epoch (a position
@@ -149,6 +186,21 @@ class SegmentSet:
                 self.changed.notify_all()
             if self._moved is not None:
                 self._moved()
+
+    def wait_beyond(self, offset: int, seconds: float, *, committed: bool = False) -> None:
+        """Wait until something changes, unless readers can go beyond `offset` now."""
+        with self.changed:
+            self.waiting += 1
+            try:
+                if self.end(committed=committed) <= offset:
+                    self.changed.wait(seconds)
+            finally:
+                self.waiting -= 1
+
+    def continue_in(self, successor: SegmentSet) -> None:
+        """Another set continues: those who wait are told."""
+        self.successor = successor
+        self.wake()
 
     def tell(self, moved: Callable[[], None]) -> None:
         """Call this, too, when something changed."""
@@ -331,6 +383,11 @@ class FollowedSet(SegmentSet):
             return 0  # which will be rebuilt from the batches
         return None if found is None else found.current
 
+    def _meet(self, segment: Segment, offset: int) -> None:
+        """A batch of a transaction, or what may be one, ends there."""
+        segment.meet(offset)
+        self.unsettle()
+
     def _look_through(self) -> None:
         files = _files(self.directory.names())
         bases = sorted(files)
@@ -368,14 +425,12 @@ class FollowedSet(SegmentSet):
         # Only a segment that its writer has sealed, with its index, is mapped: what may still be truncated must be
         # copied.
         if following is not None and (name != file_name(base) or self.directory.exists(file_name(base, INDEX))):
-            made = Segment(self.directory, base, following, self.directory.size(name), self.config.index_interval_bytes)
-            made.name, made.path = name, f"{self.directory.path}/{name}"
-        else:
-            storage = self.directory.open_shared(name)
-            index = SegmentIndex(base, self.config.index_interval_bytes)
-            made = Segment.active(self.directory, base, storage, index, base, 0)
-            self._grow(made)
-        made.identity = identity
+            size, interval = self.directory.size(name), self.config.index_interval_bytes
+            return Segment(self.directory, base, following, size, interval, name=name, identity=identity)
+        storage = self.directory.open_shared(name)
+        index = SegmentIndex(base, self.config.index_interval_bytes)
+        made = Segment.active(self.directory, base, storage, index, base, 0, identity=identity)
+        self._grow(made)
         return made
 
     def _grow(self, segment: Segment) -> None:
@@ -390,9 +445,8 @@ class FollowedSet(SegmentSet):
         if self._take_in(segment) or segment.size >= saved.position:
             return  # it was completed between the two checks
         if segment.storage.size >= saved.position:
-            segment.expected_end = saved.durable_offset
-            segment.met_until, self.unsettled = saved.durable_offset, True  # what is after the damage was not looked at
-            segment.tail = saved.durable_offset, saved.position
+            segment.expect(saved.durable_offset, saved.position)
+            self._meet(segment, saved.durable_offset)  # what is after the damage was not looked at
             segment.use_index(segment.rebuild_index(segment.storage))
 
     def _take_in(self, segment: Segment) -> bool:
@@ -406,12 +460,11 @@ class FollowedSet(SegmentSet):
                 # A batch that extends beyond the end is being cut: its file is about to be replaced, not truncated.
                 rows = chunk.rows if chunk.rows[-1, BASE] < most else chunk.rows[chunk.rows[:, BASE] < most]
                 if len(rows):
-                    segment.index.add_rows(rows, chunk.origin)
-                    last, before = rows[-1], segment.tail[0]
+                    before = segment.tail[0]
+                    segment.take_in(rows, chunk.origin)
                     if chunk.special:
-                        segment.met_until, self.unsettled = int(last[LAST]) + 1, True
-                    segment.tail = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
-                    if not chunk.special:
+                        self._meet(segment, segment.tail[0])
+                    else:
                         self._followed.grown(before, segment.tail[0])
                 if segment.tail[0] >= most or len(rows) < len(chunk.rows):
                     break

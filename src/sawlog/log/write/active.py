@@ -223,7 +223,7 @@ class Active:
             with marks.commit.ending_on_failed_sync():
                 made = self._switch(old, offset)
                 transactions = self._segments.outlook.state
-                old.outcomes = transactions.outcomes(offset)
+                old.learn(transactions.outcomes(offset))
                 old.seal()
                 transactions.begin_segment(offset)
             marks.go_on(self.tail)

@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ... import background
 from ...batch import kernel
-from ...batch.build import NOBODY, Encoded, Producer
+from ...batch.build import NOBODY, Encoded, Producer, Recipe
 from ...batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ...clock import now_ms
 from ...config import Interval, LogConfig
@@ -51,7 +52,6 @@ from ..files.state import retreat_state
 from ..segment.index import MAX_SPAN
 from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
-from . import background
 from .active import Active
 from .appending import Appending, OpenAppends, Settled
 from .checkpointer import Checkpointer
@@ -74,6 +74,11 @@ class Answer:
 
     def __init__(self) -> None:
         self.placed: range | None = None
+
+    def give(self, placed: range) -> range:
+        """It is placed there."""
+        self.placed = placed
+        return placed
 
 
 #: The producer of a batch, its first and last offset, and the placement for a caller that may ask again.
@@ -136,7 +141,7 @@ class Appender:
         self.spools: set[Spool] = set()
         # Nothing is published yet: `take_over` does it when the epoch is known.
         known, end = self.marks.visible.before, self.marks.written[0]
-        segments.visible_offset = end if known is None else min(known[0], end)
+        segments.show(end if known is None else min(known[0], end))
         if isinstance(config.durability, Interval):
             background.every(config.durability.ms / 1000, self._sync_in_time)
         background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
@@ -145,9 +150,9 @@ class Appender:
         """This is what producers have written."""
         self.producers = producers
         transactions = producers.transactions
-        self.segments.outlook.state = transactions
+        self.segments.outlook.replace(transactions)
         if transactions.open or transactions.reached >= 0:
-            self.segments.unsettled = True
+            self.segments.unsettle()
 
     def _is_held(self) -> bool:
         """Whether the calling thread holds the lock."""
@@ -158,6 +163,15 @@ class Appender:
         if self._is_held():
             self.check_open()
         return self._is_held()
+
+    @property
+    def recipe(self) -> Recipe:
+        """How batches for this log are made."""
+        return self.encoders.recipe
+
+    def check_failure(self) -> None:
+        """Raise if the log has failed."""
+        self.commit.check()
 
     @property
     def _active(self) -> Segment:
@@ -274,7 +288,7 @@ class Appender:
                     self.marks.show(self.marks.written[0])
             elif self._rolling_back or segment.tail is not before or segment.storage.size != before[1]:
                 self._rolling_back = True  # an interrupt may come before the index is right again
-                segment.tail = before
+                segment.go_back(before)
                 self.active.undo(segment, before[1])
                 segment.use_index(segment.rebuild_index(segment.storage))
                 if self.producers.remembers(producer.id, last):
@@ -359,7 +373,7 @@ class Appender:
             transactions.see(self.segments.visible_offset)
         self.producers.note_rows(rows, now_ms())
         if transactions.reached >= 0:
-            self.segments.unsettled = True  # before it is visible
+            self.segments.unsettle()  # before it is visible
 
     def _replay(self, segments: Sequence[Segment]) -> None:
         """Something that producers have written is gone."""
@@ -438,10 +452,7 @@ class Appender:
             kept = kept[: kept.index(target) + 1]
             try:
                 # From here on it cannot be undone, only finished at the next open. First hide what will be dropped.
-                target.pinned = True
-                segments.set(kept)
-                target.tail = offset, point.visible
-                segments.version += 1  # for a reader between the two lines above
+                segments.cut(kept, offset, point.visible)
                 delete_above(self.directory, target.base_offset)
                 kept[-1] = cut(self.directory, self.config, point)
                 if replays:
@@ -485,7 +496,7 @@ class Appender:
         except SyncFailed:
             raise
         except StorageError as error:
-            self.checkpoints.error = error
+            self.checkpoints.note_error(error)
 
     def _save_in_time(self) -> None:
         """Called by the background: a watermark that moved is written, also when nothing was appended since."""
@@ -531,7 +542,7 @@ class Appender:
             self.active.segment.write_index(durable=False)
             self.save_producers(durable=False)
         except StorageError as error:
-            self.checkpoints.error = error
+            self.checkpoints.note_error(error)
             self.active.segment.remove_index()
 
     def abandon(self) -> None:

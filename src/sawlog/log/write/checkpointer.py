@@ -49,6 +49,10 @@ class Checkpointer:
             self._saved = (offset, start)
             self._ended = clean
 
+    def note_error(self, error: StorageError) -> None:
+        """What was to be saved with the checkpoint could not be written."""
+        self.error = error
+
     def end(self) -> None:
         """Write nothing from now on."""
         self._ended = True

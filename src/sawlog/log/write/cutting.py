@@ -168,6 +168,5 @@ def cut(directory: Directory, config: LogConfig, point: Cut) -> Segment:
     index = SegmentIndex(base, interval)
     size = position + len(rest)
     made = Segment.active(directory, base, storage, index, point.offset, size)
-    made.dense = segment.dense
     made.walk(storage, 0, size, index)
     return made

@@ -17,9 +17,9 @@ segment (see active.py).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
+from ...clock import give_way
 from ..segment.segments import SegmentSet
 from .commit import GroupCommit
 from .visible import VisibleEnd
@@ -51,7 +51,7 @@ class Marks:
             ends = self.commit.durable_offset, segments.visible_offset, self.written[0], segments.next_offset
             if ends[0] <= ends[1] <= ends[2] <= ends[3]:
                 return ends
-            time.sleep(0)
+            give_way()
         path = segments.directory.path
         raise AssertionError(f"durable, visible, written and next offset of {path} are out of order: {ends}")
 

@@ -280,7 +280,7 @@ def _seal(segment: Segment, known: Transactions) -> None:
     """A sealed segment ends here."""
     if known.since <= segment.base_offset:
         known.begin_segment(segment.base_offset)
-        segment.outcomes = known.outcomes(segment.next_offset)
+        segment.learn(known.outcomes(segment.next_offset))
         if segment.outcomes is not None and segment.repairs:
             segment.store_outcomes()
     known.begin_segment(segment.next_offset)

@@ -213,7 +213,7 @@ def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: B
             storage.append(block)
         storage.append(batch.suffix)
         storage.write_at(size, batch.prefix(offset, appender.marks.epoch))
-        segment.tail = offset + 1, storage.size
+        segment.reach(offset + 1, storage.size)
     except BaseException:
         if segment.tail[1] == size:
             appender.active.undo(segment, size)
@@ -343,7 +343,7 @@ class Spool:
                 for position in range(0, batch.value_bytes, _COPY_BYTES):
                     storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
                 storage.append(batch.suffix)
-                segment.tail = offset + 1, storage.size
+                segment.reach(offset + 1, storage.size)
             except BaseException:
                 if segment.tail[1] == size:
                     appender.active.undo(segment, size)

@@ -11,12 +11,12 @@ read-only calls may come from any thread. Partitions are added and removed under
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Literal, get_args
 
 from ...batch.kernel import RecordCursor
+from ...clock import rechecks
 from ...errors import InvalidConfig, OffsetOutOfRange, PositionLost
 from ...log.log import Log
 from ...log.read.reader import Isolation
@@ -27,8 +27,8 @@ OnLost = Literal["earliest", "latest", "error"]
 
 _logger = logging.getLogger("sawlog.topics.consumer")
 
-#: How often a position that seems to be lost is checked again, and after how long.
-_RETRIES, _DOUBT_S = 10, 0.002
+#: How often a log whose end moves while it is looked at is asked again.
+_RETRIES = 10
 
 
 def checked_on_lost(given: OnLost) -> OnLost:
@@ -243,8 +243,7 @@ class ConsumerPosition:
     def _look_again(self, owned: PartitionPosition) -> None:
         """Its position seems to be lost. First give a writer that is just replacing files time to finish: a moved
         position is hard to undo."""
-        for _ in range(_RETRIES):
-            time.sleep(_DOUBT_S)
+        for _ in rechecks():
             owned.end()
             if not owned.is_gone:
                 return

@@ -1,4 +1,4 @@
-"""An intent: which staged batches go to which partition at which offset. A value, and its bytes.
+"""An intent: which staged batches go to which partition, and at which offset, if that is known. A value, and its bytes.
 
 ```
 {
@@ -17,7 +17,8 @@ field of the document.
 from __future__ import annotations
 
 from base64 import b64decode
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...batch.checksum import crc32c
@@ -44,7 +45,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What goes to one partition: `count` offsets from `offset` on (-1 while it is not known)."""
+    """What goes to one partition: `count` offsets from `offset` on. It is -1 while it is not known: before the commit,
+    and in the intent if the process that places the part is another one."""
 
     topic: str
     topic_id: str
@@ -81,6 +83,24 @@ class Intent:
     def file(self) -> str:
         """Its file."""
         return f"{self.id}{INTENT}"
+
+    @property
+    def names_offsets(self) -> bool:
+        """Whether the process that committed it held all partitions, and so knew the offsets."""
+        return all(part.offset >= 0 for part in self.parts)
+
+    def at(self, offsets: Mapping[int, int]) -> Intent:
+        """With these offsets of its parts, by number, where it names none."""
+        parts = (
+            replace(part, offset=offsets.get(number, -1)) if part.offset < 0 else part
+            for number, part in enumerate(self.parts)
+        )
+        return replace(self, parts=tuple(parts))
+
+    @property
+    def offsets(self) -> dict[tuple[str, int], range]:
+        """Where its records are, by topic and partition. A part whose topic was deleted is nowhere."""
+        return {part.order: part.offsets for part in self.parts if part.offset >= 0}
 
     def encode(self) -> bytes:
         """The bytes of its file."""
@@ -128,7 +148,7 @@ class Intent:
                     tuple(
                         Piece(_file(file), _count(at), _count(size_bytes)) for file, at, size_bytes in each["pieces"]
                     ),
-                    _count(each["offset"]),
+                    _offset(each["offset"]),
                 )
                 for each in fields["parts"]
             )
@@ -164,6 +184,10 @@ def _count(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not an integer, at least 0")
     return value
+
+
+def _offset(value: object) -> int:
+    return -1 if type(value) is int and value == -1 else _count(value)
 
 
 def _file(value: object) -> str:

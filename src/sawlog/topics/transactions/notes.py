@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import errno
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from ...clock import Deadline, now_ms
 from ...errors import CorruptFile, DirectoryLocked, SawlogError, StorageError
 from ...storage import Directory, Lock
 from .. import documents
@@ -30,7 +30,6 @@ from .intent import Intent, end_of_document
 #: How long an unused name is remembered: a query that is restarted after that, and had been killed between a commit
 #: and Spark's own record of it, stores that micro-batch twice.
 KEPT_MS = 30 * 24 * 3600 * 1000
-_POLL_S = 0.005
 _NAME, _COMMITTED = ".name", ".committed"
 _MARK = "="
 
@@ -45,20 +44,17 @@ class Notes:
 
     # --- one name at a time
 
-    def lock(self, name: str, deadline: float) -> Lock:
+    def lock(self, name: str, deadline: Deadline) -> Lock:
         """Prevent others from committing under a name; `DirectoryLocked` if another process does for too long."""
         while True:
             try:
                 held = self._staging.lock(_file(name, _NAME), alone=False)
-            except DirectoryLocked:
-                if time.monotonic() > deadline:
-                    raise
+            except DirectoryLocked as error:
+                deadline.pause(or_raise=error)
             else:
                 if held.current:
                     return held
                 held.release()  # the previous holder has removed the file that we locked
-                continue
-            time.sleep(_POLL_S)
 
     def unlock(self, name: str, held: Lock) -> None:
         """Release the lock, and remove its file."""
@@ -94,6 +90,13 @@ class Notes:
         file, known = _file(intent.name, _COMMITTED), self.find(intent.name)
         if self._staging.exists(intent.file) and (known is None or sequence_of(known) < sequence_of(intent)):
             self._staging.rename(intent.file, file)
+
+    def put(self, intent: Intent) -> None:
+        """As `take`, for an intent whose file does not have the offsets: the note gets them. The file stays."""
+        assert intent.name is not None
+        known = self.find(intent.name)
+        if known is None or sequence_of(known) < sequence_of(intent):
+            documents.store(self._staging, _file(intent.name, _COMMITTED), replace(intent, data=b"").fields())
 
     def strip(self, name: str) -> None:
         """Cut off the batches of a note whose name is durable: if a power cut made it an intent again, it would need
@@ -132,7 +135,7 @@ class Notes:
                 held.release()
 
     def _tidy(self, file: str, is_there: Callable[[str], bool]) -> None:
-        note, now = self._load(file), int(time.time() * 1000)
+        note, now = self._load(file), now_ms()
         if note is None:
             return
         gone = bool(note.parts) and not any(is_there(part.topic_id) for part in note.parts)

@@ -5,6 +5,8 @@ staging/
   <id>.owner             locked by the process that collects; if it is not locked, the files of <id> may be removed
   <id>.<label>.batches   finished batches, contiguous
   <id>.<label>.lease     staging is done, and another process will commit: not to be removed before that time
+  <id>.proposal          the intent, before it is committed
+  <id>.at.<n>.<offset>, <id>.applied.<n>    how far the intent is placed: see ledger.py
 ```
 
 intents.py says what happens to them.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Iterable
 
 from ...errors import DirectoryLocked, InvalidConfig, SawlogError
 from ...storage import Directory, Lock, Storage
@@ -24,6 +27,8 @@ from .intent import INTENT, Piece
 _OWNER = ".owner"
 #: The suffixes of staged files and of leases.
 BATCHES, LEASE = ".batches", ".lease"
+#: What is between the id and the number of a part, in the names of notes and of marks.
+AT, APPLIED = ".at.", ".applied."
 
 _logger = logging.getLogger("sawlog")
 
@@ -61,7 +66,7 @@ class Stage:
         self.id, self._owner = _claim(staging) if adopt is None else (adopt, lock_owner(staging, adopt))
 
     def file(self, label: str = "0") -> StagedFile:
-        """A new staged file. Another process that knows the id makes its own: see `Intents.file`."""
+        """A new staged file. Another process that knows the id makes its own: see `StagingArea.file`."""
         return StagedFile(self._staging, file_name(self.id, label))
 
     @property
@@ -123,6 +128,11 @@ def remove_all(staging: Directory, id_: str) -> None:
     names = [name for name in staging.names() if name.partition(".")[0] == id_ and not name.endswith(INTENT)]
     for name in sorted(names, key=lambda name: name.endswith(_OWNER)):
         staging.remove(name)
+
+
+def leaves_traces(names: Iterable[str], id_: str) -> bool:
+    """Whether a part of the intent of this id was placed, or begun."""
+    return any(name.startswith((f"{id_}{AT}", f"{id_}{APPLIED}")) for name in names)
 
 
 def remove_label(staging: Directory, id_: str, label: str) -> None:

@@ -28,19 +28,21 @@ from ...errors import TopicNotFound
 from ...log.log import Log
 from ...storage.interface import Buffer
 from ..topic import Topic
+from .area import StagingArea
 from .intent import Intent, Part, Piece, check_name
 from .intents import INLINE_BYTES, Intents
+from .parcel import Parcel
 from .stage import StagedFile
 from .transaction import PlacedOffsets
 
-__all__ = ["INLINE_BYTES", "Intent", "Part", "Piece", "PlacedOffsets", "Staging", "TaskStage", "check_name"]
+__all__ = ["INLINE_BYTES", "Intent", "Parcel", "Part", "Piece", "PlacedOffsets", "Staging", "TaskStage", "check_name"]
 
 
 class TaskStage:
     """What one attempt of one task stages: its own file, created when it is first needed. `Staging.task` returns it."""
 
-    def __init__(self, intents: Intents, job: str) -> None:
-        self._intents = intents
+    def __init__(self, area: StagingArea, job: str) -> None:
+        self._area = area
         self._job = job
         self._label = uuid.uuid4().hex
         self._file: StagedFile | None = None
@@ -53,8 +55,8 @@ class TaskStage:
     def write(self, batches: Buffer) -> Piece:
         """Append finished batches and return where they are, for a `Part`."""
         if self._file is None:
-            self._intents.lend(self._job, self._label)
-            self._file = self._intents.file(self._job, self._label)
+            self._area.lend(self._job, self._label)
+            self._file = self._area.file(self._job, self._label)
         return self._file.write(batches)
 
     def sync(self) -> None:
@@ -65,7 +67,7 @@ class TaskStage:
     def abandon(self) -> None:
         """This attempt failed: remove what it has written."""
         if self._file is not None:
-            self._intents.withdraw(self._job, self._label)
+            self._area.withdraw(self._job, self._label)
 
     def close(self) -> None:
         """Close the file; what is staged is kept."""
@@ -100,7 +102,7 @@ class Staging:
 
     def task(self, job: str) -> TaskStage:
         """A place for one attempt of one task, also in a store that is opened read only."""
-        return TaskStage(self._intents, job)
+        return TaskStage(self._intents.area, job)
 
     # --- for the process that publishes
 
@@ -130,9 +132,9 @@ class Staging:
         self._check_writable()
         wanted = list(parts)
         with self._committing:
-            held = self._intents.adopt(job, timeout_s=lock_timeout_s)
+            held = self._intents.area.adopt(job, timeout_s=lock_timeout_s)
             try:
-                placed: tuple[Part, ...] = ()
+                placed: PlacedOffsets = {}
                 if wanted or name is not None:
                     placed = self._intents.commit(
                         held,
@@ -142,12 +144,12 @@ class Staging:
                         name=name,
                         sequence=sequence,
                         lock_timeout_s=lock_timeout_s,
-                    ).parts
+                    ).offsets
             except BaseException:
                 held.leave()
                 raise
             held.end()
-        return {part.order: part.offsets for part in placed}
+        return placed
 
     def _log_of(self, part: Part) -> Log:
         topic = self._topic_of(part.topic)
@@ -159,11 +161,11 @@ class Staging:
         """Remove what was staged, unless it was published and is not completed yet."""
         self._check_writable()
         with self._committing:
-            self._intents.discard(job)
+            self._intents.area.discard(job)
 
     def last(self, name: str) -> Intent | None:
         """What was published last under a name: the highest number, completed or not."""
-        return self._intents.last(name)
+        return self._intents.ledger.last(name)
 
     def replay_of(self, job: str, find: Callable[[], Intent | None], *, lock_timeout_s: float = 60.0) -> Intent | None:
         """What was stored before in place of this job, as `find` returns it; then what is now staged for it is removed.
@@ -172,7 +174,7 @@ class Staging:
         sees it.
         """
         self._check_writable()
-        held = self._intents.adopt(job, timeout_s=lock_timeout_s)
+        held = self._intents.area.adopt(job, timeout_s=lock_timeout_s)
         try:
             found = find()
         except BaseException:

@@ -8,9 +8,9 @@ with store.transaction() as tx:
 
 Leaving the block commits, leaving it by an exception stores nothing. Records are encoded when they are added, so errors
 in them are raised immediately; up to a megabyte stays in memory, more goes to a file. Locks are taken only at the
-commit. No record is visible before the commit. During it, a reader may see the records of one partition a moment before
-those of another; after a crash in the middle, until the store is next opened for writing. See intents.py for how and
-why.
+commit; partitions that other processes hold are left to these. No record is visible before the commit. During it, a
+reader may see the records of one partition a moment before those of another; after a crash in the middle, until the
+holders or the next process that opens the store for writing have completed it. See intents.py for how and why.
 
 `store.transaction(name="query-17", sequence=5)` is stored once, however often it is tried: if that sequence of that
 name, or a later one, is already stored, `replayed` is True, and committing does nothing.
@@ -22,18 +22,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal
 
+from ...clock import milliseconds
 from ...errors import LogClosed, StorageError, TransactionAborted, TransactionError
 from ...storage.forking import forkable, this_process
 from ..topic import Topic
 from .drafts import Drafts
-from .intent import Intent, Part, check_name
+from .intent import Intent, check_name
 from .intents import Intents
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: Where records were stored: their offsets by (topic, partition).
 PlacedOffsets = dict[tuple[str, int], range]
@@ -67,15 +66,15 @@ class Transaction:
         #: Whether this was stored before: then everything that is appended is ignored.
         self.replayed = False
         if name is not None and sequence is not None:
-            self._take_over(intents.last(name))
-        self._drafts = Drafts(intents, topic_of, wanted=not self.replayed)
+            self._take_over(intents.ledger.last(name))
+        self._drafts = Drafts(intents.area, topic_of, wanted=not self.replayed)
 
     def _take_over(self, last: Intent | None) -> None:
         """Check whether this is a replay; of the last one, the offsets are known."""
         if last is not None and last.sequence is not None and self.sequence is not None:
             self.replayed = last.sequence >= self.sequence
             if last.sequence == self.sequence:
-                self._offsets = _offsets(last.parts)
+                self._offsets = last.offsets
 
     # --- collecting
 
@@ -94,7 +93,7 @@ class Transaction:
             topic = self._drafts.topic(topic)
             draft = self._drafts.of(topic, topic.place_for(value, key, partition))
             try:
-                draft.add(value, key, headers, _milliseconds(timestamp))
+                draft.add(value, key, headers, milliseconds(timestamp))
             except StorageError:
                 self._end("aborted")  # what was collected cannot be written: its content is unknown
                 raise
@@ -125,7 +124,8 @@ class Transaction:
 
     def commit(self) -> PlacedOffsets:
         """Store everything and return the offsets by (topic, partition). If it raises, nothing is stored, except if the
-        error is `TransactionPending`. `DirectoryLocked`: another process writes to one of the partitions."""
+        error is `TransactionPending`. `DirectoryLocked`: another process holds one of the partitions, and does not
+        place for others, or does not answer."""
         with self._lock:
             if self._state == "committed":
                 return self._offsets
@@ -155,7 +155,7 @@ class Transaction:
             sequence=self.sequence,
             lock_timeout_s=self._lock_timeout_s,
         )
-        self._offsets = _offsets(intent.parts)
+        self._offsets = intent.offsets
         if intent.id != stage.id:  # another process was first with this sequence
             self._take_over(intent)
 
@@ -180,13 +180,3 @@ class Transaction:
             self.abort()
         elif self._state == "open":
             self.commit()
-
-
-def _offsets(parts: Iterable[Part]) -> PlacedOffsets:
-    return {part.order: part.offsets for part in parts}
-
-
-def _milliseconds(timestamp: int | datetime | None) -> int | None:
-    if isinstance(timestamp, datetime):
-        return (timestamp.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
-    return timestamp

@@ -1,0 +1,339 @@
+"""Connections between processes of one machine: stream sockets with a name in a directory.
+
+A name appears when its process accepts connections, and is refused when that process is dead, however it died
+(`remove_dead` removes such names). Only processes of the same user connect: the socket has mode 0600, its directory
+0700, and where the system tells who connects, that is checked.
+
+A socket's address has at most 107 bytes on Linux, and a path may be longer. So the address is the directory's
+descriptor, by its name in /proc, and the name in it; where there is no /proc, a long path is an error.
+
+Everything that waits has a deadline. Errors are `StorageError`: ETIMEDOUT if the time is over, ECONNRESET if the other
+side has ended, ECONNREFUSED or ENOENT if there is nobody.
+
+Threads: a `Channel` is for one at a time, a `Listener` for any. One thread of the process waits for all connections; it
+ends when there is nothing to wait for. A forked child closes its copies at once: a connection ends with the process
+that opened it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import selectors
+import socket
+import stat
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from ..clock import Deadline
+from ..errors import StorageError
+from .forking import forkable, in_children
+from .interface import Buffer, Directory
+from .locks import OpenDirectory
+from .system import reporting
+
+#: Connections that wait to be accepted, and those that are open at the same time; more are refused.
+_BACKLOG, _MOST = 128, 512
+#: The thread ends when there was nothing to wait for during this time.
+_IDLE_S = 5.0
+#: How long to wait if the system has no descriptor for another connection.
+_SHORTAGE_S = 0.1
+#: A name that is not accepting connections yet is left alone for this long.
+_BINDING_S = 60.0
+#: How long to look whether a process is alive.
+_LOOK_S = 1.0
+_TMP = ".tmp"
+
+_logger = logging.getLogger("sawlog")
+
+
+class Channel:
+    """A connection. Bytes arrive completely and in order, or the connection ends."""
+
+    def __init__(self, connected: socket.socket, path: str) -> None:
+        self._socket = connected
+        self._path = path
+        in_children(self)
+
+    def fileno(self) -> int:
+        """The descriptor; -1 if it is closed."""
+        return self._socket.fileno()
+
+    def send(self, *parts: Buffer, deadline: Deadline) -> None:
+        """Send bytes, all of them."""
+        with _reporting("writing to", self._path):
+            for part in parts:
+                self._socket.settimeout(_rest(deadline))
+                self._socket.sendall(part)
+
+    def receive(self, size_bytes: int, deadline: Deadline) -> bytearray:
+        """Exactly this many bytes."""
+        data = bytearray(size_bytes)
+        view, at = memoryview(data), 0
+        with _reporting("reading from", self._path):
+            while at < size_bytes:
+                self._socket.settimeout(_rest(deadline))
+                count = self._socket.recv_into(view[at:])
+                if not count:
+                    raise StorageError(errno.ECONNRESET, f"the other side of {self._path} has ended")
+                at += count
+        return data
+
+    def has_more(self, seconds: float) -> bool:
+        """Whether something can be read, or the other side has ended; waits for up to that long."""
+        with _reporting("reading from", self._path):
+            waiting = select.poll()
+            waiting.register(self._socket, select.POLLIN)
+            return bool(waiting.poll(seconds * 1000))
+
+    def close(self) -> None:
+        """End the connection. Safe to call twice."""
+        self._socket.close()
+
+    after_fork = close
+
+
+class _Switchboard:
+    """One thread per process that waits for all connections, as long as there are any names."""
+
+    def __init__(self) -> None:
+        self._lock = forkable(threading.RLock())
+        self._selector: selectors.BaseSelector | None = None
+        self._thread: threading.Thread | None = None
+        in_children(self)
+
+    def after_fork(self) -> None:
+        """In a forked child, which has no such thread. What its parent waits for is not affected."""
+        if self._selector is not None:
+            self._selector.close()
+        self._selector = self._thread = None
+
+    def add(self, what: socket.socket | Channel, call: Callable[[], None]) -> None:
+        """Call back, in the thread, when something can be read. A thread that waits already notices it."""
+        with self._lock:
+            if self._selector is None:
+                self._selector = selectors.DefaultSelector()
+            self._selector.register(what, selectors.EVENT_READ, call)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._wait, name="sawlog-sockets", daemon=True)
+                self._thread.start()
+
+    def remove(self, what: socket.socket | Channel) -> bool:
+        """Do not look at it any more; returns whether anybody did."""
+        with self._lock:
+            try:
+                assert self._selector is not None
+                self._selector.unregister(what)
+            except (KeyError, ValueError, AssertionError):
+                return False
+            return True
+
+    def _wait(self) -> None:
+        while selector := self._selector:
+            for key, _ in selector.select(None if selector.get_map() else _IDLE_S):
+                try:
+                    key.data()
+                except Exception:  # such as: no more threads can be started
+                    _logger.exception("a connection was not served")
+            with self._lock:
+                if not selector.get_map() and self._thread is threading.current_thread():
+                    selector.close()
+                    self._selector = self._thread = None
+                    return
+
+
+_switchboard = _Switchboard()
+
+
+class Listener:
+    """Accepts connections under a name, and tells which of them have something to read."""
+
+    def __init__(self, directory: OpenDirectory, name: str, ready: Callable[[Channel], None]) -> None:
+        self._directory, self._name = directory, name
+        self._path = f"{directory.path}/{name}"
+        self._ready = weakref.WeakMethod(ready)
+        self._lock = forkable(threading.RLock())
+        self._closed = False
+        self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._bind()
+            self._socket.setblocking(False)
+            _switchboard.add(self._socket, self._accept)
+        except BaseException:
+            self._socket.close()
+            raise
+        in_children(self)
+
+    def _bind(self) -> None:
+        """The name appears when connections are accepted: else another process would take us for dead."""
+        fd, temporary = self._directory.fd, f"{self._name}{_TMP}"
+        with _reporting("listening on", self._path):
+            with suppress(OSError):  # only the owner can, and nobody else needs to
+                os.fchmod(fd, stat.S_IRWXU)
+            with suppress(OSError):  # on Linux the name then has this mode from the beginning
+                os.fchmod(self._socket.fileno(), stat.S_IRUSR | stat.S_IWUSR)
+            self._socket.bind(_address(self._directory, temporary))
+            os.chmod(temporary, stat.S_IRUSR | stat.S_IWUSR, dir_fd=fd)
+            self._socket.listen(_BACKLOG)
+            os.rename(temporary, self._name, src_dir_fd=fd, dst_dir_fd=fd)
+
+    def _accept(self) -> None:
+        try:
+            connected, _ = self._socket.accept()
+        except BlockingIOError:
+            return  # it has gone away
+        except OSError:
+            if not self._closed:
+                time.sleep(_SHORTAGE_S)
+            return
+        if len(self._channels) >= _MOST or not _is_ours(connected):
+            connected.close()
+            return
+        channel = Channel(connected, self._path)
+        self._channels.add(channel)
+        self.watch(channel)
+
+    def watch(self, channel: Channel) -> None:
+        """Look at a connection: `ready` is called when it has something to read, or has ended, and then nobody looks at
+        it until it is given back here. If the listener is closed, the connection ends."""
+        with self._lock:
+            if self._closed:
+                channel.close()
+            else:
+                _switchboard.add(channel, lambda: self._arrived(channel))
+
+    def _arrived(self, channel: Channel) -> None:
+        with self._lock:
+            if self._closed or not _switchboard.remove(channel):
+                return
+        ready = self._ready()
+        if ready is None:
+            channel.close()
+        else:
+            ready(channel)
+
+    def close(self) -> None:
+        """Remove the name and accept nothing more. Connections that nobody reads from end. Safe to call twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            _switchboard.remove(self._socket)
+            with suppress(OSError):
+                os.unlink(self._name, dir_fd=self._directory.fd)
+            self._socket.close()
+            for channel in list(self._channels):
+                if _switchboard.remove(channel):
+                    channel.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: the name is the parent's. Its connections close themselves."""
+        self._closed = True
+        self._socket.close()
+
+
+def open_private(root: Directory, name: str) -> Directory:
+    """A directory for names of sockets below another one, created if it is missing. Nothing in it is durable."""
+    if not isinstance(root, OpenDirectory):
+        raise StorageError(errno.ENOTSUP, f"{root.path} cannot contain a socket")
+    with _reporting("creating", f"{root.path}/{name}"), suppress(FileExistsError):
+        os.mkdir(name, stat.S_IRWXU, dir_fd=root.fd)
+    return root.child(name)
+
+
+def listen(directory: Directory, name: str, ready: Callable[[Channel], None]) -> Listener:
+    """Accept connections under a name in a directory. The bound method `ready` is called with each that has something
+    to read, or has ended, in a thread that all names of the process share: it must not raise or wait. Its object is
+    held weakly; when it is gone, connections end."""
+    if not hasattr(socket, "AF_UNIX") or not isinstance(directory, OpenDirectory):
+        raise StorageError(errno.ENOTSUP, f"{directory.path} cannot contain a socket")
+    return Listener(directory, name, ready)
+
+
+def connect(directory: Directory, name: str, deadline: Deadline) -> Channel:
+    """Connect to the process that listens under a name."""
+    if not hasattr(socket, "AF_UNIX") or not isinstance(directory, OpenDirectory):
+        raise StorageError(errno.ENOTSUP, f"{directory.path} cannot contain a socket")
+    path = f"{directory.path}/{name}"
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _reporting("connecting to", path):
+            _connect(made, _address(directory, name), deadline)
+    except BaseException:
+        made.close()
+        raise
+    return Channel(made, path)
+
+
+def _connect(made: socket.socket, address: str, deadline: Deadline) -> None:
+    while True:
+        made.settimeout(_rest(deadline))
+        try:
+            made.connect(address)
+        except BlockingIOError as error:  # too many wait to be accepted
+            deadline.pause(or_raise=error)
+        else:
+            return
+
+
+def remove_dead(directory: Directory) -> None:
+    """Remove the names of processes that have ended without removing them."""
+    if not isinstance(directory, OpenDirectory):
+        return
+    for name in directory.names():
+        try:
+            found = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
+            if not stat.S_ISSOCK(found.st_mode):
+                continue
+            if name.endswith(_TMP) and time.time() - found.st_mtime < _BINDING_S:
+                continue
+            connect(directory, name, Deadline(_LOOK_S)).close()
+        except StorageError as error:
+            if error.errno == errno.ECONNREFUSED:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=directory.fd)
+        except OSError:
+            continue  # just removed
+
+
+def _address(directory: OpenDirectory, name: str) -> str:
+    by_descriptor = f"/proc/self/fd/{directory.fd}"
+    return f"{by_descriptor if os.path.isdir(by_descriptor) else directory.path}/{name}"
+
+
+def _is_ours(connected: socket.socket) -> bool:
+    """Whether the other side is a process of the same user, or of the administrator."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    _, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return user in (os.geteuid(), 0)
+
+
+def _rest(deadline: Deadline) -> float | None:
+    """The time that is left, for a call that waits; it raises if there is none."""
+    rest = deadline.rest_s
+    if rest is not None and rest <= 0:
+        raise TimeoutError
+    return rest
+
+
+@contextmanager
+def _reporting(doing: str, path: str) -> Iterator[None]:
+    """Convert errors of the system inside the block to ours. Python has two without a number: a timeout, and an address
+    that is too long."""
+    try:
+        with reporting(doing, path):
+            yield
+    except StorageError as error:
+        if error.errno is not None:
+            raise
+        late = isinstance(error.__cause__, TimeoutError)
+        number = errno.ETIMEDOUT if late else errno.ENAMETOOLONG
+        raise StorageError(number, f"{os.strerror(number)} while {doing} {path}") from error

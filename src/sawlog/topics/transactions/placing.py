@@ -1,0 +1,170 @@
+"""`Placing`: puts the batches of a part into its log.
+
+If the intent names the offset, that is what is compared with the end of the log. Else the offset is noted before
+anything is appended, and compared with the note (see intents.py).
+
+Threads: except for `prepare` and `carry_out`, the caller holds the log (`Log.hold`), or has just got its lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from ...batch.header import HEADER_BYTES
+from ...errors import CorruptFile, SawlogError
+from ...log.log import Log
+from .area import StagingArea
+from .intent import Intent, Part, Piece
+from .ledger import Ledger
+
+#: How much is read from a staged file and appended at once.
+_PLACE_BYTES = 2 << 20
+#: What a partition needs in addition to the batches: indexes, a checkpoint, the head of a new segment.
+_MARGIN_BYTES = 64 << 10
+
+_logger = logging.getLogger("sawlog")
+
+
+class Placing:
+    """See the module's docstring."""
+
+    def __init__(self, area: StagingArea, ledger: Ledger) -> None:
+        self._area = area
+        self._ledger = ledger
+
+    def claim(self, part: Part, log: Log) -> None:
+        """Make sure that the disk has space for a part, or raise `StorageFull`."""
+        log.claim(sum(piece.size_bytes for piece in part.pieces) + _MARGIN_BYTES)
+
+    def place(self, intent: Intent, part: Part, log: Log, skip: int = 0) -> None:
+        """Append the batches of a part, without its first `skip` records."""
+        passed = 0
+        for raw, counts in self._groups(intent, part):
+            # A batch is there completely or not at all.
+            there = [size for count, size in counts if (passed := passed + count) <= skip]
+            if rest := raw[sum(there) :]:
+                log.place_batches(bytearray(rest))
+        self._check_count(part, passed)
+        log.sync()
+
+    def _check_count(self, part: Part, count: int) -> None:
+        if count != part.count:
+            raise CorruptFile(f"{self._ledger.path}: {count} records are staged, but {part.count} were committed")
+
+    def _groups(self, intent: Intent, part: Part) -> Iterator[tuple[memoryview, list[tuple[int, int]]]]:
+        """The batches of a part in order, a few megabytes at a time, with the number of offsets and bytes of each."""
+        for piece in part.pieces:
+            if not piece.file:
+                yield from _groups_in(lambda position, size: intent.data[position : position + size], piece)
+                continue
+            storage = self._area.directory.open_shared(piece.file)
+            try:
+                yield from _groups_in(storage.read, piece)
+            finally:
+                storage.close()
+
+    # --- what was committed
+
+    def roll_forward(self, topic_id: str, partition: int, log: Log) -> None:
+        """Place what was committed for a partition and is missing."""
+        for intent in self._ledger.pending():
+            for number, part in enumerate(intent.parts):
+                if (part.topic_id, part.partition) == (topic_id, partition):
+                    self._bring(intent, number, part, log)
+
+    def _bring(self, intent: Intent, number: int, part: Part, log: Log) -> None:
+        """Place one part, unless that is done."""
+        done = self._ledger.progress(intent)
+        # The mark first: marks are removed after the intent, so a part that is not marked now, of an intent that exists
+        # after that, is not placed.
+        if number in done.applied or not self._ledger.is_pending(intent):
+            return
+        # The process that wrote the intent, or the note, may have died before its name was durable: a power cut would
+        # then leave a part of a transaction, or place one twice.
+        self._ledger.settle()
+        if part.offset >= 0:
+            self._apply(intent, part, log)
+            self._ledger.mark(intent, number)
+        else:
+            self._ledger.mark(intent, number, self._apply_noted(intent, number, part, log, done.noted.get(number)))
+
+    def _apply(self, intent: Intent, part: Part, log: Log) -> None:
+        """Place a part whose offset is in the intent, as far as it is missing."""
+        there = log.next_offset - part.offset
+        if there < 0:
+            _logger.warning("%s ends before offset %s, which once was its end", log.path, part.offset)
+        if there < part.count:
+            self.place(intent, part, log, max(there, 0))
+        else:
+            log.sync()
+
+    def _apply_noted(self, intent: Intent, number: int, part: Part, log: Log, noted: int | None) -> int:
+        """Place a part whose offset is in the note, as far as it is missing, and return that offset; note it first if
+        the part is not begun."""
+        log.sync()  # what precedes the part must not be lost when the note is compared
+        if noted is None or noted > log.next_offset:
+            self._ledger.note(intent, number, log.next_offset, noted)
+            noted = log.next_offset
+        there = log.next_offset - noted
+        if there < part.count:
+            with log.appending():  # readers see all of the part, or nothing
+                self.place(intent, part, log, there)
+        log.sync()
+        return noted
+
+    # --- for a partition that is in use
+
+    def prepare(self, intent: Intent, number: int, log: Log) -> None:
+        """Before the commit point: raise what would prevent a part from being placed."""
+        part = intent.parts[number]
+        self.carry_out(part, log)
+        count = 0
+        for raw, counts in self._groups(intent, part):
+            log.check_batches(raw)
+            count += sum(each for each, _ in counts)
+        self._check_count(part, count)
+        with log.hold():
+            self.claim(part, log)
+
+    def carry_out(self, part: Part, log: Log) -> None:
+        """Place what was committed for the partition of a part. If that fails, the log accepts nothing else: its lock
+        is released, and whoever gets it next, also this process, places it first."""
+        failed = False
+        try:
+            with log.hold():
+                try:
+                    self.roll_forward(part.topic_id, part.partition, log)
+                except BaseException as error:
+                    failed = True
+                    log.fail(error)
+                    raise
+        finally:
+            if failed:
+                with suppress(SawlogError):  # open writers cannot flush to a log that has failed
+                    log.release()
+
+
+def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tuple[memoryview, list[tuple[int, int]]]]:
+    """Complete batches of a piece. The log checks their content when they are appended."""
+    position, end, want = piece.position, piece.position + piece.size_bytes, _PLACE_BYTES
+    while position < end:
+        wanted = min(want, end - position)
+        block = memoryview(read(position, wanted))
+        counts: list[tuple[int, int]] = []
+        at = 0
+        while len(block) - at >= HEADER_BYTES:
+            size = 12 + int.from_bytes(block[at + 8 : at + 12], "big", signed=True)
+            if size < HEADER_BYTES or size > end - position - at:
+                break
+            if size > len(block) - at:
+                want = max(want, size)
+                break
+            counts.append((int.from_bytes(block[at + 23 : at + 27], "big", signed=True) + 1, size))
+            at += size
+        if not counts and min(want, end - position) == wanted:  # reading the same again would change nothing
+            raise CorruptFile(f"{piece.file or 'an intent'}: no complete batch at byte {position}")
+        if counts:
+            yield block[:at], counts
+        position += at

@@ -1,0 +1,49 @@
+"""The protocol of the handover, all interleavings of it, and that the model notices each mistake (see ADR 18)."""
+
+from __future__ import annotations
+
+import pytest
+
+from .handover_model import Violation, explore
+
+#: Which disturbances show the mistake.
+MISTAKES = {
+    "no note": {"deaths": 1},
+    "note not synced": {"deaths": 1},
+    "found note not synced": {"deaths": 1, "cuts": 1},
+    "note ignored": {"deaths": 1},
+    "log not synced before the note": {"records": 1, "cuts": 1},
+    "appends between note and mark": {"records": 1, "cuts": 1},
+    "marked before it is synced": {},
+    "intent checked before the mark": {"deaths": 1},
+    "completed too soon": {},
+    "marks removed first": {"cuts": 1},
+    "swept without a sync": {"deaths": 1, "cuts": 1},
+    "openers ask nobody": {"deaths": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("disturbances", "least"),
+    [
+        ({}, 200),
+        ({"deaths": 1, "cuts": 1}, 10_000),
+        ({"deaths": 1, "records": 1}, 10_000),
+        ({"cuts": 1, "records": 1}, 5_000),
+        pytest.param({"deaths": 2}, 30_000, marks=pytest.mark.slow),
+        pytest.param({"deaths": 1, "releases": 1, "records": 1}, 80_000, marks=pytest.mark.slow),
+        pytest.param({"deaths": 2, "cuts": 1}, 50_000, marks=pytest.mark.slow),
+        pytest.param({"deaths": 1, "cuts": 2}, 20_000, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: " ".join(f"{count}-{name}" for name, count in value.items()) if isinstance(value, dict) else None,
+)
+def test_whatever_happens_a_handed_over_transaction_is_stored_once_or_not_at_all(
+    disturbances: dict[str, int], least: int
+) -> None:
+    assert explore(**disturbances) > least
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_the_model_notices_each_mistake(mistake: str) -> None:
+    with pytest.raises(Violation):
+        explore(**MISTAKES[mistake], mistakes=frozenset({mistake}))
