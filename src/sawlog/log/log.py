@@ -581,7 +581,7 @@ class Log:
         """The record at `offset`; `OffsetOutOfRange` if there is none."""
         if self._access.closed:
             raise LogClosed(f"the log {self.path} is closed")
-        return self._access.reader.read(offset, committed=is_committed(isolation))
+        return self._access.reader.read(offset, isolation == "committed" or is_committed(isolation))
 
     @overload
     def __getitem__(self, which: int) -> Record: ...

@@ -20,7 +20,7 @@ from ..files.aborted import Outcomes
 from ..files.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from .batches import CHUNK_BYTES, Batches, Chunk
 from .index import SegmentIndex
-from .lookup import Hides, Lookup
+from .lookup import Decisions, Lookup
 
 
 class Segment(Batches):
@@ -335,10 +335,10 @@ class Segment(Batches):
                     break
                 offset = damage.next_offset
 
-    def read(self, offset: int, max_bytes: int, hides: Hides | None = None) -> Record | None:
-        """The record at `offset`, or the first one after it; None if the segment has none. `hides` says which batches
-        of transactions contain no record."""
-        return (self._open or self._load()).read(self, offset, max_bytes, hides)
+    def read(self, offset: int, max_bytes: int, outcomes: Decisions | None = None) -> Record | None:
+        """The record at `offset`, or the first one after it; None if the segment has none. `outcomes` says which
+        batches of transactions contain no record."""
+        return (self._open or self._load()).read(self, offset, max_bytes, outcomes)
 
     def page(self, offset: int, end: int, max_bytes: int) -> tuple[memoryview, int, bool, bool] | None:
         """A page of batches in one call, if all is as usual: see `Lookup.page`."""

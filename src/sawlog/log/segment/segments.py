@@ -422,10 +422,11 @@ class FollowedSet(SegmentSet):
             self._segment(base, after, known.get(base), files[base])
             for base, after in zip(bases, following, strict=False)
         ]
-        start = self._log_start(found)
+        saved = self._saved()
+        start = self._log_start(found, saved)
         if found and tuple(found) != self._list[0]:
             self.set(found)
-            self.unsettled = True  # one that is sealed was perhaps not read here
+            self.unsettled = self._may_be_undecided(saved)
         if not found and self._list[0]:
             return  # the directory was deleted: what is open can still be read
         end = self.next_offset if found else start
@@ -508,7 +509,13 @@ class FollowedSet(SegmentSet):
         except CorruptFile:
             return None
 
-    def _log_start(self, found: list[Segment]) -> int:
-        saved = self._saved()
+    def _may_be_undecided(self, saved: Checkpoint | None) -> bool:
+        """Whether a transaction may be open: one that began before the active segment, as far as the writer has said
+        it, or one that was met since."""
+        if saved is None or saved.undecided or saved.segment != self._list[0][-1].base_offset:
+            return True
+        return any(not segment.sealed and segment.met_until >= 0 for segment in self._list[0])
+
+    def _log_start(self, found: list[Segment], saved: Checkpoint | None) -> int:
         start = found[0].base_offset if found else self.config.initial_offset
         return start if saved is None else max(start, saved.log_start)
