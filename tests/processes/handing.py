@@ -34,6 +34,8 @@ from sawlog.storage import FileDirectory
 from sawlog.testing.faulty import Call, FaultyDirectory
 from sawlog.topics.handover.doorway import SocketDoorway
 
+from .locking import in_child, refused
+
 Say = Callable[[object], None]
 
 
@@ -166,7 +168,30 @@ def stream(say: Say, path: str, topic: str, tag: str, form: str, first: int = 0,
     store.close()
 
 
-ROLES: dict[str, Callable[..., None]] = {"hold": hold, "commit": commit, "append": append, "stream": stream}
+def fork(say: Say, path: str, topic: str, partition: int) -> None:
+    """A process that has handed over forks: its child may not use its connections, and opens a store of its own."""
+    store = Store.open(path, upkeep_interval_s=None)
+    store[topic].append(b"parent", partition=partition)
+
+    def child() -> None:
+        refused(lambda: store[topic].append(b"with the parent's store", partition=partition))
+        with Store.open(path, upkeep_interval_s=None) as own:
+            own[topic].append(b"child", partition=partition)
+        store.close()
+
+    in_child(child)
+    store[topic].append(b"parent again", partition=partition)
+    store.close()
+    say("done")
+
+
+ROLES: dict[str, Callable[..., None]] = {
+    "hold": hold,
+    "commit": commit,
+    "append": append,
+    "stream": stream,
+    "fork": fork,
+}
 
 
 def main() -> None:

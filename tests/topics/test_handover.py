@@ -36,7 +36,6 @@ from sawlog.topics.handover.lines import Line
 from sawlog.topics.transactions.neighbours import Lost, Silent
 
 from .hall import Bytes, Hall
-from .nursery import until
 from .stores import FilePlace, values
 
 
@@ -277,17 +276,12 @@ def test_the_socket_is_there_while_a_partition_is_held_and_no_longer(file_place:
     assert os.listdir(file_place.path / "holders") == []
 
 
-def test_a_store_that_is_dropped_takes_its_socket_and_its_thread_with_it(file_place: FilePlace) -> None:
-    def threads() -> int:
-        return sum(thread.name == "sawlog-handover" for thread in threading.enumerate())
-
-    before = threads()
+def test_a_store_that_is_dropped_takes_its_socket_with_it(file_place: FilePlace) -> None:
     store = Store.open(file_place.path, upkeep_interval_s=None)
     store.create_topic("orders").append(b"x")
-    assert threads() == before + 1
+    assert len(sockets(store)) == 1
     del store
     gc.collect()
-    until(lambda: threads() == before, "the end of the thread")
     assert os.listdir(file_place.path / "holders") == []
     with file_place.open() as again:
         assert again["orders"].append(b"y").offset == 1

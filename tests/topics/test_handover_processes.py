@@ -161,6 +161,18 @@ def test_a_holder_that_closes_its_store_loses_nothing_of_what_others_append(nurs
     assert set(seen.values()) == {1}
 
 
+def test_a_forked_child_hands_over_with_a_store_of_its_own_and_not_with_its_parents(
+    nursery: Nursery, path: Path
+) -> None:
+    holder = nursery.start("hold", path=path, topic="orders", partitions=[0])
+    holder.waits_for("ready")
+    forking = nursery.start("fork", path=path, topic="orders", partition=0)
+    assert forking.hears() == "done"
+    assert forking.wait() == 0
+    assert found(path)[0] == [b"held", b"parent", b"child", b"parent again"]
+    assert holder.close() == 0
+
+
 # --- somebody stands still
 
 

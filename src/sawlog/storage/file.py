@@ -40,6 +40,8 @@ _RESERVE_LEAST_BYTES, _RESERVE_MOST_BYTES = 1 << 20, 32 << 20
 class FileStorage:
     """A file that this process appends to, or (`shared`) that another process does."""
 
+    views_are_free = False
+
     def __init__(self, directory: FileDirectory, name: str, handle: Handle, *, shared: bool = False) -> None:
         self.name = name
         self._directory = directory

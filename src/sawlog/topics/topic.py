@@ -38,7 +38,7 @@ from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, To
 from ..log.log import Log
 from ..log.maintain.findings import RecoveryReport
 from ..log.maintain.upkeep import UpkeepReport
-from ..log.read.reader import ARROW_ROWS
+from ..log.read.reader import ARROW_ROWS, Isolation
 from ..log.write.encoders import recipe_of
 from ..log.write.writer import BATCH_BYTES, Writer
 from ..storage import Directory
@@ -508,10 +508,12 @@ class Topic:
         end: Mapping[int, int] | None = None,
         *,
         partitions: Iterable[int] | None = None,
+        isolation: Isolation = "committed",
     ) -> Iterator[Record]:
-        """The current records, partition by partition, each from its start to its end: by default all of them."""
-        scans = [log.scan(first, last) for log, first, last, _ in self._spans(start, end, partitions)]
-        return chain.from_iterable(scans)
+        """The current records, partition by partition, each from its start to its end: by default all of them.
+        `isolation` as in `Log.scan`."""
+        spans = self._spans(start, end, partitions)
+        return chain.from_iterable([log.scan(first, last, isolation=isolation) for log, first, last, _ in spans])
 
     def scan_arrow(
         self,
@@ -522,11 +524,12 @@ class Topic:
         partitions: Iterable[int] | None = None,
         columns: Sequence[str] = ("partition", *DEFAULT_COLUMNS),
         views: bool = False,
+        isolation: Isolation = "committed",
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow record batches; `columns` may also include `partition`."""
         stored = [column for column in columns if column != "partition"]
         scans = [
-            (number, log.scan_arrow(first, last, batch_rows, columns=stored, views=views))
+            (number, log.scan_arrow(first, last, batch_rows, columns=stored, views=views, isolation=isolation))
             for log, first, last, number in self._spans(start, end, partitions)
         ]
         return (_with_partition(batch, number, columns) for number, batches in scans for batch in batches)

@@ -163,6 +163,7 @@ def test_a_group_goes_on_after_its_broker_was_killed(
     assert members.numbers() == list(range(40))  # what was committed is not read again
 
 
+@pytest.mark.slow
 def test_committed_offsets_survive_a_kill(hands: Hands, broker: Serving, topic: str) -> None:
     hands.producer().send(topic, [Sent(b"%d" % each) for each in range(10)])
     consumer = hands.consumer(group=topic)

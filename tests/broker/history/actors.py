@@ -23,7 +23,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-INPUT, OUTPUT = "in", "out"
+INPUT, OUTPUT, MIRROR = "in", "out", "mirror"
 PARTITIONS = 3
 KEYS = 6
 COPIERS, READERS = "copiers", "readers"
@@ -341,6 +341,29 @@ def _next_number(path: str, place: str) -> int:
     return max(numbers)
 
 
+def stream(name: str, data: str, diary: Diary) -> None:
+    """Spark copies `in` to `mirror`, exactly once, by the library's own source and sink beside the broker."""
+    from pyspark.sql import functions as f
+
+    import sawlog.spark
+
+    spark = sawlog.spark.session("history", cores=1, memory="1g", spark_ui_enabled="false")
+    sawlog.spark.register(spark)
+    reading = spark.readStream.format("sawlog").option("path", data).option("subscribe", INPUT)
+    value = f.concat_ws("/", f.lit(name), f.col("partition"), f.col("offset")).cast("binary")
+    frame = reading.option("startingOffsets", "earliest").load().select("key", value.alias("value"))
+    checkpoint = str(Path(diary.path).parent / f"{name.partition('.')[0]}.checkpoint")
+    writing = frame.writeStream.format("sawlog").option("path", data).option("topic", MIRROR)
+    query = writing.option("checkpointLocation", checkpoint).trigger(processingTime="200 milliseconds").start()
+    while not _ended.is_set() and query.isActive:
+        query.awaitTermination(0.2)
+    if (error := query.exception()) is not None:
+        diary.write(note=str(error)[:2000])
+        raise SystemExit(f"the query ended: {error}")
+    query.stop()
+    spark.stop()
+
+
 def main() -> None:
     """One actor."""
     kind, name, address, data, path, seed = sys.argv[1:]
@@ -354,6 +377,8 @@ def main() -> None:
         read(name, address, diary, rng)
     elif kind == "appender":
         append(name, data, diary, rng)
+    elif kind == "spark":
+        stream(name, data, diary)
     else:
         write(name, data, diary, rng)
 

@@ -8,6 +8,7 @@ appender    ─▶ in     the same, by the library in another process, while the
 writer      ─▶ in     one record for each partition in library transactions, numbered by a name
 copier      in ─▶ out in transactions that also commit the offsets of `in`; some are aborted on purpose
 reader      ◀─ out    a group that reads committed records
+spark       in ─▶ mirror  a streaming query of the library's source and sink, in the long form
 ```
 
 At the end both topics are read whole. `violations` compares that with what was written down:
@@ -86,16 +87,31 @@ def violations(
     inputs: Sequence[Numbered],
     outputs: Sequence[Copied],
     *,
-    is_drained: bool = True,
+    is_copied: bool = True,
+    is_read: bool = True,
 ) -> list[Violation]:
     """All rules over one history, and the two topics as they are at the end (`outputs`: committed records).
 
-    `is_drained`: the copiers and readers have had the time to come to the end.
+    `is_copied`, `is_read`: the copiers, the readers have had the time to come to the end.
     """
     found: list[Violation] = [Violation("refused", each) for each in history.refused]
     found += _inputs(history, inputs)
-    found += _outputs(history, inputs, outputs, is_drained=is_drained)
-    found += _sessions(history, outputs, is_drained=is_drained)
+    found += _outputs(history, inputs, outputs, is_copied=is_copied)
+    found += _sessions(history, outputs, is_read=is_read)
+    return found
+
+
+def mirrored(inputs: Sequence[Numbered], copies: Sequence[Copied], *, is_drained: bool = True) -> list[Violation]:
+    """The rules of a topic that has each input once, in any order."""
+    times, wanted = Counter(each.source for each in copies), {each.place for each in inputs}
+    found = [
+        Violation("duplicated", f"input {place} is mirrored {count} times")
+        for place, count in times.items()
+        if count > 1
+    ]
+    found += [Violation("phantom", f"{place} is mirrored, and no input") for place in times.keys() - wanted]
+    if is_drained:
+        found += [Violation("lost", f"input {place} is not mirrored") for place in wanted - times.keys()]
     return found
 
 
@@ -135,7 +151,7 @@ def _falling(where: str, groups: Mapping[object, Iterable[int]]) -> Iterator[Vio
 
 
 def _outputs(
-    history: History, inputs: Sequence[Numbered], outputs: Sequence[Copied], *, is_drained: bool
+    history: History, inputs: Sequence[Numbered], outputs: Sequence[Copied], *, is_copied: bool
 ) -> Iterator[Violation]:
     copies: dict[str, list[Place]] = defaultdict(list)
     for each in outputs:
@@ -157,7 +173,7 @@ def _outputs(
     for source, count in times.items():
         if count > 1:
             yield Violation("duplicated", f"input {source} was copied {count} times")
-    if is_drained:
+    if is_copied:
         for record in inputs:
             if record.place not in times:
                 yield Violation("lost", f"input {record.place} was never copied")
@@ -167,7 +183,7 @@ def _outputs(
     yield from _falling("out", rows)
 
 
-def _sessions(history: History, outputs: Sequence[Copied], *, is_drained: bool) -> Iterator[Violation]:
+def _sessions(history: History, outputs: Sequence[Copied], *, is_read: bool) -> Iterator[Violation]:
     there = {each.place: each for each in outputs}
     seen: set[Place] = set()
     for session in history.sessions:
@@ -180,6 +196,6 @@ def _sessions(history: History, outputs: Sequence[Copied], *, is_drained: bool) 
             kind = "aborted" if each.attempt in history.aborted else "phantom"
             yield Violation(kind, f"a reader saw transaction {each.attempt} at {each.place}")
         yield from _falling("what a reader saw", rows)
-    if is_drained and history.sessions:
+    if is_read and history.sessions:
         for place in there.keys() - seen:
             yield Violation("lost", f"no reader saw {place} of out")

@@ -71,15 +71,19 @@ class Batches(Extent):
         check: bool = True,
         skip_below: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
+        first_bytes: int = CHUNK_BYTES,
     ) -> Iterator[Chunk]:
         """All complete batches from `position` to `limit`; `CorruptBatch` where there is anything else.
 
-        Batches completely below `skip_below` are skipped without checking their content.
+        Batches completely below `skip_below` are skipped without checking their content. The first chunk has about
+        `first_bytes`, if that is less than the others.
         """
-        want = chunk_bytes
+        want = min(chunk_bytes, max(first_bytes, HEADER_BYTES))
         room = new_rows(CHUNK_ROWS)
+        view = memoryview(b"")
         while position < limit:
-            view = storage.view(position, min(want, limit - position))
+            if not view:
+                view = storage.view(position, min(want, limit - position))
             end = len(view)
             n, stopped, why, special = kernel.scan_batches(view, 0, end, end, least, memoryview(room), self.dense)
             rows = room[:n].copy()
@@ -87,6 +91,7 @@ class Batches(Extent):
                 if why == kernel.SCAN_SHORT and position + len(view) < limit:
                     want = batch_size(view) if len(view) >= HEADER_BYTES else chunk_bytes
                     if want <= limit - position:
+                        view = view[:0]
                         continue
                 raise corrupt(self, storage, position, limit, max(least, self.base_offset), NO_BATCH)
             if check:
@@ -100,6 +105,7 @@ class Batches(Extent):
             yield Chunk(view, rows, position, 0, special)
             least = int(rows[-1, LAST]) + 1
             position += stopped
+            view = view[stopped:] if n == CHUNK_ROWS else view[:0]  # there may be more batches in it than rows
             want = chunk_bytes
 
     def chunks_in(
@@ -125,13 +131,15 @@ class Batches(Extent):
             start, wanted = self.resume(storage, behind, limit, self.base_offset)[0], -1
         if wanted >= 0 and not names_batch(storage, start, wanted):
             start = 0
+        # A short scan asks for no more than it needs, as far as the index knows.
+        first_bytes = index.bounds(end - 1, limit)[1] - start if end < self.next_offset else chunk_bytes
         least = -1 if start else self.base_offset
         hops = True
         while True:
             try:
                 skip_below = offset if hops else 0
                 for chunk in self._from(
-                    storage, start, limit, least, offset, end, check or not hops, skip_below, chunk_bytes
+                    storage, start, limit, least, offset, end, check or not hops, skip_below, chunk_bytes, first_bytes
                 ):
                     if hops and not check and _first_bad(chunk.view, chunk.rows[-1:], 0) >= 0:
                         break  # each is confirmed by the next one, except for the last
@@ -165,9 +173,18 @@ class Batches(Extent):
         check: bool,
         skip_below: int,
         chunk_bytes: int,
+        first_bytes: int,
     ) -> Iterator[Chunk]:
-        steps = self.batches(storage, start, limit, least, check=check, skip_below=skip_below, chunk_bytes=chunk_bytes)
-        for chunk in steps:
+        for chunk in self.batches(
+            storage,
+            start,
+            limit,
+            least,
+            check=check,
+            skip_below=skip_below,
+            chunk_bytes=chunk_bytes,
+            first_bytes=first_bytes,
+        ):
             rows = chunk.rows
             if rows[0, LAST] < offset:
                 first = int((rows[:, LAST] < offset).sum())

@@ -69,6 +69,7 @@ class Lookup:
     def __init__(self, storage: Storage, index: SegmentIndex) -> None:
         self.storage = storage
         self.index = index
+        self._free = bool(getattr(storage, "views_are_free", False))
         #: Which large batches had the right CRC, and in which cells all small ones had: a bit for each cell.
         self._large = bytearray()
         self._small = bytearray()
@@ -81,9 +82,11 @@ class Lookup:
     def read(self, segment: Batches, offset: int, max_bytes: int, hides: Hides | None = None) -> Record | None:
         """The record at `offset`, or the first one after it; None if the segment has none."""
         start, stop, wanted = self.index.bounds(offset, segment.tail[1])
+        view = None
         if start < stop:
+            view = self.storage.view(start, stop - start)
             found = kernel.read_usual(
-                self.storage.view(start, stop - start),
+                view,
                 offset,
                 -1 if start else segment.base_offset,
                 segment.dense,
@@ -95,7 +98,7 @@ class Lookup:
             )
             if found is not None:
                 return found  # type: ignore[no-any-return]
-        return self._read(segment, offset, max_bytes, hides, start, stop, wanted)
+        return self._read(segment, offset, max_bytes, hides, start, stop, wanted, view)
 
     def page(
         self, segment: Batches, offset: int, end: int, max_bytes: int
@@ -107,8 +110,9 @@ class Lookup:
         start, _, wanted = self.index.bounds(offset, size)
         if segment.sealed and len(self._small) << (kernel.CELL_SHIFT + 3) < size:
             self._remember_up_to(size)
-        # What is not mapped is copied: then only what is needed.
-        stop = size if segment.sealed else min(size, start + max_bytes + _PAGE_MARGIN_BYTES)
+        # What is not mapped is copied, or fetched: then only what is needed.
+        free = segment.sealed and self._free
+        stop = size if free else min(size, start + max_bytes + _PAGE_MARGIN_BYTES)
         if start >= stop:
             return None
         view = self.storage.view(start, stop - start)
@@ -138,23 +142,32 @@ class Lookup:
         self._small = self._small + bytes(max(needed - len(self._small), 0))
 
     def _read(
-        self, segment: Batches, offset: int, max_bytes: int, hides: Hides | None, start: int, stop: int, wanted: int
+        self,
+        segment: Batches,
+        offset: int,
+        max_bytes: int,
+        hides: Hides | None,
+        start: int,
+        stop: int,
+        wanted: int,
+        view: memoryview | None,
     ) -> Record | None:
-        """As `read`, from what the index says, whatever is there."""
-        if segment.sealed:
-            stop = segment.size
+        """As `read`, from what the index says, whatever is there. `view` has these bytes, if they were read."""
+        size, free = segment.size, segment.sealed and self._free
+        if free:
+            stop, view = size, None
         if wanted >= 0 and not names_batch(self.storage, start, wanted):
-            start, stop = 0, segment.size
+            start, stop, view = 0, size if free else min(size, CHUNK_BYTES), None
         least = -1 if start else segment.base_offset
-        view = self.storage.view(start, stop - start)
         while True:
+            if view is None:
+                view = self.storage.view(start, stop - start)
             at = kernel.find_batch(view, 0, len(view), offset, least, segment.dense)
             if at >= 0:
                 break
-            if stop >= segment.size:  # it is after damage, or is damaged itself
+            if stop >= size:  # it is after damage, or is damaged itself
                 return self._first_from(segment, offset, max_bytes)
-            stop = segment.size
-            view = self.storage.view(start, stop - start)
+            stop, view = min(size, start + 2 * max(stop - start, CHUNK_BYTES)), None
         header = _HEADER.unpack_from(view, at)
         batch = view[at : at + 12 + header[_LENGTH]]
         try:
@@ -303,10 +316,10 @@ class Lookup:
 
     def batch_ending_at(self, segment: Batches, last_offset: int, max_timestamp: int) -> int:
         """The position of the batch with that last offset and largest timestamp; -1 if there is none."""
-        start, _, wanted = self.index.bounds(last_offset, segment.size)
-        if wanted >= 0 and not names_batch(self.storage, start, wanted):
+        start, stop, wanted = self.index.bounds(last_offset, segment.size)
+        if start >= stop or (wanted >= 0 and not names_batch(self.storage, start, wanted)):
             return -1
-        view = self.storage.view(start, segment.size - start)
+        view = self.storage.view(start, stop - start)
         at: int = kernel.find_batch(
             view, 0, len(view), last_offset, -1 if start else segment.base_offset, segment.dense
         )
