@@ -4,7 +4,7 @@ from sawlog.batch.cyshim import cython
 
 if not cython.compiled:
     from .declarations import WALK_BAD, WALK_END, WALK_MORE, WALK_SHORT
-    from .primitives import copy, crc_tables, get32, get64, put64, small_crc
+    from .primitives import copy, crc_tables, get32, get64, get_varint, put64, small_crc
     from .walk import check_room
 
 #: The polynomial of zlib, PNG and crc32fast.
@@ -170,21 +170,12 @@ def get_plain_varint(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> tuple[cython.longlong, cython.Py_ssize_t]:
     """As `get_varint`, without zig-zag, as protobuf has it; what does not fit into 63 bits comes out negative."""
-    x: cython.ulonglong
-    z: cython.ulonglong = 0
-    shift: cython.int = 0
-    while p < end and shift < 64:
-        x = b[p]
-        p += 1
-        if shift == 63 and x > 1:
-            break
-        z = z | ((x & 127) << shift)
-        if x < 128:
-            if cython.compiled:
-                return cython.cast(cython.longlong, z), p
-            return ((z + 2**63) & (2**64 - 1)) - 2**63, p
-        shift += 7
-    return 0, end + 1
+    value: cython.longlong
+    value, p = get_varint(b, p, end)
+    if cython.compiled:
+        z: cython.ulonglong = cython.cast(cython.ulonglong, value) << 1
+        return cython.cast(cython.longlong, z if value >= 0 else ~z), p
+    return ((((value << 1) ^ (value >> 63)) + 2**63) & (2**64 - 1)) - 2**63, p
 
 
 def parse_messages(
