@@ -23,7 +23,6 @@ ALLOWED = {
     ("log/write/visible.py", "segments.visible_offset"): "at every append, where a call would cost a percent",
     ("log/write/batcher.py", "builder.taken"): "a field of the compiled builder, which is given back so",
     ("log/write/appender.py", "weakref.finalize(self, held.release).atexit"): "how the standard library is told",
-    ("topics/handover/doorway.py", "weakref.finalize(self, self._listener.close).atexit"): "the same",
 }
 
 

@@ -45,7 +45,11 @@ def test_the_shell_block_runs_after_the_first_python_block(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("name", "flags"),
-    [("docs/testing-kafka-programs.md", []), ("docs/visibility.md", ["-W", "error"])],  # Kafka's clients warn
+    [
+        ("docs/processes.md", ["-W", "error"]),
+        ("docs/testing-kafka-programs.md", []),  # Kafka's clients warn
+        ("docs/visibility.md", ["-W", "error"]),
+    ],
 )
 def test_python_blocks_of_a_page_run(name: str, flags: list[str], tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)

@@ -84,13 +84,16 @@ class Stopwatch:
 
 
 class Deadline:
-    """The time until which to wait. `Deadline(None)` never passes."""
+    """The time until which to wait. `Deadline(None)` never passes. Pauses are short unless others are given: they are
+    for what another process does on this machine."""
 
-    __slots__ = ("_end_s", "_pause_s")
+    __slots__ = ("_end_s", "_longest_s", "_pause_s")
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(
+        self, seconds: float | None, *, first_pause_s: float = _FIRST_PAUSE_S, longest_pause_s: float = _LONGEST_PAUSE_S
+    ) -> None:
         self._end_s = None if seconds is None else time.monotonic() + seconds
-        self._pause_s = _FIRST_PAUSE_S
+        self._pause_s, self._longest_s = first_pause_s, longest_pause_s
 
     @property
     def rest_s(self) -> float | None:
@@ -112,7 +115,7 @@ class Deadline:
         if self.passed:
             raise or_raise
         time.sleep(self._pause_s * random.uniform(0.5, 1.5))  # not in step with other waiters
-        self._pause_s = min(self._pause_s * 1.5, _LONGEST_PAUSE_S)
+        self._pause_s = min(self._pause_s * 1.5, self._longest_s)
 
 
 class Pauses:

@@ -58,15 +58,19 @@ SawlogError
 │   ├── ImportMismatch (ValueError)              the target does not match the source
 │   ├── ExportRefused (ValueError)               not possible in that format or directory; nothing was written
 │   └── SourceInUse (BlockingIOError)            the other system is running: stop it first
-└── WireError (ValueError)                     Kafka's wire protocol
-    ├── Malformed                                bytes from the network that are not a valid message
-    │   └── UnsupportedVersion                     an API, or a version of one, that is not known
-    └── Unencodable                              a message that cannot be written as given: a mistake of the caller
+├── WireError (ValueError)                     Kafka's wire protocol
+│   ├── Malformed                                bytes from the network that are not a valid message
+│   │   └── UnsupportedVersion                     an API, or a version of one, that is not known
+│   └── Unencodable                              a message that cannot be written as given: a mistake of the caller
+└── BrokerError                                a broker, as its client sees it
+    ├── BrokerUnavailable (ConnectionError)      cannot be reached, or the connection broke
+    ├── BrokerTimeout (TimeoutError)             did not answer in time
+    └── BrokerRefused                            answered with an error; has Kafka's name and number of it
 ```
 
 Each family tells what a caller can do: change the call (Invalid…), use another offset (OffsetOutOfRange), plan again
 (DataLoss), retry with the current offset (OffsetMismatch), run `verify` (Corrupt…), check the disk (Storage…), reopen
-(LogFailed, LogClosed), check the other members (Group…).
+(LogFailed, LogClosed), check the other members (Group…), check the broker (Broker…).
 Where the standard library has a matching type, the error is also an instance of it.
 """
 
@@ -417,3 +421,31 @@ class UnsupportedVersion(Malformed):
 
 class Unencodable(WireError):
     """A message does not fit its table: an unknown field, a wrong type, or null where it is not allowed."""
+
+
+class BrokerError(SawlogError):
+    """The base class of what a client of a broker raises."""
+
+
+class BrokerUnavailable(BrokerError, ConnectionError):
+    """The broker cannot be reached, or the connection broke. Whether a request that was sent was carried out is not
+    known."""
+
+
+class BrokerTimeout(BrokerError, TimeoutError):
+    """The broker did not answer in time. Whether it carried out the request is not known."""
+
+
+class BrokerRefused(BrokerError):
+    """The broker answered with an error that has no counterpart here; `code` and `name` are Kafka's."""
+
+    def __init__(self, message: str, *, code: int = -1, name: str = "UNKNOWN_SERVER_ERROR") -> None:
+        self.code, self.name = code, name
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _refused, (str(self), self.code, self.name)
+
+
+def _refused(message: str, code: int, name: str) -> BrokerRefused:
+    return BrokerRefused(message, code=code, name=name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ..faults.seeds import repeat, seed_of_this_run
-from .history.checker import Copied, History, Numbered, violations
+from .history.checker import Copied, History, Numbered, mirrored, violations
 from .history.planted import BUGS, served_with
 from .history.run import play
 
@@ -95,6 +95,10 @@ CHANGES: dict[str, tuple[str, Change]] = {
     ),
     "a reader that went back": ("reordered", lambda history, _, __: history.sessions[1].reverse()),
     "a record that no reader saw": ("lost", lambda history, _, __: history.sessions[1].pop()),
+    "half of a library transaction": (
+        "torn",
+        lambda history, inputs, _: (history.united.append([("a", 2), ("b", 2)]), inputs.pop()),
+    ),
     "a producer that was refused": ("refused", lambda history, _, __: history.refused.append("out of order")),
 }
 
@@ -105,6 +109,14 @@ def test_every_kind_of_violation_is_found(name: str) -> None:
     history, inputs, outputs = fine()
     change(history, inputs, outputs)
     assert kind in {each.kind for each in violations(history, inputs, outputs)}
+
+
+def test_a_mirror_has_every_input_once() -> None:
+    _, inputs, outputs = fine()
+    assert mirrored(inputs, outputs) == []
+    assert {each.kind for each in mirrored(inputs, outputs[1:])} == {"lost"}
+    assert {each.kind for each in mirrored(inputs, [*outputs, outputs[0]])} == {"duplicated"}
+    assert {each.kind for each in mirrored(inputs[1:], outputs)} == {"phantom"}
 
 
 def test_clients_of_a_broker_that_is_killed_see_no_violation(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from sawlog import Log
 from sawlog.topics.store import Store
 
 from .conftest import PATIENCE_S, Cli, Program
@@ -208,11 +209,11 @@ def test_streams_that_are_closed_are_no_mishap(orders: Path) -> None:
 # --- locks
 
 
-def test_a_partition_that_somebody_writes_is_locked_for_others_and_open_for_readers(
+def test_a_partition_of_a_process_that_takes_no_requests_is_locked_for_others_and_open_for_readers(
     program: Program, orders: Path
 ) -> None:
-    with Store.open(orders) as store:
-        store.topic("orders").append(b"mine", partition=0)
+    with Log.open(orders / "topics" / "orders" / "partition-0") as log:
+        log.append(b"mine")
         refused = program("produce", "orders", "-p", 0, stdin=b"theirs\n")
         assert "locked" in refused.failed(5)
         assert str(os.getpid()) in refused.err
@@ -221,6 +222,24 @@ def test_a_partition_that_somebody_writes_is_locked_for_others_and_open_for_read
         program("verify").ok()
         program("produce", "orders", "-p", 1, stdin=b"theirs\n").ok()
     program("produce", "orders", "-p", 0, stdin=b"theirs\n").ok()
+
+
+def test_what_is_produced_beside_a_process_that_holds_the_topic_is_handed_over_to_it(
+    program: Program, orders: Path
+) -> None:
+    with Store.open(orders) as store:
+        topic = store.topic("orders")
+        for number in range(topic.partitions):
+            topic.append(b"mine", partition=number)
+        (orders.parent / "file").write_bytes(b"a file")
+        before = topic.describe().records
+        program("produce", "orders", stdin=b"1\n2\n3\n").ok()
+        program("produce", "orders", "-p", 0, stdin=b"4\n").ok()
+        program("produce", "orders", "-p", 0, "--compression", "zstd", stdin=b"5\n").ok()
+        program("produce", "orders", "-p", 0, orders.parent / "file", "--input", "file").ok()
+        assert topic.describe().records == before + 6
+        assert [record.value for record in topic.partition(0).scan()][-3:] == [b"4", b"5", b"a file"]
+        assert "locked" in program("topic", "delete", "orders", "--yes").failed(5)
 
 
 # --- terminals
@@ -325,7 +344,7 @@ def test_wrong_command_line_is_one_line_and_exit_code_2(sawlog: Cli, arguments: 
 
 def test_without_a_store_it_says_how_to_name_one(sawlog: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SAWLOG_DATA")
-    assert "--data" in sawlog("topic", "list").failed(2)
+    assert "-d DIR" in sawlog("topic", "list").failed(2)
     assert "-d DIR" in sawlog("verify").failed(2)
 
 

@@ -1,6 +1,7 @@
 """What another process can do to a store that is open here.
 
 python -m tests.processes.storing hold DIRECTORY TOPIC          writes to all partitions of the topic, waits to be told
+python -m tests.processes.storing occupy DIRECTORY TOPIC        opens all partitions as logs: they take no requests
 python -m tests.processes.storing append DIRECTORY TOPIC        tries to; says the offset, or "locked by <holder>"
 python -m tests.processes.storing read DIRECTORY TOPIC          opens it to read; says how many records, whenever asked
 python -m tests.processes.storing delete DIRECTORY TOPIC        tries to; says "deleted", or "locked by <holder>"
@@ -15,7 +16,7 @@ from __future__ import annotations
 import sys
 import time
 
-from sawlog import DirectoryLocked, LogClosed
+from sawlog import DirectoryLocked, Log, LogClosed
 from sawlog.errors import TopicExists
 from sawlog.storage import FileDirectory
 from sawlog.testing.faulty import Call, FaultyDirectory
@@ -33,6 +34,16 @@ def hold(directory: str, topic: str) -> None:
     say("ready")
     sys.stdin.readline()
     store.close()
+
+
+def occupy(directory: str, topic: str) -> None:
+    with Store.open(directory, "r") as store:
+        paths = [store[topic].partition(number).path for number in range(store[topic].partitions)]
+    logs = [Log.open(path) for path in paths]
+    say("ready")
+    sys.stdin.readline()
+    for log in logs:
+        log.close()
 
 
 def append(directory: str, topic: str) -> None:
@@ -137,6 +148,7 @@ def fork(directory: str) -> None:
 if __name__ == "__main__":
     {
         "hold": hold,
+        "occupy": occupy,
         "append": append,
         "read": read,
         "delete": delete,

@@ -281,6 +281,23 @@ def test_a_query_that_ends_at_any_point_beside_the_driver_goes_on_as_if_it_had_n
     assert left(data) == []
 
 
+def test_a_query_beside_a_process_that_holds_its_sink_stores_everything_once(
+    spark: Any, data: Path, store: Store, orders: Topic
+) -> None:
+    """This process holds all partitions of the sink, as a broker would: it places what the query hands over."""
+    faults.register(spark)
+    for number in range(3):
+        store["copies"].append(b"-1", partition=number)
+    mark = data.parent / "placed"
+    assert run(spark, data, fault="placed", how="die", mark=mark) is not None  # it is committed, not completed
+    assert mark.exists()
+    orders.append_many([b"%d" % n for n in range(10)])
+    assert run(spark, data) is None
+    assert values(store) == sorted([-1, -1, -1, *values(store, "orders")])
+    assert all(store["copies"].partition(number).locked for number in range(3))
+    assert left(data) == []
+
+
 # --- drivers that are killed
 
 

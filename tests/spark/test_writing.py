@@ -248,7 +248,7 @@ def test_batches_are_packed_as_the_options_say(data: Path, orders: Topic, compre
 
 def test_a_partition_that_another_process_keeps_is_waited_for_and_then_named(data: Path, orders: Topic) -> None:
     told = staged(data, "job", batch(1))
-    other = ready(start("storing", "hold", data, "orders"))
+    other = ready(start("storing", "occupy", data, "orders"))
     try:
         with pytest.raises(DirectoryLocked) as caught:
             commit.publish(options(data, lockTimeout="200ms"), "job", [told])
@@ -263,12 +263,20 @@ def test_a_partition_that_another_process_keeps_is_waited_for_and_then_named(dat
 
 def test_a_partition_that_becomes_free_in_time_is_written_to(data: Path, orders: Topic) -> None:
     told = staged(data, "job", batch(1))
-    other = ready(start("storing", "hold", data, "orders"))
+    other = ready(start("storing", "occupy", data, "orders"))
     ending = threading.Timer(0.3, lambda: finish(other))
     ending.start()
     commit.publish(options(data, lockTimeout="60s"), "job", [told])
     ending.join()
     assert sum(record.value == b"1" for record in orders.scan()) == 1
+
+
+def test_what_another_process_holds_is_handed_over_to_it(data: Path, orders: Topic) -> None:
+    other = ready(start("storing", "hold", data, "orders"))
+    commit.publish(options(data), "job", [staged(data, "job", batch(*range(100)))])
+    assert sorted(int(record.value or b"") for record in orders.scan() if record.value != b"held") == list(range(100))
+    assert left(data) == []
+    finish(other)
 
 
 def test_a_process_that_writes_another_topic_is_not_in_the_way(data: Path, store: Store, orders: Topic) -> None:

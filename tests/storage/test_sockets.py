@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
+import queue
 import signal
 import stat
 import subprocess
@@ -32,21 +34,41 @@ def directory(tmp_path: Path) -> Iterator[FileDirectory]:
     made.close()
 
 
+class Door:
+    """A name, and the connections that have something to read."""
+
+    def __init__(self, directory: FileDirectory) -> None:
+        self._directory = directory
+        self._ready: queue.SimpleQueue[Channel] = queue.SimpleQueue()
+        self.listener: Listener = listen(directory, "name", self._arrived)
+
+    def _arrived(self, channel: Channel) -> None:
+        self._ready.put(channel)
+
+    def wait(self) -> Channel:
+        """The next connection that has something to read."""
+        return self._ready.get(timeout=LATE)
+
+    def accepted(self) -> tuple[Channel, Channel]:
+        """Both ends of a connection on which a byte was sent."""
+        ours = connect(self._directory, "name", Deadline(LATE))
+        ours.send(b"!", deadline=Deadline(LATE))
+        theirs = self.wait()
+        assert theirs.receive(1, Deadline(LATE)) == b"!"
+        return ours, theirs
+
+    def close(self) -> None:
+        """Close everything, also those who connected only to see whether we are alive."""
+        self.listener.close()
+        while not self._ready.empty():
+            self._ready.get().close()
+
+
 @pytest.fixture
-def listener(directory: FileDirectory) -> Iterator[Listener]:
-    made = listen(directory, "name")
+def door(directory: FileDirectory) -> Iterator[Door]:
+    made = Door(directory)
     yield made
     made.close()
-    made.wait()
-
-
-def accepted(listener: Listener, directory: FileDirectory) -> tuple[Channel, Channel]:
-    """Both ends of a connection on which a byte was sent."""
-    ours = connect(directory, "name", Deadline(LATE))
-    ours.send(b"!", deadline=Deadline(LATE))
-    [theirs] = listener.wait()
-    assert theirs.receive(1, Deadline(LATE)) == b"!"
-    return ours, theirs
 
 
 def refused(number: int, call: object) -> None:
@@ -55,8 +77,8 @@ def refused(number: int, call: object) -> None:
     assert caught.value.errno == number
 
 
-def test_bytes_arrive_in_both_directions_whatever_their_number(directory: FileDirectory, listener: Listener) -> None:
-    ours, theirs = accepted(listener, directory)
+def test_bytes_arrive_in_both_directions_whatever_their_number(directory: FileDirectory, door: Door) -> None:
+    ours, theirs = door.accepted()
     large = os.urandom(3 << 20)
     sending = threading.Thread(target=lambda: ours.send(b"head", large, deadline=Deadline(LATE)))
     sending.start()
@@ -68,29 +90,29 @@ def test_bytes_arrive_in_both_directions_whatever_their_number(directory: FileDi
         each.close()
 
 
-def test_a_connection_that_is_given_back_is_looked_at_again(directory: FileDirectory, listener: Listener) -> None:
-    ours, theirs = accepted(listener, directory)
+def test_a_connection_that_is_given_back_is_looked_at_again(directory: FileDirectory, door: Door) -> None:
+    ours, theirs = door.accepted()
     assert not theirs.has_more(0)
-    listener.watch(theirs)
+    door.listener.watch(theirs)
     threading.Timer(0.02, lambda: ours.send(b"more", deadline=Deadline(LATE))).start()
-    assert listener.wait() == [theirs]
+    assert door.wait() is theirs
     assert theirs.has_more(0)
     assert theirs.receive(4, Deadline(LATE)) == b"more"
     ours.close()
     theirs.close()
 
 
-def test_the_end_of_the_other_side_is_noticed(directory: FileDirectory, listener: Listener) -> None:
-    ours, theirs = accepted(listener, directory)
-    listener.watch(theirs)
+def test_the_end_of_the_other_side_is_noticed(directory: FileDirectory, door: Door) -> None:
+    ours, theirs = door.accepted()
+    door.listener.watch(theirs)
     ours.close()
-    assert listener.wait() == [theirs]
+    assert door.wait() is theirs
     refused(errno.ECONNRESET, lambda: theirs.receive(1, Deadline(LATE)))
     theirs.close()
 
 
-def test_nobody_waits_longer_than_the_deadline(directory: FileDirectory, listener: Listener) -> None:
-    ours, theirs = accepted(listener, directory)
+def test_nobody_waits_longer_than_the_deadline(directory: FileDirectory, door: Door) -> None:
+    ours, theirs = door.accepted()
     refused(errno.ETIMEDOUT, lambda: ours.receive(1, Deadline(0.01)))
     refused(errno.ETIMEDOUT, lambda: ours.send(bytes(64 << 20), deadline=Deadline(0.05)))
     refused(errno.ETIMEDOUT, lambda: connect(directory, "name", Deadline(0)))
@@ -98,37 +120,51 @@ def test_nobody_waits_longer_than_the_deadline(directory: FileDirectory, listene
     theirs.close()
 
 
-def test_only_the_same_user_may_connect(directory: FileDirectory, listener: Listener) -> None:
+def test_only_the_same_user_may_connect(directory: FileDirectory, door: Door) -> None:
     path = Path(directory.path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert stat.S_IMODE((path / "name").lstat().st_mode) == 0o600
 
 
-def test_a_listener_that_is_closed_ends_its_connections_and_leaves_no_name(directory: FileDirectory) -> None:
-    listener = listen(directory, "name")
-    ours, theirs = accepted(listener, directory)
-    listener.watch(theirs)
-    waiting = threading.Thread(target=lambda: ended.append(listener.wait()))
-    ended: list[list[Channel]] = []
-    waiting.start()
-    listener.close()
-    listener.close()
-    waiting.join(LATE)
-    assert ended == [[]]
+def test_a_listener_that_is_closed_ends_its_connections_and_leaves_no_name(
+    directory: FileDirectory, door: Door
+) -> None:
+    ours, theirs = door.accepted()
+    door.listener.watch(theirs)
+    busy, read_from = door.accepted()
+    door.listener.close()
+    door.listener.close()
     refused(errno.ECONNRESET, lambda: ours.receive(1, Deadline(LATE)))
+    read_from.send(b"answer", deadline=Deadline(LATE))  # somebody is reading from this one, and ends it afterwards
+    assert busy.receive(6, Deadline(LATE)) == b"answer"
+    door.listener.watch(read_from)
+    refused(errno.ECONNRESET, lambda: busy.receive(1, Deadline(LATE)))
     refused(errno.ENOENT, lambda: connect(directory, "name", Deadline(LATE)))
     assert directory.names() == []
-    listener.watch(theirs)
-    assert theirs.fileno() == -1
     ours.close()
+    busy.close()
+
+
+def test_connections_end_when_nobody_wants_to_know_of_them(directory: FileDirectory) -> None:
+    door = Door(directory)
+    listener, (ours, theirs) = door.listener, door.accepted()
+    listener.watch(theirs)
+    del door
+    gc.collect()
+    ours.send(b"?", deadline=Deadline(LATE))
+    refused(errno.ECONNRESET, lambda: ours.receive(1, Deadline(LATE)))
+    ours.close()
+    listener.close()
 
 
 def test_the_name_of_a_killed_process_is_refused_and_removed_and_that_of_a_stopped_one_is_not(
-    directory: FileDirectory, listener: Listener
+    directory: FileDirectory, door: Door
 ) -> None:
     code = (
         "import sys, time; from sawlog.storage import FileDirectory; from sawlog.storage.sockets import listen\n"
-        "made = listen(FileDirectory(sys.argv[1]), sys.argv[2]); print('ready', flush=True); time.sleep(600)"
+        "class Deaf:\n    def heard(self, channel): pass\n"
+        "deaf = Deaf(); made = listen(FileDirectory(sys.argv[1]), sys.argv[2], deaf.heard)\n"
+        "print('ready', flush=True); time.sleep(600)"
     )
     processes = []
     for name in ("killed", "stopped"):
@@ -172,8 +208,9 @@ def test_a_forked_child_does_not_keep_its_parents_connections_alive(directory: F
     code = (
         "import os, sys, time; from sawlog.storage import FileDirectory\n"
         "from sawlog.clock import Deadline; from sawlog.storage.sockets import listen, connect\n"
-        "listener = listen(FileDirectory(sys.argv[1]), 'parent'); mine = connect(FileDirectory(sys.argv[1]), 'name',"
-        " Deadline(30)); mine.send(b'!', deadline=Deadline(30))\n"
+        "class Deaf:\n    def heard(self, channel): pass\n"
+        "deaf = Deaf(); listener = listen(FileDirectory(sys.argv[1]), 'parent', deaf.heard)\n"
+        "mine = connect(FileDirectory(sys.argv[1]), 'name', Deadline(30)); mine.send(b'!', deadline=Deadline(30))\n"
         "child = os.fork()\n"
         "if not child: time.sleep(600)\n"
         "print(child, flush=True); time.sleep(600)"
@@ -181,9 +218,9 @@ def test_a_forked_child_does_not_keep_its_parents_connections_alive(directory: F
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", code, directory.path], stdout=subprocess.PIPE
     ) as parent:
-        listener = listen(directory, "name")
+        door = Door(directory)
         try:
-            [theirs] = listener.wait()
+            theirs = door.wait()
             theirs.receive(1, Deadline(LATE))
             assert parent.stdout is not None
             child = int(parent.stdout.readline())
@@ -194,12 +231,11 @@ def test_a_forked_child_does_not_keep_its_parents_connections_alive(directory: F
             os.kill(child, signal.SIGKILL)
             theirs.close()
         finally:
-            listener.close()
-            listener.wait()
+            door.close()
 
 
 def test_where_there_are_no_sockets_an_error_says_so() -> None:
     directory = MemoryDirectory()
-    refused(errno.ENOTSUP, lambda: listen(directory, "name"))
+    refused(errno.ENOTSUP, lambda: listen(directory, "name", print))
     refused(errno.ENOTSUP, lambda: connect(directory, "name", Deadline(1)))
     remove_dead(directory)

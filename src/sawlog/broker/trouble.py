@@ -47,6 +47,10 @@ def code_of(error: BaseException) -> ErrorCode:
 
 def message_of(error: BaseException) -> str:
     """What a client is told: the message of an expected error, and no more than the type of an unexpected one."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror  # without the number that Python puts before it
+    if isinstance(error, KeyError) and len(error.args) == 1:
+        return str(error.args[0])  # without the quotes
     return str(error) if isinstance(error, (errors.SawlogError, OSError)) else type(error).__name__
 
 

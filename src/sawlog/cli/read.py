@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -20,16 +19,18 @@ from .completion import complete_topic
 from .formats import Printer as RecordPrinter
 from .formats import compile_format
 from .offsets import Span, parse, resolve
-from .options import LogDir, MaybeData, Partitions, parsed, read_as
+from .options import BrokerAt, LogDir, MaybeData, Partitions, parsed, read_as
 from .output import Column, OutputFormat, Row, note
 from .output import Output as Printer
-from .places import NamedLog, reading
+from .places import NamedLog, Reading, reading
+from .stores import SomeLog
 from .units import shown_time
 
 #: How long a follower waits before it checks again; doubled while there are no new records.
 _POLL_S, _POLL_MOST_S = 0.005, 0.1
 
-Found = tuple[NamedLog, Record]
+Place = NamedLog[SomeLog]
+Found = tuple[Place, Record]
 
 _COLUMNS = [
     Column("topic"),
@@ -47,6 +48,7 @@ def read(
         str | None, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)
     ] = None,
     data: MaybeData = None,
+    broker: BrokerAt = None,
     log: LogDir = None,
     offset: Annotated[
         str, typer.Option("--offset", "-o", metavar="OFFSET", help="The range to read from each partition, see above.")
@@ -109,6 +111,7 @@ def read(
       sawlog read orders -d data -f '%d %p/%o %k: %v\\n' --follow -o end
       sawlog read orders -d data -o @2026-11-01:2026-11-02 --out orders.parquet
       sawlog read orders -d data -p 0 -n 1 --raw > first.bin
+      sawlog read orders -b 127.0.0.1:9092 -o -100
     """
     if topic is None and log is None:
         raise typer.BadParameter("give a topic, or the directory of one partition with --log", param_hint="TOPIC")
@@ -116,15 +119,15 @@ def read(
     pattern = parsed("--grep", grep, _pattern)
     printing = _format(form, raw, output, out)
     damage: list[str] = []
-    with reading(data, log, topic, partition) as places:
+    with reading(data, log, topic, partition, broker) as opened:
         if out is not None and out.suffix == ".parquet":
             if follow:
                 raise typer.BadParameter("a Parquet file cannot be followed: leave out --follow", param_hint="--out")
-            _write_parquet(out, places, span, pattern, count, damage if skip_damage else None)
+            _write_parquet(out, opened, span, pattern, count, damage if skip_damage else None)
         else:
             with _printer(output, out) as printer:
                 idle = printer.flush if follow else None
-                found = _records(places, span, idle, damage if skip_damage else None)
+                found = _records(opened, span, idle, damage if skip_damage else None)
                 if pattern is not None:
                     found = (each for each in found if _matches(each[1], pattern))
                 _print(islice(found, count) if count is not None else found, printer, printing, follow)
@@ -168,7 +171,7 @@ def _print(found: Iterator[Found], printer: Printer, printing: RecordPrinter | N
     printer.flush()
 
 
-def _row(place: NamedLog, record: Record) -> Row:
+def _row(place: Place, record: Record) -> Row:
     return {"topic": place.topic, **_arrow_row(place, record)}
 
 
@@ -185,15 +188,15 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
 # --- from the logs
 
 
-def _records(
-    places: list[NamedLog], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
-) -> Iterator[Found]:
+def _records(opened: Reading, span: Span, idle: Callable[[], None] | None, damage: list[str] | None) -> Iterator[Found]:
     """Yield the records of a span, place by place; then, if `idle` is given, new records as they arrive. `idle` is
     called before each wait."""
+    places = opened.places
     positions: list[tuple[int, int]] = []  # the next offset of each place, and its leader epoch
     for place in places:
         epoch = place.log.leader_epoch
         start, end = resolve(span, place.log)
+        end = max(start, min(end, place.log.position()[0]))  # a transaction that is not finished is waited for
         yield from _scan(place, start, end, damage)
         positions.append((end, epoch))
     if idle is None or span.end is not None:
@@ -217,11 +220,11 @@ def _records(
             wait = _POLL_S
             continue
         idle()
-        time.sleep(wait)
+        opened.wait([offset for offset, _ in positions], wait)
         wait = min(2 * wait, _POLL_MOST_S)
 
 
-def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
+def _scan(place: Place, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
     """Yield the records of one log; continue after damage if that is wanted and something readable follows."""
     while start < end:
         try:
@@ -247,7 +250,7 @@ def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> It
 
 def _write_parquet(
     out: Path,
-    places: list[NamedLog],
+    opened: Reading,
     span: Span,
     pattern: re.Pattern[bytes] | None,
     count: int | None,
@@ -265,7 +268,7 @@ def _write_parquet(
     written = 0
     try:
         with pq.ParquetWriter(beside, whole, compression="zstd") as writer:
-            for batch in _batches(places, span, pattern, damage, whole, columns):
+            for batch in _batches(opened, span, pattern, damage, whole, columns):
                 taken = batch if count is None else batch.slice(0, count - written)
                 writer.write_batch(taken)
                 written += taken.num_rows
@@ -279,7 +282,7 @@ def _write_parquet(
 
 
 def _batches(
-    places: list[NamedLog],
+    opened: Reading,
     span: Span,
     pattern: re.Pattern[bytes] | None,
     damage: list[str] | None,
@@ -291,18 +294,18 @@ def _batches(
     import pyarrow as pa
 
     if pattern is None and damage is None:
-        for place in places:
+        for place in opened.places:
             start, end = resolve(span, place.log)
             for batch in place.log.scan_arrow(start, end, columns=columns):
                 number = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
                 yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
         return
-    found = (each for each in _records(places, span, None, damage) if pattern is None or _matches(each[1], pattern))
+    found = (each for each in _records(opened, span, None, damage) if pattern is None or _matches(each[1], pattern))
     while rows := list(islice(found, 65_536)):
         yield pa.RecordBatch.from_pylist([_arrow_row(place, record) for place, record in rows], schema=whole)
 
 
-def _arrow_row(place: NamedLog, record: Record) -> dict[str, Any]:
+def _arrow_row(place: Place, record: Record) -> dict[str, Any]:
     headers = [{"key": key, "value": value} for key, value in record.headers]
     return {
         "partition": place.partition,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from ..errors import SawlogError
+from ..errors import DirectoryLocked, SawlogError
 from ..log.maintain import retention
 from ..topics.settings import upkeep_config
 from ..topics.store import Store
@@ -24,6 +24,8 @@ def tend(store: Store, written: Iterable[tuple[str, int]]) -> None:
     for name, number in written:
         try:
             _tend(store, name, number)
+        except DirectoryLocked:
+            continue  # the process that keeps it open does its upkeep
         except SawlogError as error:
             _logger.warning("retention in partition %d of %r is postponed to the next commit: %s", number, name, error)
 

@@ -10,13 +10,15 @@ descriptor, by its name in /proc, and the name in it; where there is no /proc, a
 Everything that waits has a deadline. Errors are `StorageError`: ETIMEDOUT if the time is over, ECONNRESET if the other
 side has ended, ECONNREFUSED or ENOENT if there is nobody.
 
-Threads: a `Channel` is for one thread at a time. Of a `Listener`, one thread calls `wait`; `watch` and `close` may be
-called from any. A forked child closes its copies at once: a connection ends with the process that opened it.
+Threads: a `Channel` is for one at a time, a `Listener` for any. One thread of the process waits for all connections; it
+ends when there is nothing to wait for. A forked child closes its copies at once: a connection ends with the process
+that opened it.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import select
 import selectors
@@ -25,8 +27,8 @@ import stat
 import struct
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from ..clock import Deadline
@@ -38,6 +40,8 @@ from .system import reporting
 
 #: Connections that wait to be accepted, and those that are open at the same time; more are refused.
 _BACKLOG, _MOST = 128, 512
+#: The thread ends when there was nothing to wait for during this time.
+_IDLE_S = 5.0
 #: How long to wait if the system has no descriptor for another connection.
 _SHORTAGE_S = 0.1
 #: A name that is not accepting connections yet is left alone for this long.
@@ -45,6 +49,8 @@ _BINDING_S = 60.0
 #: How long to look whether a process is alive.
 _LOOK_S = 1.0
 _TMP = ".tmp"
+
+_logger = logging.getLogger("sawlog")
 
 
 class Channel:
@@ -93,27 +99,76 @@ class Channel:
     after_fork = close
 
 
+class _Switchboard:
+    """One thread per process that waits for all connections, as long as there are any names."""
+
+    def __init__(self) -> None:
+        self._lock = forkable(threading.RLock())
+        self._selector: selectors.BaseSelector | None = None
+        self._thread: threading.Thread | None = None
+        in_children(self)
+
+    def after_fork(self) -> None:
+        """In a forked child, which has no such thread. What its parent waits for is not affected."""
+        if self._selector is not None:
+            self._selector.close()
+        self._selector = self._thread = None
+
+    def add(self, what: socket.socket | Channel, call: Callable[[], None]) -> None:
+        """Call back, in the thread, when something can be read. A thread that waits already notices it."""
+        with self._lock:
+            if self._selector is None:
+                self._selector = selectors.DefaultSelector()
+            self._selector.register(what, selectors.EVENT_READ, call)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._wait, name="sawlog-sockets", daemon=True)
+                self._thread.start()
+
+    def remove(self, what: socket.socket | Channel) -> bool:
+        """Do not look at it any more; returns whether anybody did."""
+        with self._lock:
+            try:
+                assert self._selector is not None
+                self._selector.unregister(what)
+            except (KeyError, ValueError, AssertionError):
+                return False
+            return True
+
+    def _wait(self) -> None:
+        while selector := self._selector:
+            for key, _ in selector.select(None if selector.get_map() else _IDLE_S):
+                try:
+                    key.data()
+                except Exception:  # such as: no more threads can be started
+                    _logger.exception("a connection was not served")
+            with self._lock:
+                if not selector.get_map() and self._thread is threading.current_thread():
+                    selector.close()
+                    self._selector = self._thread = None
+                    return
+
+
+_switchboard = _Switchboard()
+
+
 class Listener:
     """Accepts connections under a name, and tells which of them have something to read."""
 
-    def __init__(self, directory: OpenDirectory, name: str) -> None:
+    def __init__(self, directory: OpenDirectory, name: str, ready: Callable[[Channel], None]) -> None:
         self._directory, self._name = directory, name
         self._path = f"{directory.path}/{name}"
-        self._lock = forkable(threading.Lock())
+        self._ready = weakref.WeakMethod(ready)
+        self._lock = forkable(threading.RLock())
         self._closed = False
-        self._returned: deque[Channel] = deque()
+        self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._waking, self._awake = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
         try:
             self._bind()
+            self._socket.setblocking(False)
+            _switchboard.add(self._socket, self._accept)
         except BaseException:
-            self._close_handles()
+            self._socket.close()
             raise
-        for each in (self._socket, self._awake, self._waking):
-            each.setblocking(False)
-        self._selector.register(self._socket, selectors.EVENT_READ)
-        self._selector.register(self._awake, selectors.EVENT_READ)
         in_children(self)
 
     def _bind(self) -> None:
@@ -129,30 +184,6 @@ class Listener:
             self._socket.listen(_BACKLOG)
             os.rename(temporary, self._name, src_dir_fd=fd, dst_dir_fd=fd)
 
-    def wait(self) -> list[Channel]:
-        """Wait until connections have something to read, or have ended, and return these: they are not looked at until
-        they are given back with `watch`. Empty when the listener is closed."""
-        ready: list[Channel] = []
-        while not ready:
-            with self._lock:
-                if self._closed:
-                    break
-                while self._returned:
-                    self._selector.register(self._returned.popleft(), selectors.EVENT_READ)
-            for key, _ in self._selector.select():
-                if key.fileobj is self._socket:
-                    self._accept()
-                elif key.fileobj is self._awake:
-                    with suppress(OSError):
-                        self._awake.recv(4096)
-                else:
-                    self._selector.unregister(key.fileobj)
-                    assert isinstance(key.fileobj, Channel)
-                    ready.append(key.fileobj)
-        if not ready:
-            self._dispose()
-        return ready
-
     def _accept(self) -> None:
         try:
             connected, _ = self._socket.accept()
@@ -162,23 +193,31 @@ class Listener:
             if not self._closed:
                 time.sleep(_SHORTAGE_S)
             return
-        if len(self._selector.get_map()) > _MOST or not _is_ours(connected):
+        if len(self._channels) >= _MOST or not _is_ours(connected):
             connected.close()
             return
-        self._selector.register(Channel(connected, self._path), selectors.EVENT_READ)
+        channel = Channel(connected, self._path)
+        self._channels.add(channel)
+        self.watch(channel)
 
     def watch(self, channel: Channel) -> None:
-        """Look at a connection again."""
+        """Look at a connection: `ready` is called when it has something to read, or has ended, and then nobody looks at
+        it until it is given back here. If the listener is closed, the connection ends."""
         with self._lock:
             if self._closed:
                 channel.close()
-                return
-            self._returned.append(channel)
-        self._wake()
+            else:
+                _switchboard.add(channel, lambda: self._arrived(channel))
 
-    def _wake(self) -> None:
-        with suppress(OSError):  # if it is full, it is awake
-            self._waking.send(b"\0")
+    def _arrived(self, channel: Channel) -> None:
+        with self._lock:
+            if self._closed or not _switchboard.remove(channel):
+                return
+        ready = self._ready()
+        if ready is None:
+            channel.close()
+        else:
+            ready(channel)
 
     def close(self) -> None:
         """Remove the name and accept nothing more. Connections that nobody reads from end. Safe to call twice."""
@@ -186,37 +225,36 @@ class Listener:
             if self._closed:
                 return
             self._closed = True
-        with suppress(OSError):
-            os.unlink(self._name, dir_fd=self._directory.fd)
-        self._socket.close()
-        self._wake()
-
-    def _dispose(self) -> None:
-        """The end of the thread that waits."""
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.fileobj, Channel):
-                key.fileobj.close()
-        for channel in self._returned:
-            channel.close()
-        self._close_handles()
-
-    def _close_handles(self) -> None:
-        self._socket.close()
-        self._selector.close()
-        self._awake.close()
-        self._waking.close()
+            _switchboard.remove(self._socket)
+            with suppress(OSError):
+                os.unlink(self._name, dir_fd=self._directory.fd)
+            self._socket.close()
+            for channel in list(self._channels):
+                if _switchboard.remove(channel):
+                    channel.close()
 
     def after_fork(self) -> None:
         """In a forked child: the name is the parent's. Its connections close themselves."""
         self._closed = True
-        self._close_handles()
+        self._socket.close()
 
 
-def listen(directory: Directory, name: str) -> Listener:
-    """Accept connections under a name in a directory."""
+def open_private(root: Directory, name: str) -> Directory:
+    """A directory for names of sockets below another one, created if it is missing. Nothing in it is durable."""
+    if not isinstance(root, OpenDirectory):
+        raise StorageError(errno.ENOTSUP, f"{root.path} cannot contain a socket")
+    with _reporting("creating", f"{root.path}/{name}"), suppress(FileExistsError):
+        os.mkdir(name, stat.S_IRWXU, dir_fd=root.fd)
+    return root.child(name)
+
+
+def listen(directory: Directory, name: str, ready: Callable[[Channel], None]) -> Listener:
+    """Accept connections under a name in a directory. The bound method `ready` is called with each that has something
+    to read, or has ended, in a thread that all names of the process share: it must not raise or wait. Its object is
+    held weakly; when it is gone, connections end."""
     if not hasattr(socket, "AF_UNIX") or not isinstance(directory, OpenDirectory):
         raise StorageError(errno.ENOTSUP, f"{directory.path} cannot contain a socket")
-    return Listener(directory, name)
+    return Listener(directory, name, ready)
 
 
 def connect(directory: Directory, name: str, deadline: Deadline) -> Channel:

@@ -8,10 +8,10 @@ with sawlog.open("data") as store:
         for record in consumer.drain(): ...
 ```
 
-Opening a store keeps no lock. A partition has one writing process at a time: the first write takes its lock, closing
-the store releases it. So two processes write different topics of one store at the same time, a third only reads, and
-consumers anywhere commit. With mode "r" nothing is ever written, created or locked, except what a task stages for
-others to publish (`staging`).
+Opening a store keeps no lock. A partition has one writing process at a time, its *holder*: the first write takes its
+lock, closing the store releases it. Other processes hand over to it what they append (`sawlog.topics.handover`),
+so any number of processes write to one topic, others only read, and consumers anywhere commit. With mode "r" nothing is
+ever written, created or locked, except what a task stages for others to publish (`staging`).
 
 Topics created, changed or deleted by other processes are visible at the next call of `topics()` or `topic(name)`. Every
 method may be called from any thread. A forked child must open its own store.
@@ -405,7 +405,8 @@ class Store(Closing):
     ) -> Transaction:
         """Records for several topics and partitions, stored all or not at all; see `Transaction`.
 
-        Waits up to `lock_timeout_s` seconds for partitions that another process is writing to.
+        Waits up to `lock_timeout_s` seconds for other processes: for those that hold partitions to place their parts,
+        or, if they do not do that, to release the locks.
         """
         self._check_writable()
         made = Transaction(

@@ -46,6 +46,7 @@ from ..storage.forking import forkable
 from . import settings
 from .catalog import Catalog
 from .entry import TopicEntry
+from .packing import Packer
 from .partitioner import Sticky, partition_for, partitions_for
 from .writer import TopicWriter
 
@@ -113,6 +114,13 @@ class Appends(Protocol):
         """A buffered writer."""
 
 
+class Outlet(Appends, Protocol):
+    """What hands over to the process that holds a partition."""
+
+    def close_writers(self) -> None:
+        """Flush and close all open writers."""
+
+
 class Elsewhere(Protocol):
     """The processes that hold partitions of the store: see `sawlog.topics.handover`."""
 
@@ -120,7 +128,7 @@ class Elsewhere(Protocol):
     def note(self) -> bytes:
         """For the LOCK files of this process: where it is reached."""
 
-    def outlet(self, topic: Topic, number: int, log: Log) -> Appends | None:
+    def outlet(self, topic: Topic, number: int, log: Log) -> Outlet | None:
         """For appends to a partition whose lock another process holds; None if that takes no requests."""
 
 
@@ -139,7 +147,7 @@ class Topic:
         self._on_lock = on_lock
         self._elsewhere = elsewhere
         #: For partitions that other processes hold.
-        self._outlets: dict[int, Appends] = {}
+        self._outlets: dict[int, Outlet] = {}
         self._lock = forkable(threading.RLock())
         self._logs: dict[int, Log] = {}
         self._writers: set[TopicWriter] = set()
@@ -293,14 +301,14 @@ class Topic:
             self._ended = self._ended or why
             for log in self._logs.values():
                 last.callback(log.close)
-            for writer in list(self._writers):
-                last.callback(writer.close)
+            last.callback(self.close_writers)
             self._logs = {}
-            self._outlets = {}
 
     def close_writers(self) -> None:
-        """Flush and close all open writers."""
+        """Flush and close the writers that have batches for other processes, and those over all partitions."""
         with ExitStack() as last:
+            for outlet in list(self._outlets.values()):
+                last.callback(outlet.close_writers)
             for writer in list(self._writers):
                 last.callback(writer.close)
 
@@ -427,6 +435,18 @@ class Topic:
         made = TopicWriter(writers, batch_bytes, keyed=keyed, on_close=self._writers.discard)
         self._writers.add(made)
         return made
+
+    def packer(self, compression: str, *, partition: int | None = None, linger_ms: float | None = None) -> Packer:
+        """A buffered writer with another compression than the topic's, for all partitions or for one."""
+        config = self.partition(partition or 0).config
+        return Packer(
+            self.partitions,
+            lambda number, batch: self._appends(number).append_batches(batch.data),
+            recipe_of(config.with_(compression=compression, compression_level=None)),
+            partition=partition,
+            batch_bytes=min(BATCH_BYTES, config.segment_bytes),
+            linger_ms=linger_ms,
+        )
 
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return how many."""

@@ -200,8 +200,9 @@ class Client(Protocol):
         committed: bool = False,
         reset: str = "earliest",
         session_ms: int = 10_000,
+        protocol: str = "classic",
     ) -> Consumer:
-        """A consumer that commits when it is told."""
+        """A consumer that commits when it is told. Protocol "consumer": that of KIP-848, where the broker assigns."""
 
     def admin(self, address: str) -> Admin:
         """An admin client."""

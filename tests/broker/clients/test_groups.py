@@ -123,13 +123,18 @@ def members(hands: Hands, topic: str) -> Iterator[Members]:
     made.close()
 
 
-def test_members_share_partitions_and_hand_them_on(hands: Hands, members: Members, topic: str) -> None:
+#: Kafka's classic protocol, and that of KIP-848, which some clients offer.
+both_protocols = pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.slow)])
+
+
+@both_protocols
+def test_members_share_partitions_and_hand_them_on(hands: Hands, members: Members, topic: str, protocol: str) -> None:
     producer = hands.producer()
-    first = members.join(hands.consumer(group=topic))
+    first = members.join(hands.consumer(group=topic, protocol=protocol))
     members.settle(4)
     producer.send(topic, numbered(20))
     members.take(20)
-    members.join(hands.consumer(group=topic))
+    members.join(hands.consumer(group=topic, protocol=protocol))
     members.settle(2, 2)
     producer.send(topic, numbered(20, 20))
     members.take(40)
@@ -140,12 +145,13 @@ def test_members_share_partitions_and_hand_them_on(hands: Hands, members: Member
     assert members.numbers() == list(range(60))
 
 
+@both_protocols
 def test_a_group_goes_on_after_its_broker_was_killed(
-    hands: Hands, members: Members, broker: Serving, topic: str
+    hands: Hands, members: Members, broker: Serving, topic: str, protocol: str
 ) -> None:
     producer = hands.producer()
     for _ in range(2):
-        members.join(hands.consumer(group=topic))
+        members.join(hands.consumer(group=topic, protocol=protocol))
     members.settle(2, 2)
     producer.send(topic, numbered(20))
     members.take(20)
@@ -157,6 +163,7 @@ def test_a_group_goes_on_after_its_broker_was_killed(
     assert members.numbers() == list(range(40))  # what was committed is not read again
 
 
+@pytest.mark.slow
 def test_committed_offsets_survive_a_kill(hands: Hands, broker: Serving, topic: str) -> None:
     hands.producer().send(topic, [Sent(b"%d" % each) for each in range(10)])
     consumer = hands.consumer(group=topic)

@@ -41,6 +41,7 @@ def test_what_is_on_its_way_when_the_broker_is_killed_arrives_once(hands: Hands,
     assert hands.consumer().ends(topic, 0) == (0, 401)
 
 
+@pytest.mark.slow
 def test_a_clean_stop_is_no_different(hands: Hands, broker: Serving, topic: str) -> None:
     producer = hands.producer(idempotent=True)
     producer.send(topic, numbered(10))

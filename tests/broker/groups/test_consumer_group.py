@@ -499,14 +499,25 @@ class Play:
         assert {share for each in self.live for share in each.owned} == everything
 
 
+def play(seed: int) -> None:
+    """One interleaving."""
+    made = Play(seed)
+    try:
+        for _ in range(made.chance.randrange(20, 120)):
+            made.step()
+            made.check()
+        made.settle()
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise
+
+
 def test_whatever_members_do_a_partition_has_one_owner() -> None:
-    for seed in range(150):
-        play = Play(seed)
-        try:
-            for _ in range(play.chance.randrange(20, 120)):
-                play.step()
-                play.check()
-            play.settle()
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    for seed in range(60):
+        play(seed)
+
+
+@pytest.mark.slow
+def test_whatever_members_do_a_thousand_times_a_partition_has_one_owner() -> None:
+    for seed in range(1000, 2000):
+        play(seed)

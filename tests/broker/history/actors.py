@@ -1,8 +1,10 @@
-"""The actors of a history, each a process: `python -m tests.broker.history.actors KIND NAME ADDRESS FILE SEED`.
+"""The actors of a history, each a process: `python -m tests.broker.history.actors KIND NAME ADDRESS DATA FILE SEED`.
 
-They use confluent-kafka, and what it documents for exactly-once work. What an actor is about to do, and what it was
-told, it writes to its file at once, one JSON object per line: a kill -9 leaves what was written. SIGTERM lets it end
-what it has begun; kill -9 does not.
+Producers, copiers and readers are clients: they use confluent-kafka, and what it documents for exactly-once work.
+Appenders and writers use the library, on the broker's own directory, while the broker serves it.
+
+What an actor is about to do, and what it was told, it writes to its file at once, one JSON object per line: a kill -9
+leaves what was written. SIGTERM lets it end what it has begun; kill -9 does not.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-INPUT, OUTPUT = "in", "out"
+INPUT, OUTPUT, MIRROR = "in", "out", "mirror"
 PARTITIONS = 3
 KEYS = 6
 COPIERS, READERS = "copiers", "readers"
@@ -34,6 +37,7 @@ class Diary:
     """One line per event, on disk before anything happens."""
 
     def __init__(self, path: str) -> None:
+        self.path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, **event: Any) -> None:
@@ -275,17 +279,108 @@ def read(name: str, address: str, diary: Diary, rng: random.Random) -> None:
     consumer.close()
 
 
+# --- beside the broker
+
+
+def append(name: str, data: str, diary: Diary, rng: random.Random) -> None:
+    """Numbers for each key, appended to `in` by the library."""
+    from sawlog import AmbiguousAppend, SawlogError, Store
+
+    numbers: dict[str, int] = defaultdict(int)
+    with Store.open(data, upkeep_interval_s=None) as store:
+        while not _ended.is_set():
+            index = rng.randrange(KEYS)
+            key = f"{name}/{index}"
+            number = numbers[key]
+            numbers[key] += 1
+            diary.write(send=key, below=number + 1)
+            value = f"{key}/{number}/".encode() + bytes(rng.randrange(200))
+            try:
+                placed = store[INPUT].append(value, key.encode(), partition=index % PARTITIONS)
+            except (AmbiguousAppend, SawlogError) as error:  # it may be there, or not: the next number
+                diary.write(note=f"{key} {number}: {type(error).__name__}: {error}")
+                time.sleep(0.05)
+                continue
+            diary.write(ack=key, number=number, partition=placed.partition, offset=placed.offset)
+            time.sleep(rng.choice([0, 0, 0.01, 0.03]))
+
+
+def write(name: str, data: str, diary: Diary, rng: random.Random) -> None:
+    """Library transactions over all partitions, numbered by a name that outlives the process: each is stored once."""
+    from sawlog import SawlogError, Store
+
+    place = name.partition(".")[0]
+    keys = [f"{place}/{index}" for index in range(PARTITIONS)]
+    with Store.open(data, upkeep_interval_s=None) as store:
+        number = _next_number(diary.path, place)
+        while not _ended.is_set():
+            diary.write(unite=keys, number=number)
+            try:
+                with store.transaction(place, number) as transaction:
+                    if not transaction.replayed:
+                        for index, key in enumerate(keys):
+                            value = f"{key}/{number}/".encode()
+                            transaction.append(INPUT, value, key.encode(), partition=index)
+            except SawlogError as error:  # stored or not: the same number again tells
+                diary.write(note=f"{place} {number}: {type(error).__name__}: {error}")
+                time.sleep(0.05)
+                continue
+            diary.write(united=place, number=number)
+            number += 1
+            time.sleep(rng.choice([0, 0.02, 0.1]))
+
+
+def _next_number(path: str, place: str) -> int:
+    """Where earlier lives have come to: the first number that was not told to be stored."""
+    numbers = [0]
+    for diary in Path(path).parent.glob(f"{place}.*.jsonl"):
+        for line in diary.read_bytes().split(b"\n")[:-1]:
+            event = json.loads(line)
+            if "united" in event:
+                numbers.append(event["number"] + 1)
+    return max(numbers)
+
+
+def stream(name: str, data: str, diary: Diary) -> None:
+    """Spark copies `in` to `mirror`, exactly once, by the library's own source and sink beside the broker."""
+    from pyspark.sql import functions as f
+
+    import sawlog.spark
+
+    spark = sawlog.spark.session("history", cores=1, memory="1g", spark_ui_enabled="false")
+    sawlog.spark.register(spark)
+    reading = spark.readStream.format("sawlog").option("path", data).option("subscribe", INPUT)
+    value = f.concat_ws("/", f.lit(name), f.col("partition"), f.col("offset")).cast("binary")
+    frame = reading.option("startingOffsets", "earliest").load().select("key", value.alias("value"))
+    checkpoint = str(Path(diary.path).parent / f"{name.partition('.')[0]}.checkpoint")
+    writing = frame.writeStream.format("sawlog").option("path", data).option("topic", MIRROR)
+    query = writing.option("checkpointLocation", checkpoint).trigger(processingTime="200 milliseconds").start()
+    while not _ended.is_set() and query.isActive:
+        query.awaitTermination(0.2)
+    if (error := query.exception()) is not None:
+        diary.write(note=str(error)[:2000])
+        raise SystemExit(f"the query ended: {error}")
+    query.stop()
+    spark.stop()
+
+
 def main() -> None:
     """One actor."""
-    kind, name, address, path, seed = sys.argv[1:]
+    kind, name, address, data, path, seed = sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda *_: _ended.set())
     diary, rng = Diary(path), random.Random(int(seed))
     if kind == "producer":
         produce(name, address, diary, rng)
     elif kind == "copier":
         Copier(name, address, diary, rng).run()
-    else:
+    elif kind == "reader":
         read(name, address, diary, rng)
+    elif kind == "appender":
+        append(name, data, diary, rng)
+    elif kind == "spark":
+        stream(name, data, diary)
+    else:
+        write(name, data, diary, rng)
 
 
 if __name__ == "__main__":

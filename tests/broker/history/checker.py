@@ -1,11 +1,14 @@
 """What a history must not contain: the rules, and nothing that runs.
 
-Three kinds of actors work on two topics, and each writes down what it does and what it is told:
+Actors work on two topics, and each writes down what it does and what it is told:
 
 ```
 producer    ─▶ in     records numbered for each key; idempotent, acks=all
+appender    ─▶ in     the same, by the library in another process, while the broker serves the store
+writer      ─▶ in     one record for each partition in library transactions, numbered by a name
 copier      in ─▶ out in transactions that also commit the offsets of `in`; some are aborted on purpose
 reader      ◀─ out    a group that reads committed records
+spark       in ─▶ mirror  a streaming query of the library's source and sink, in the long form
 ```
 
 At the end both topics are read whole. `violations` compares that with what was written down:
@@ -66,8 +69,8 @@ class History:
 
     #: For each key: numbers below this may have been sent.
     sent: dict[str, int] = field(default_factory=dict)
-    #: What was acknowledged: (key, number), and where.
-    acknowledged: dict[tuple[str, int], Place] = field(default_factory=dict)
+    #: What was acknowledged: (key, number), and where, if that was said.
+    acknowledged: dict[tuple[str, int], Place | None] = field(default_factory=dict)
     #: For each transaction that was begun: the inputs that it copies.
     attempts: dict[str, list[Place]] = field(default_factory=dict)
     committed: set[str] = field(default_factory=set)
@@ -75,6 +78,8 @@ class History:
     #: What a reader saw between two assignments.
     sessions: list[list[Copied]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    #: Records that were sent together: all or none is there.
+    united: list[list[tuple[str, int]]] = field(default_factory=list)
 
 
 def violations(
@@ -82,36 +87,52 @@ def violations(
     inputs: Sequence[Numbered],
     outputs: Sequence[Copied],
     *,
-    is_drained: bool = True,
+    is_copied: bool = True,
+    is_read: bool = True,
 ) -> list[Violation]:
     """All rules over one history, and the two topics as they are at the end (`outputs`: committed records).
 
-    `is_drained`: the copiers and readers have had the time to come to the end.
+    `is_copied`, `is_read`: the copiers, the readers have had the time to come to the end.
     """
     found: list[Violation] = [Violation("refused", each) for each in history.refused]
     found += _inputs(history, inputs)
-    found += _outputs(history, inputs, outputs, is_drained=is_drained)
-    found += _sessions(history, outputs, is_drained=is_drained)
+    found += _outputs(history, inputs, outputs, is_copied=is_copied)
+    found += _sessions(history, outputs, is_read=is_read)
+    return found
+
+
+def mirrored(inputs: Sequence[Numbered], copies: Sequence[Copied], *, is_drained: bool = True) -> list[Violation]:
+    """The rules of a topic that has each input once, in any order."""
+    times, wanted = Counter(each.source for each in copies), {each.place for each in inputs}
+    found = [
+        Violation("duplicated", f"input {place} is mirrored {count} times")
+        for place, count in times.items()
+        if count > 1
+    ]
+    found += [Violation("phantom", f"{place} is mirrored, and no input") for place in times.keys() - wanted]
+    if is_drained:
+        found += [Violation("lost", f"input {place} is not mirrored") for place in wanted - times.keys()]
     return found
 
 
 def _inputs(history: History, inputs: Sequence[Numbered]) -> Iterator[Violation]:
     there = {(each.key, each.number): each.place for each in inputs}
+    times_of = Counter((each.key, each.number) for each in inputs)
     for record, place in history.acknowledged.items():
         if record not in there:
-            yield Violation("lost", f"{record} was acknowledged at {place}")
-        elif there[record] != place and _times(inputs, record) == 1:
+            yield Violation("lost", f"{record} was acknowledged{f' at {place}' if place else ''}")
+        elif place is not None and there[record] != place and times_of[record] == 1:
             yield Violation("lost", f"{record} was acknowledged at {place}, and is at {there[record]}")
-    for record, times in Counter((each.key, each.number) for each in inputs).items():
+    for record, times in times_of.items():
         if times > 1:
             yield Violation("duplicated", f"{record} is there {times} times")
         if not 0 <= record[1] < history.sent.get(record[0], 0):
             yield Violation("phantom", f"{record} was never sent")
+    for group in history.united:
+        missing = [record for record in group if record not in there]
+        if missing and len(missing) < len(group):
+            yield Violation("torn", f"{missing} are not there, the others of {group} are")
     yield from _falling("in", {key: [each.number for each in group] for key, group in _by_key(inputs)})
-
-
-def _times(inputs: Sequence[Numbered], record: tuple[str, int]) -> int:
-    return sum((each.key, each.number) == record for each in inputs)
 
 
 def _by_key(inputs: Sequence[Numbered]) -> Iterator[tuple[str, list[Numbered]]]:
@@ -130,7 +151,7 @@ def _falling(where: str, groups: Mapping[object, Iterable[int]]) -> Iterator[Vio
 
 
 def _outputs(
-    history: History, inputs: Sequence[Numbered], outputs: Sequence[Copied], *, is_drained: bool
+    history: History, inputs: Sequence[Numbered], outputs: Sequence[Copied], *, is_copied: bool
 ) -> Iterator[Violation]:
     copies: dict[str, list[Place]] = defaultdict(list)
     for each in outputs:
@@ -152,7 +173,7 @@ def _outputs(
     for source, count in times.items():
         if count > 1:
             yield Violation("duplicated", f"input {source} was copied {count} times")
-    if is_drained:
+    if is_copied:
         for record in inputs:
             if record.place not in times:
                 yield Violation("lost", f"input {record.place} was never copied")
@@ -162,7 +183,7 @@ def _outputs(
     yield from _falling("out", rows)
 
 
-def _sessions(history: History, outputs: Sequence[Copied], *, is_drained: bool) -> Iterator[Violation]:
+def _sessions(history: History, outputs: Sequence[Copied], *, is_read: bool) -> Iterator[Violation]:
     there = {each.place: each for each in outputs}
     seen: set[Place] = set()
     for session in history.sessions:
@@ -175,6 +196,6 @@ def _sessions(history: History, outputs: Sequence[Copied], *, is_drained: bool) 
             kind = "aborted" if each.attempt in history.aborted else "phantom"
             yield Violation(kind, f"a reader saw transaction {each.attempt} at {each.place}")
         yield from _falling("what a reader saw", rows)
-    if is_drained and history.sessions:
+    if is_read and history.sessions:
         for place in there.keys() - seen:
             yield Violation("lost", f"no reader saw {place} of out")

@@ -10,11 +10,13 @@ import itertools
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,17 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ..serving import PATIENCE_S, ROOT, Serving
-from .actors import COPIERS, INPUT, OUTPUT, PARTITIONS, READERS, common
-from .checker import Copied, History, Numbered, Violation, violations
+from .actors import COPIERS, INPUT, MIRROR, OUTPUT, PARTITIONS, READERS, common
+from .checker import Copied, History, Numbered, Violation, mirrored, violations
 
 #: Who takes part.
 CAST = {"producer": 2, "copier": 2, "reader": 2}
+#: And with the library beside the broker.
+BESIDE = {**CAST, "appender": 1, "writer": 1}
+#: And Spark, whose processes take seconds to start.
+WITH_SPARK = {**BESIDE, "spark": 1}
+#: Those who write to `in`.
+SOURCES = ("producer", "appender", "writer")
 #: How long copiers and readers may need to come to the end when nobody is killed any more.
 DRAIN_S = 120.0
 
@@ -49,10 +57,10 @@ class Outcome:
 class Actor:
     """One place in the cast: a process, and its successors."""
 
-    def __init__(self, kind: str, number: int, address: str, directory: Path) -> None:
+    def __init__(self, kind: str, number: int, broker: Serving, directory: Path) -> None:
         self.kind = kind
         self._name = f"{kind}{number}"
-        self._address, self._directory = address, directory
+        self._broker, self._directory = broker, directory
         self._lives = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -60,15 +68,18 @@ class Actor:
         """A new life, with a diary of its own."""
         self._lives += 1
         name = f"{self._name}.{self._lives}"
-        command = [sys.executable, "-m", "tests.broker.history.actors", self.kind, name, self._address]
-        command += [str(self._directory / f"{name}.jsonl"), str(seed)]
+        command = [sys.executable, "-m", "tests.broker.history.actors", self.kind, name]
+        command += [self._broker.address, str(self._broker.data), str(self._directory / f"{name}.jsonl"), str(seed)]
         with (self._directory / f"{name}.err").open("wb") as errors:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=errors)
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            )
 
     def kill(self) -> None:
         """kill -9."""
         if self._process is not None:
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # Spark is a JVM, and Pythons
             self._process.wait()
             self._process = None
 
@@ -87,7 +98,8 @@ class Actor:
             self.kill()
             return f"{self._name} did not end"
         self._process = None
-        return None if code == 0 else f"{self._name} ended with {code}: {self._errors()}"
+        # It may have been so young that it did not know yet what SIGTERM asks for.
+        return None if code in (0, -signal.SIGTERM) else f"{self._name} ended with {code}: {self._errors()}"
 
     def check(self) -> None:
         """It is still there."""
@@ -107,7 +119,7 @@ def play(
     diaries.mkdir(parents=True)
     broker = Serving(directory / "data") if broker is None else broker
     outcome = Outcome([])
-    actors = [Actor(kind, number, broker.address, diaries) for kind, count in cast.items() for number in range(count)]
+    actors = [Actor(kind, number, broker, diaries) for kind, count in cast.items() for number in range(count)]
     with broker:
         _create(broker.address)
         try:
@@ -117,13 +129,16 @@ def play(
                 time.sleep(rng.uniform(0.2, 1.2))
                 _strike(rng, broker, actors, outcome)
             time.sleep(0.5)
-            is_drained, trouble = _drain(broker, actors)
+            drained, trouble = _drain(broker, actors)
         finally:
             for actor in actors:
                 actor.kill()
         history = remembered(diaries)
-        inputs, outputs = _numbered(broker.address), _copied(broker.address)
-    found = violations(history, inputs, outputs, is_drained=is_drained)
+        inputs, outputs = _numbered(broker.address), _copied(broker.address, OUTPUT)
+        mirror = _copied(broker.address, MIRROR) if "spark" in cast else None
+    found = violations(history, inputs, outputs, is_copied="copier" in drained, is_read="reader" in drained)
+    if mirror is not None:
+        found += mirrored(inputs, mirror, is_drained="spark" in drained)
     outcome.violations += [Violation("stuck", each) for each in trouble] + found
     outcome.counts = {
         "sent": sum(history.sent.values()),
@@ -133,13 +148,14 @@ def play(
         "aborted": len(history.aborted),
         "copied": len(outputs),
         "seen": sum(map(len, history.sessions)),
+        "mirrored": len(mirror or ()),
     }
     return outcome
 
 
 def _create(address: str) -> None:
     admin = AdminClient(common(address))  # kept: its futures fail when it is gone
-    for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (INPUT, OUTPUT)]).values():
+    for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (INPUT, OUTPUT, MIRROR)]).values():
         future.result(PATIENCE_S)
 
 
@@ -172,29 +188,32 @@ def _replace(rng: random.Random, actor: Actor, outcome: Outcome) -> None:
 # --- the end
 
 
-def _drain(broker: Serving, actors: list[Actor]) -> tuple[bool, list[str]]:
-    """Let producers end, then copiers and readers when they have come to the end; what went wrong."""
-    trouble = _end_all([each for each in actors if each.kind == "producer"])
-    if not any(each.kind == "copier" for each in actors):
-        return False, trouble
-    ends = _ends(broker.address, INPUT)
-    is_drained = _reaches(broker.address, COPIERS, INPUT, ends)
-    if not is_drained:
-        trouble.append(f"the copiers did not come to {ends}: {_committed(broker.address, COPIERS, INPUT)}")
-    trouble += _end_all([each for each in actors if each.kind == "copier"])
+def _drain(broker: Serving, actors: list[Actor]) -> tuple[set[str], list[str]]:
+    """Let those who write to `in` end, and the others when they have come to the end; who did, and what went wrong."""
+    address, drained = broker.address, set[str]()
+    trouble = _end_all(actors, *SOURCES)
+    ends = _ends(address, INPUT)
+    kinds = {each.kind for each in actors}
+    if "copier" in kinds and _reaches(address, COPIERS, INPUT, ends):
+        drained.add("copier")
+    trouble += _end_all(actors, "copier")
     # A control record is the last of a partition; a reader's position ends before or after it.
-    ends = {number: _last(broker.address, number) + 1 for number in range(PARTITIONS)}
-    if not _reaches(broker.address, READERS, OUTPUT, ends):
-        is_drained = False
-        trouble.append(f"the readers did not come to {ends}: {_committed(broker.address, READERS, OUTPUT)}")
-    trouble += _end_all([each for each in actors if each.kind == "reader"])
-    return is_drained, trouble
+    last = {number: _last(address, number) + 1 for number in range(PARTITIONS)}
+    if "reader" in kinds and _reaches(address, READERS, OUTPUT, last):
+        drained.add("reader")
+    trouble += _end_all(actors, "reader")
+    if "spark" in kinds and _holds(address, MIRROR, sum(ends.values())):
+        drained.add("spark")
+    trouble += _end_all(actors, "spark")
+    late = kinds - drained - set(SOURCES)
+    return drained, trouble + [f"{kind} did not come to the end of {ends}" for kind in late]
 
 
-def _end_all(actors: list[Actor]) -> list[str]:
-    for actor in actors:
+def _end_all(actors: list[Actor], *kinds: str) -> list[str]:
+    chosen = [each for each in actors if each.kind in kinds]
+    for actor in chosen:
         actor.terminate()
-    return [trouble for actor in actors if (trouble := actor.ended()) is not None]
+    return [trouble for actor in chosen if (trouble := actor.ended()) is not None]
 
 
 def _committed(address: str, group: str, topic: str) -> dict[int, int]:
@@ -213,6 +232,16 @@ def _reaches(address: str, group: str, topic: str, ends: dict[int, int]) -> bool
             return True
         time.sleep(0.2)
     return False
+
+
+def _holds(address: str, topic: str, wanted: int) -> bool:
+    """Whether a topic has so many records before long."""
+    deadline = time.monotonic() + DRAIN_S
+    while sum(_ends(address, topic).values()) < wanted:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True
 
 
 def _ends(address: str, topic: str) -> dict[int, int]:
@@ -268,10 +297,10 @@ def copied(value: str, place: tuple[int, int]) -> Copied:
     return Copied(attempt, (int(partition), int(offset)), place)
 
 
-def _copied(address: str) -> list[Copied]:
+def _copied(address: str, topic: str) -> list[Copied]:
     return [
         copied(message.value().decode(), (message.partition(), message.offset()))
-        for message in _messages(address, OUTPUT, list(range(PARTITIONS)))
+        for message in _messages(address, topic, list(range(PARTITIONS)))
     ]
 
 
@@ -304,6 +333,13 @@ def _enter(history: History, event: dict[str, Any]) -> None:
         history.committed.add(event["committed"])
     elif "aborted" in event:
         history.aborted.add(event["aborted"])
+    elif "unite" in event:
+        history.united.append([(key, event["number"]) for key in event["unite"]])
+        for key in event["unite"]:
+            history.sent[key] = max(history.sent.get(key, 0), event["number"] + 1)
+    elif "united" in event:
+        for index in range(PARTITIONS):
+            history.acknowledged[f"{event['united']}/{index}", event["number"]] = None
     elif "refused" in event:
         history.refused.append(event["refused"])
 

@@ -137,6 +137,28 @@ def test_a_huge_claim_allocates_nothing(version: int) -> None:
     assert peak < 100_000
 
 
+@pytest.mark.parametrize(("key", "version"), [(Key.DESCRIBE_TOPIC_PARTITIONS, 0), (Key.PRODUCE, 9), (Key.PRODUCE, 7)])
+def test_many_empty_structs_are_refused_before_they_fill_the_memory(key: Key, version: int) -> None:
+    """Each claim is true, but a struct takes a hundred times the memory of its bytes."""
+    flexible = wire.BY_KEY[key].flexible(version)
+    count = 6_000_000
+    head = struct.pack(">hhih", key, version, 1, -1) + b"\0" * flexible
+    if key == Key.PRODUCE:
+        head += (b"\0" if flexible else b"\xff\xff") + bytes(6)
+    element = (b"\1\1\0" if key == Key.PRODUCE else b"\1\0") if flexible else bytes(6)
+    claim = bytes(
+        [count + 1 & 0x7F | 0x80, count + 1 >> 7 & 0x7F | 0x80, count + 1 >> 14 & 0x7F | 0x80, count + 1 >> 21]
+    )
+    frame = head + (claim if flexible else struct.pack(">i", count)) + element * count
+    tracemalloc.start()
+    try:
+        assert not read_request(frame)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
 def test_nested_claims_are_bounded_by_the_frame() -> None:
     """A thousand elements that each claim as many as fit: the sum is bounded, not only each."""
     head = struct.pack(">hhih", Key.DELETE_RECORDS, 0, 1, -1)

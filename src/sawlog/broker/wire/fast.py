@@ -37,6 +37,8 @@ _TWO_INT32: Final = Struct(">ii")
 _ERROR_AND_SESSION: Final = Struct(">hi")
 _UUID: Final = Struct(">16s")
 _NIL: Final = bytes(16)
+#: How many topics and partitions a request may produce to: more are not records but empty structs.
+_PLACES_MAX: Final = 200_000
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -126,6 +128,7 @@ def produce_request(version: int) -> Decoder:
             transactional_id, position = _nullable_text(frame, position, flexible)
         acks, timeout_ms = head.unpack_from(frame, position)
         topics, position = count(frame, position + 6, topic_bytes_min)
+        places = topics
         topic_data = []
         for _ in range(topics):
             name, topic_id = "", _NIL
@@ -134,6 +137,9 @@ def produce_request(version: int) -> Decoder:
             else:
                 name, position = text(frame, position)
             partitions, position = count(frame, position, partition_bytes_min)
+            places += partitions
+            if places > _PLACES_MAX:
+                raise Malformed(f"records for more than {_PLACES_MAX:,} partitions")
             partition_data = []
             for _ in range(partitions):
                 if flexible:

@@ -8,6 +8,9 @@ response   size i32 | correlation_id i32 | tags, if flexible and not ApiVersions
 The size counts what follows it. A frame here is what follows the size; what is encoded has the size, too. `client_id`
 may be null and has a 16-bit length also in flexible versions. A response to ApiVersions never has tags in its header:
 the client does not know yet what the broker speaks.
+
+A decoded message takes up to a hundred times the memory of its bytes, if it consists of empty structs. So a request
+without records may not be large.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ from .writing import Buffer, Encoder, Sink, encoder
 _REQUEST: Final = Struct(">hhih")  # the last one is the length of client_id
 _RESPONSE: Final = Struct(">i")
 _SIZE: Final = Struct(">i")
+
+#: The largest request of an API other than Produce. 100,000 partitions of a commit take some 3 MB.
+LARGEST_WITHOUT_RECORDS: Final = 8 << 20
 
 # Filled when a version is used for the first time. Two threads may compile the same function; either will do.
 _request_decoders: dict[tuple[int, int], Decoder] = {}
@@ -67,6 +73,8 @@ def parse_header(frame: memoryview) -> RequestHeader:
 def decode_request(header: RequestHeader, frame: memoryview) -> Body:
     """Return the body of a request as a dict."""
     key = (header.api_key, header.version)
+    if len(frame) > LARGEST_WITHOUT_RECORDS and header.api_key != Key.PRODUCE:
+        raise Malformed(f"a request of {len(frame):,} bytes without records; the most is {LARGEST_WITHOUT_RECORDS:,}")
     decode = _request_decoders.get(key)
     if decode is None:
         decode = _request_decoders[key] = _request_decoder(*key)

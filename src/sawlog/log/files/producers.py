@@ -6,7 +6,7 @@ leader epoch <of that offset>
 segment <first offset of the active segment>
 <id> <epoch> <first sequence> <last sequence> <first offset> <last offset> <timestamp>      one line per batch
 marker <id> <epoch> <coordinator epoch> <offset> <timestamp>                                 the last one of a producer
-open <id> <epoch> <first offset> <timestamp>                                                 an open transaction
+open <id> <epoch> <first offset> <last offset> <timestamp>                                   an open transaction
 aborted <id> <first offset> <last offset> <last stable offset>                               in the active segment
 crc32c 1c291ca3
 ```
@@ -58,8 +58,9 @@ class OpenTransaction(NamedTuple):
 
     producer_id: int
     epoch: int
-    #: The offset of its first record.
+    #: The offsets of its first record, and of its last one so far.
     first_offset: int
+    last_offset: int
     #: The timestamp of its first batch, ms since 1970.
     started_ms: int
 

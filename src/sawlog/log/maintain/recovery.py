@@ -116,6 +116,7 @@ class _Recovery:
         lowest = self._trim(segments)
         epochs, in_order, stored = self._epochs(segments)
         producers = self._producers(segments, epochs)
+        producers.transactions.trim(lowest)
         self.report.finish(watch.elapsed_ms)
         return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored)
 

@@ -1,9 +1,9 @@
 """What readers need to know about transactions: where everything is decided, and which batches were aborted.
 
 `Outlook` is that of the writing process, which keeps the state at the end of the log up to date (`Transactions`).
-`FollowedOutlook` is that of a reader in another process. It asks only when a transaction was met: there is a
-`.txnindex`, or a batch of the active segment has the bit. Then it begins with the state in the file `producers`, or at
-the log's start, and continues with the batches after that.
+`FollowedOutlook` is that of a reader in another process. It begins with the state in the file `producers`, or at the
+log's start, and continues with the batches after that. As long as no transaction is met and no segment is sealed
+(`unsettled`), nobody asks it.
 
 Both look up aborted transactions in the `.txnindex` of sealed segments. If one is missing or wrong, the headers of all
 batches are read once: the log is the truth.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Protocol
 
@@ -41,7 +41,9 @@ class Segments(Protocol):
     directory: Directory
     epochs: Epochs
     epochs_known: bool
-    #: Whether a transaction was met: then the last stable offset may be below the visible end.
+    #: The log start.
+    lowest_offset: int
+    #: Whether the last stable offset may be below the visible end.
     unsettled: bool
 
     def unsettle(self) -> None:
@@ -71,7 +73,7 @@ class Outlook:
 
     def stable(self, visible: int) -> int:
         """The last stable offset, if the log can be read up to `visible`."""
-        return self.current().stable(visible)
+        return max(self.current().stable(visible), self._segments.lowest_offset)
 
     @property
     def open(self) -> tuple[OpenTransaction, ...]:
@@ -167,10 +169,11 @@ def _from(segments: Sequence[Segment], offset: int) -> Iterator[Segment]:
 
 
 class FollowedOutlook(Outlook):
-    """The view of a reader in another process."""
+    """The view of a reader in another process. `settled` is called when no transaction is open up to an offset."""
 
-    def __init__(self, segments: Segments) -> None:
+    def __init__(self, segments: Segments, settled: Callable[[int], None]) -> None:
         super().__init__(segments)
+        self._settled = settled
         #: Up to where the state is valid, and the leader epoch of that; -1: there is none yet.
         self._reached, self._epoch = -1, -1
 
@@ -180,19 +183,18 @@ class FollowedOutlook(Outlook):
         with self._lock:
             listed = segments.all
             end = listed[-1].next_offset if listed else 0
-            if (self._reached, self._epoch) == (end, segments.epochs.current):
+            if (self._reached, self._epoch) == (end, segments.epochs.current) and self.state.open:
+                self.state.trim(segments.lowest_offset)
                 return self.state
             if self._reached < 0 or self._is_outdated(end):
                 self._begin(end)
             elif listed[-1].base_offset > self._reached:
                 self._skip_ahead(end)
             self._go_on(listed, end)
+            self.state.trim(segments.lowest_offset)
+            if not self.state.open:
+                self._settled(end)
             return self.state
-
-    def aborted_rows(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """As of the writer; transactions were met."""
-        self._segments.unsettle()
-        return super().aborted_rows(rows)
 
     def grown(self, before: int, after: int) -> None:
         """The log has grown by batches that are not part of a transaction."""
@@ -228,11 +230,11 @@ class FollowedOutlook(Outlook):
             found = ProducersFile.decode(self._segments.directory.read(PRODUCERS))
         except (CorruptFile, StorageError):
             return None
-        epochs = self._segments.epochs
-        known = (
-            epochs.end_of(found.leader_epoch, end) if self._segments.epochs_known and found.leader_epoch >= 0 else end
-        )
-        return found if found.offset <= known else None
+        if self._segments.epochs_known and found.leader_epoch >= 0:
+            end = self._segments.epochs.end_of(found.leader_epoch, end)
+        # A segment that has lost its indexes is like an active one here.
+        sealed = all(segment.sealed for segment in self._segments.all if segment.base_offset < found.segment)
+        return found if found.offset <= end and sealed else None
 
     def _skip_ahead(self, end: int) -> None:
         """Segments have been sealed meanwhile: what the writer has stored then saves reading them."""
@@ -256,6 +258,7 @@ class FollowedOutlook(Outlook):
 
     def _rebuild(self) -> None:
         with self._lock:
+            self._segments.unsettle()  # there may be an open one after all
             segments = list(takewhile(lambda segment: segment.sealed, self._segments.all))
             self.state = self._replay(segments)
             if segments:

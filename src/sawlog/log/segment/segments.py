@@ -24,7 +24,7 @@ from ...storage.system import most_descriptors
 from ..files import checkpoint
 from ..files.checkpoint import Checkpoint
 from ..files.epochs import Epochs, load_epochs
-from ..files.names import INDEX, TXN_INDEX, VISIBLE, file_name, segment_base, swap_range
+from ..files.names import INDEX, VISIBLE, file_name, segment_base, swap_range
 from .histories import as_the_batches_say, epochs_of, unfinished_cut
 from .index import SegmentIndex
 from .outlook import FollowedOutlook, Outlook
@@ -256,6 +256,7 @@ class FollowedSet(SegmentSet):
         """Reads the directory immediately, or, if `late`, when it is first needed."""
         super().__init__(directory, config)
         self._refreshing = forkable(threading.Lock())
+        self.unsettled = True  # until it is known
         #: The directory's stamp when it was last listed, and what was published then, or else the size of the active
         #: file.
         self._seen: tuple[object, object] = (None, None)
@@ -269,8 +270,14 @@ class FollowedSet(SegmentSet):
             self.refresh()
 
     def _outlook(self) -> Outlook:
-        self._followed = FollowedOutlook(self)
+        self._followed = FollowedOutlook(self, self._settle)
         return self._followed
+
+    def _settle(self, end: int) -> None:
+        """No transaction is open up to there, which was the end of what is known."""
+        with self._refreshing:
+            if self._list[0] and self.next_offset == end:
+                self.unsettled = False
 
     def refresh(self) -> bool:
         """Read the directory again and return whether anything has changed."""
@@ -382,10 +389,7 @@ class FollowedSet(SegmentSet):
         self.unsettle()
 
     def _look_through(self) -> None:
-        names = self.directory.names()
-        files = _files(names)
-        if not self.unsettled and any(name.endswith(TXN_INDEX) for name in names):
-            self.unsettled = True
+        files = _files(self.directory.names())
         bases = sorted(files)
         known = {segment.base_offset: segment for segment in self._list[0]}
         following: Sequence[int | None] = [*bases[1:], None]
@@ -396,6 +400,7 @@ class FollowedSet(SegmentSet):
         start = self._log_start(found)
         if found and tuple(found) != self._list[0]:
             self.set(found)
+            self.unsettled = True  # one that is sealed was perhaps not read here
         if not found and self._list[0]:
             return  # the directory was deleted: what is open can still be read
         end = self.next_offset if found else start
@@ -458,7 +463,7 @@ class FollowedSet(SegmentSet):
                     segment.take_in(rows, chunk.origin)
                     if chunk.special:
                         self._meet(segment, segment.tail[0])
-                    elif self.unsettled:
+                    else:
                         self._followed.grown(before, segment.tail[0])
                 if segment.tail[0] >= most or len(rows) < len(chunk.rows):
                     break

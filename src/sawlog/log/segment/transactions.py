@@ -8,7 +8,8 @@ A batch with the transactional bit and a producer id belongs to that producer's 
                    ^ last stable offset   the first offset of the earliest open transaction, else the visible end
 
 Below the *last stable offset* every transaction is decided. A marker counts for readers when it is visible; until then
-its transaction counts as open, because a power cut may still lose the marker.
+its transaction counts as open, because a power cut may still lose the marker. A transaction whose records are all
+trimmed is none.
 
 All of it is in the batches. `Transactions` is the state at the end of a log, brought up to date batch by batch; what
 sealed segments say is in their `.txnindex` (files/aborted.py). `Outlook` looks both up, and rebuilds what is missing.
@@ -99,8 +100,10 @@ class Transactions:
         if row[ATTRIBUTES] & CONTROL_BIT:
             if row[MARKER] & MARKER_MASK in (ABORT_MARKER, COMMIT_MARKER):
                 self._end(producer, row[LAST], aborted=row[MARKER] & MARKER_MASK == ABORT_MARKER)
-        elif producer not in self.open:
-            self.open[producer] = OpenTransaction(producer, row[PRODUCER_EPOCH], row[BASE], row[MAX_TIME])
+        elif (begun := self.open.get(producer)) is not None:
+            self.open[producer] = begun._replace(epoch=row[PRODUCER_EPOCH], last_offset=row[LAST])
+        else:
+            self.open[producer] = OpenTransaction(producer, row[PRODUCER_EPOCH], row[BASE], row[LAST], row[MAX_TIME])
             self.first_open = min(self.first_open, row[BASE])
         self.reached = row[LAST]
 
@@ -109,13 +112,24 @@ class Transactions:
         if begun is None:
             return  # it has no record here
         # Transactions are in the order in which they began.
-        earliest = next((each.first_offset for each in self.open.values() if each is not begun), NONE_OPEN)
+        earliest = self._earliest(but=begun)
         if aborted:
             self.aborted.append(Aborted(producer, begun.first_offset, marker, min(earliest, marker + 1)))
         if marker >= self._visible:
             self._ended.append((begun.first_offset, marker))
         del self.open[producer]
         self.first_open = earliest
+
+    def _earliest(self, but: OpenTransaction | None = None) -> int:
+        return next((each.first_offset for each in self.open.values() if each is not but), NONE_OPEN)
+
+    def trim(self, lowest: int) -> None:
+        """The log begins here now. A transaction of which no record is left is none."""
+        gone = [each.producer_id for each in self.open.values() if each.last_offset < lowest]
+        for producer in gone:
+            del self.open[producer]
+        if gone:
+            self.first_open = self._earliest()
 
     def note_rows(self, rows: Rows) -> None:
         """The batches of transactions among these, and markers."""
@@ -128,7 +142,7 @@ class Transactions:
         """What was known at an offset."""
         self.open = {each.producer_id: each for each in sorted(opened, key=attrgetter("first_offset"))}
         self.recent = self.since, list(aborted)
-        self.first_open = min((each.first_offset for each in self.open.values()), default=NONE_OPEN)
+        self.first_open = self._earliest()
         self.reached = reached if self.open or self.aborted else -1
 
     # --- segments

@@ -377,8 +377,9 @@ class Appender:
 
     def _replay(self, segments: Sequence[Segment]) -> None:
         """Something that producers have written is gone."""
-        epochs, visible = self.segments.epochs, self.segments.visible_offset
-        self._know(after_cut(self.directory, epochs, segments, self.config.producer_expiry_ms, visible))
+        lowest, visible = self.segments.lowest_offset, self.segments.visible_offset
+        epochs, expiry_ms = self.segments.epochs, self.config.producer_expiry_ms
+        self._know(after_cut(self.directory, epochs, segments, expiry_ms, lowest=lowest, visible=visible))
 
     def take_back(self, offset: int) -> None:
         """An append of several batches failed half-way: cut off what it had placed."""

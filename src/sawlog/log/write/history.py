@@ -29,6 +29,7 @@ class History:
         except BaseException:
             self._segments.start_at(before)
             raise
+        self._segments.outlook.state.trim(offset)
 
     def retreat(self, offset: int, tail: Tail, epochs: Epochs) -> None:
         """Before the log is cut at `offset`: record that no batch after `tail` counts as durable (if a batch is cut

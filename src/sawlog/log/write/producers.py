@@ -326,7 +326,7 @@ def has_transactions(segment: Segment, end: int) -> bool:
 
 
 def after_cut(
-    directory: Directory, epochs: Epochs, segments: Sequence[Segment], expiry_ms: int, visible: int
+    directory: Directory, epochs: Epochs, segments: Sequence[Segment], expiry_ms: int, *, lowest: int, visible: int
 ) -> ProducerState:
     """The state of a log that was cut, or from which a failed append was rolled back."""
     try:
@@ -335,4 +335,6 @@ def after_cut(
         found = None
     if found is None:
         directory.remove(PRODUCERS)  # the log may grow again, up to where it seems to be right
-    return replayed(segments, expiry_ms, found, visible=visible)
+    state = replayed(segments, expiry_ms, found, visible=visible)
+    state.transactions.trim(lowest)
+    return state

@@ -4,11 +4,11 @@
 holders/<process>-<random>     the socket of a store that is open in a process and holds partitions
 ```
 
-One thread of a store waits for all connections. Requests are answered by the workers of `background`: a request that
-has to wait, for a disk or for a log that is being streamed to, delays only its own connection. A worker stays with a
-connection for a moment, because callers that append usually do so again.
+One thread of the process waits for all connections (`sawlog.storage.sockets`). Requests are answered by the workers of
+`background`: a request that has to wait, for a disk or for a log that is being streamed to, delays only its own
+connection. A worker stays with a connection for a moment, because callers that append usually do so again.
 
-The thread does not keep the store alive: if that is dropped without being closed, the socket is closed with it.
+Nothing of this keeps the store alive: if that is dropped without being closed, the socket is closed with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...clock import Deadline
 from ...errors import StorageError
 from ...storage import Directory, FileDirectory
 from ...storage.forking import forkable, this_process
-from ...storage.sockets import Channel, Listener, connect, listen, remove_dead
+from ...storage.sockets import Channel, Listener, connect, listen, open_private, remove_dead
 from ..names import HOLDERS
 from ..transactions.neighbours import Lost
 from . import frames
@@ -82,7 +82,7 @@ class SocketDoorway:
         self._lock = forkable(threading.RLock())
         self._directory: Directory | None = None
         self._listener: Listener | None = None
-        self._thread: threading.Thread | None = None
+        self._holder: Holder | None = None
         self._connections: dict[Channel, Connection] = {}
         self._closed = False
 
@@ -94,26 +94,19 @@ class SocketDoorway:
             try:
                 directory = self._holders(create=True)
                 remove_dead(directory)
-                self._listener = listen(directory, self.address)
+                self._listener = listen(directory, self.address, self._arrived)
             except (StorageError, OSError) as error:
                 # Others get DirectoryLocked, as without this.
                 _logger.info("%s: other processes cannot hand over to this one: %s", self._root.path, error)
                 self.address = ""
                 return False
-            weakref.finalize(self, self._listener.close).atexit = False
-            self._thread = threading.Thread(
-                target=_listen,
-                args=(self._listener, weakref.ref(self), weakref.ref(holder)),
-                name="sawlog-handover",
-                daemon=True,
-            )
-            self._thread.start()
+            self._holder = holder
+            weakref.finalize(self, self._listener.close)
             return True
 
     def _holders(self, *, create: bool = False) -> Directory:
         if self._directory is None:
-            missing = create and HOLDERS not in self._root.children()
-            self._directory = self._root.child(HOLDERS, create=missing)
+            self._directory = open_private(self._root, HOLDERS) if create else self._root.child(HOLDERS)
         return self._directory
 
     def connect(self, address: str, deadline: Deadline) -> Pipe:
@@ -125,13 +118,14 @@ class SocketDoorway:
         except StorageError as error:
             raise lost(error) from error
 
-    def arrive(self, channel: Channel, holder: Holder) -> None:
+    def _arrived(self, channel: Channel) -> None:
         """A connection has something to read: let a worker read it."""
         with self._lock:
             connection = self._connections.get(channel)
             if connection is None:
                 assert self._listener is not None
-                connection = Connection(channel, holder.session(), self._listener, self._forget)
+                assert self._holder is not None
+                connection = Connection(channel, self._holder.session(), self._listener, self._forget)
                 self._connections[channel] = connection
             connection.busy()
         background.soon(connection.serve)
@@ -144,29 +138,17 @@ class SocketDoorway:
         """End all connections; those that are being answered, after the answer."""
         with self._lock:
             self._closed = True
-            listener, thread = self._listener, self._thread
+            listener = self._listener
             connections = list(self._connections.values())
         if listener is not None:
             listener.close()
             deadline = Deadline(_CLOSING_S)
             for connection in connections:
                 connection.wait(deadline)
-        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
-            thread.join(_CLOSING_S)
-        if self._directory is not None:
-            self._directory.close()
-
-
-def _listen(listener: Listener, doorway: weakref.ref[SocketDoorway], holder: weakref.ref[Holder]) -> None:
-    """The thread. While it waits, it holds nothing that would keep the store alive."""
-    while channels := listener.wait():
-        here, held = doorway(), holder()
-        for channel in channels:
-            if here is None or held is None:
-                channel.close()
-            else:
-                here.arrive(channel, held)
-        del here, held
+        with self._lock:
+            if self._directory is not None:
+                self._directory.close()
+                self._directory = None
 
 
 class Connection:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from ...errors import LogClosed, SawlogError
+from ...clock import Deadline
+from ...errors import DirectoryLocked, LogClosed, SawlogError
 from ...log.log import Log
 from ..transactions.intent import Intent
 from ..transactions.intents import Intents
@@ -21,6 +22,11 @@ from .frames import Head, Malformed, encode_error
 
 #: The log of a partition, by topic, its id and number, if this process holds its lock.
 Held = Callable[[str, str, int], Log | None]
+
+#: How long a process may need to die, and how often to look.
+_DYING_S, _POLL_S = 2.0, 0.01
+#: The lock was released since `Held` was asked.
+_RELEASED = LogClosed, DirectoryLocked
 
 _logger = logging.getLogger("sawlog")
 
@@ -43,8 +49,8 @@ class Session:
     def __init__(self, intents: Intents, held: Held) -> None:
         self._intents = intents
         self._held = held
-        #: The intents that the other side has prepared here.
-        self._prepared: set[str] = set()
+        #: The intents that the other side has prepared here, and the logs that have claimed space for them.
+        self._prepared: dict[str, list[Log]] = {}
 
     def answer(self, head: Head, body: bytearray) -> Head:
         """Do what is asked for; `Malformed` if that is not clear."""
@@ -68,25 +74,21 @@ class Session:
             return {"elsewhere": True}
         try:
             placed = log.place_batches(body)
-        except LogClosed:
-            return {"elsewhere": True}  # just released
+        except _RELEASED:
+            return {"elsewhere": True}
         return {"first": placed.start, "count": len(placed)}
 
     # --- intents
 
     def _prepare(self, id_: str, numbers: list[int]) -> Head:
         proposal = self._intents.ledger.proposal(id_)
-        self._prepared.add(id_)
-        elsewhere = []
-        for number, log in self._logs(proposal, numbers):
-            try:
-                if log is None:
-                    elsewhere.append(number)
-                else:
-                    self._intents.placing.prepare(proposal, number, log)
-            except LogClosed:
-                elsewhere.append(number)
-        return {"elsewhere": elsewhere}
+        claimed = self._prepared.setdefault(id_, [])
+
+        def prepare(number: int, log: Log) -> None:
+            self._intents.placing.prepare(proposal, number, log)
+            claimed.append(log)
+
+        return {"elsewhere": self._each(proposal, numbers, prepare)}
 
     def _place(self, id_: str, numbers: list[int]) -> Head:
         intent = self._intents.ledger.find(id_)
@@ -94,35 +96,55 @@ class Session:
 
     def _carry_out(self, intent: Intent, numbers: list[int]) -> list[int]:
         """Place parts; returns those whose partitions are not held here."""
-        elsewhere = []
-        for number, log in self._logs(intent, numbers):
-            try:
-                if log is None:
-                    elsewhere.append(number)
-                else:
-                    self._intents.placing.carry_out(intent.parts[number], log)
-            except LogClosed:
-                elsewhere.append(number)
+        placing = self._intents.placing
+        elsewhere = self._each(intent, numbers, lambda number, log: placing.carry_out(intent.parts[number], log))
+        if not elsewhere:
+            self._prepared[intent.id] = []
         return elsewhere
 
-    def _logs(self, intent: Intent, numbers: list[int]) -> Iterator[tuple[int, Log | None]]:
+    def _each(self, intent: Intent, numbers: list[int], act: Callable[[int, Log], None]) -> list[int]:
+        """Do something with each of these parts; returns those whose partitions are not held here."""
+        elsewhere = []
         for number in numbers:
             if number >= len(intent.parts):
                 raise Malformed(f"there is no part {number}")
             part = intent.parts[number]
-            yield number, self._held(part.topic, part.topic_id, part.partition)
+            log = self._held(part.topic, part.topic_id, part.partition)
+            try:
+                if log is None:
+                    elsewhere.append(number)
+                else:
+                    act(number, log)
+            except _RELEASED:
+                elsewhere.append(number)
+        return elsewhere
 
     def end(self) -> None:
         """The connection has ended. If the other side has committed what it prepared and died then, nobody else might
-        know of it."""
-        for id_ in self._prepared:
+        know of it; if it has not, the space that was claimed is released."""
+        for id_, claimed in self._prepared.items():
             try:
                 intent = self._intents.ledger.find(id_)
                 if intent is not None:
                     self._carry_out(intent, [number for number, _ in self._intents.ledger.unmarked(intent)])
-                    self._intents.ledger.complete_if_done(intent)
+                    self._complete(intent)
+                    continue
+                for log in claimed:
+                    if log.locked:
+                        with log.hold():
+                            log.unclaim()
             except (SawlogError, OSError) as error:
                 _logger.warning("a transaction that was handed over is not completed yet: %s", error)
+
+    def _complete(self, intent: Intent) -> None:
+        """Complete an intent if all of it is placed. The system may close the connections of a process that dies before
+        its locks: wait for these."""
+        ledger, deadline = self._intents.ledger, Deadline(_DYING_S)
+        while not deadline.passed:
+            ledger.complete_if_done(intent)
+            if ledger.unmarked(intent) or not ledger.is_pending(intent):
+                return
+            time.sleep(_POLL_S)
 
 
 def _value(head: Head, name: str, kind: type[Any]) -> Any:

@@ -18,6 +18,7 @@ import random
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -30,13 +31,16 @@ from ...batch.header import BASE, LAST, POSITION, PRODUCER_ID, SIZE, Rows
 from ...clock import Deadline, milliseconds
 from ...errors import (
     AmbiguousAppend,
+    CorruptBatch,
     DirectoryLocked,
     InvalidRecord,
     InvalidRecordType,
     LogClosed,
     OutOfOrderSequence,
+    ProducerError,
     SawlogError,
     StorageError,
+    TopicNotFound,
     TransactionPending,
 )
 from ...log.log import Log
@@ -62,6 +66,10 @@ _FIRST_LANE, _LAST_LANE = 2**62, 2**63 - 1
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
 _WRAP = 2**31
+
+#: Errors after which nothing is stored. After others, such as a failed fsync, a batch may be there when the log is
+#: opened again.
+_NOT_STORED = InvalidRecord, ProducerError, CorruptBatch, TopicNotFound, DirectoryLocked, LogClosed
 
 #: Stores batches in one partition as a transaction and returns their offsets.
 Commit = Callable[[Topic, int, Iterable[tuple[Buffer, int]]], range]
@@ -112,6 +120,8 @@ class Outlet:
         self._process = this_process()
         self._encoders = Encoders(recipe_of(topic.config))
         self._lanes: list[_Lane] = []
+        #: Open writers.
+        self.writers: set[Writer] = set()
         #: Where the partition is held, as far as this is known.
         self._address = lines.address_soon(log)
 
@@ -137,19 +147,20 @@ class Outlet:
         """Append one record and return its offset."""
         encoder = self._encoders.take()
         try:
-            batch = encoder.one(value, key, headers, milliseconds(timestamp))
-            return self._store(memoryview(bytearray(batch.data)), batch.count).start
+            data = bytearray(encoder.one(value, key, headers, milliseconds(timestamp)).data)
         finally:
             self._encoders.give_back(encoder)
+        return self._store(memoryview(data), 1).start
 
     def append_many(self, records: Iterable[Any]) -> range:
         """Append records as one batch and return their offsets."""
         encoder = self._encoders.take()
         try:
             batch = encoder.many(records)
-            return self._store(memoryview(bytearray(batch.data)), batch.count)
+            data, count = bytearray(batch.data), batch.count
         finally:
             self._encoders.give_back(encoder)
+        return self._store(memoryview(data), count)
 
     def append_arrow(self, table: pa.Table | pa.RecordBatch) -> range:
         """Append the rows of an Arrow table and return their offsets."""
@@ -172,10 +183,11 @@ class Outlet:
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
         data = memoryview(bytearray(raw))
         rows = checked_rows(data, max_unpacked_bytes=None if trusted else self._topic.config.max_decompressed_bytes)
-        if (rows[:, PRODUCER_ID] >= 0).any():
-            # The log decides which of them it has already, so they cannot be staged. With a sequence each, they may be
-            # sent again.
-            return self._send(data, is_exact=bool((rows[:, PRODUCER_ID] >= 0).all()))
+        of_producers = rows[:, PRODUCER_ID] >= 0
+        if of_producers.all():
+            return self._send(data)  # not staged: the log decides which of them it has already
+        if of_producers.any():
+            raise InvalidRecord("batches with and without a producer cannot be appended together")
         if len(rows) > 1:
             return self._commit(self._topic, self._number, _split(data, rows))
         return self._store(data, int(rows[0, LAST] - rows[0, BASE]) + 1)
@@ -183,6 +195,12 @@ class Outlet:
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         """A buffered writer. Unlike a single append, a batch in doubt is sent again with the next flush, exactly."""
         return Writer(_Target(self), batch_bytes, linger_ms)
+
+    def close_writers(self) -> None:
+        """Flush and close all open writers."""
+        with ExitStack() as last:
+            for writer in list(self.writers):
+                last.callback(writer.close)
 
     # --- one batch
 
@@ -204,26 +222,27 @@ class Outlet:
 
     def store_on(self, lane: _Lane, data: memoryview, count: int) -> range:
         """Store a batch on a lane. If the lane is in doubt, it must be the same batch again."""
+        again, lane.in_doubt = lane.in_doubt, True  # until the opposite is known, whatever is raised
         lane.stamp(data)
         try:
             placed = self._send(data)
-        except AmbiguousAppend:
-            lane.in_doubt = True
-            raise
         except OutOfOrderSequence as error:
             # The log no longer has the lane's last batch: it was truncated.
-            if lane.in_doubt:
+            if again:
                 raise AmbiguousAppend(
                     f"{self._log.path} was truncated while an append was in doubt: {error}"
                 ) from error
             lane.renew()
             lane.stamp(data)
             placed = self._send(data)
+        except _NOT_STORED:
+            lane.in_doubt = again
+            raise
         lane.advance(count)
         return placed
 
-    def _send(self, data: memoryview, *, is_exact: bool = True) -> range:
-        """Have batches appended by whoever holds the partition. With `is_exact` they may be sent again."""
+    def _send(self, data: memoryview) -> range:
+        """Have batches with a producer appended by whoever holds the partition."""
         if self._process != this_process():
             raise LogClosed(f"the store of {self._log.path} was opened by the parent process, before the fork")
         if len(data) > MOST_BODY_BYTES:
@@ -237,7 +256,7 @@ class Outlet:
                 pass
             except Lost as error:
                 sent = True
-                if isinstance(error, Silent) or not is_exact:
+                if isinstance(error, Silent):
                     raise self._in_doubt(error) from error
             else:
                 if placed is not None:
@@ -294,9 +313,9 @@ class Outlet:
     def _in_doubt(self, why: BaseException) -> AmbiguousAppend:
         self._address = None
         return AmbiguousAppend(
-            f"the process that holds {self._log.path} was asked to append and did not answer within "
-            f"{self._timeout_s:g} s: the records may be stored, now or when it continues, or not. A transaction with a "
-            f"name and a sequence can be repeated without doubt. ({why})"
+            f"the process that holds {self._log.path} was asked to append and did not answer (timeout "
+            f"{self._timeout_s:g} s): the records may be stored, now or when it continues, or not. A transaction with "
+            f"a name and a sequence can be repeated without doubt. {why}"
         )
 
 
@@ -310,7 +329,7 @@ class _Target:
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
         self._lane = _Lane.new()
-        self.writers: set[Writer] = set()
+        self.writers = outlet.writers
 
     @property
     def recipe(self) -> Recipe:

@@ -165,10 +165,11 @@ class HandedCommit:
             except Lost:
                 self._drop(address)
         while owed := self._ledger.unmarked(self._intent):
+            locked: Exception = TransactionError(f"parts are not placed: {[number for number, _ in owed]}")
             for number, part in owed:
-                locked = self._completion.bring(self._intent, number, part, deadline)
-                if locked is not None:
-                    deadline.pause(or_raise=locked)
+                locked = self._completion.bring(self._intent, number, part, deadline) or locked
+            if self._ledger.unmarked(self._intent):
+                deadline.pause(or_raise=locked)
 
     def _is_asked(self, address: str, deadline: Deadline) -> bool:
         try:

@@ -13,22 +13,24 @@ which saves the fsyncs of a file. To commit them, a process
    Then it removes the intent (or, if the transaction has a name, renames it to the note that this number is done), then
    the staged files.
 
+If another process holds one of the locks and places for others, the commit is handed over (see below).
+
 ```
 staging/
   <id>.owner, <id>.<label>.batches, <id>.<label>.lease    what is collected: see stage.py
-  <id>.intent            committed, not completed
-  <id>.applied.<n>       the n-th part of the intent is in its log, durably
-  =<name>.committed      the last intent of that name: see notes.py
+  <id>.intent                                             committed, not completed: see ledger.py
+  <id>.at.<n>.<offset>, <id>.applied.<n>                  how far it is placed
+  =<name>.committed                                       the last intent of that name: see notes.py
 ```
 
 **Rolling forward.** A process that dies between 3 and 5 leaves the intent. The next process that gets the lock of one
-of its partitions places that part, before anything else is written there (`Intents.roll_forward`), and marks it. The
-last one to mark completes the intent. Opening a store for writing does so immediately for all partitions that are not
-locked.
+of its partitions places that part, before anything else is written there (`Placing.roll_forward`), and marks it. The
+last one to mark completes the intent, unless the process that committed it is alive, which does that itself. Opening a
+store for writing does so immediately for all partitions that are not locked.
 
-Nobody can hold the lock of a partition and not know of an intent for it. The intent was written by a process that held
-the lock; so the current holder got it after that, and checked after getting it. It does not matter how long it keeps
-it.
+Nobody can hold the lock of a partition and not know of an intent that names an offset in it. Such an intent was written
+by a process that held the lock; so the current holder got it after that, and checked after getting it. It does not
+matter how long it keeps it.
 
 **Placing twice is harmless.** Under its lock a part's log is at the recorded offset (place everything), after the part
 (nothing to do) or between (place the missing batches; a batch is there completely or not at all). Nothing else can have
@@ -37,6 +39,27 @@ marked part is not examined again.
 
 **Failing after 3** (a full disk): what was placed is rolled back, then the intent is removed: `TransactionAborted`. If
 that fails too, the logs are failed, so that nobody writes at promised offsets: `TransactionPending`.
+
+**Handed over** (handing.py, ADR 18). A process that cannot get all locks knows neither the offsets nor who holds the
+locks when it commits. So its intent names no offsets, and the arguments above are replaced:
+
+- *The offset is noted before it is used.* Whoever holds the partition, and has blocked its log, syncs the log, notes
+  the offset durably, appends the part, syncs, and marks the part. So a part without a note is not in the log at all.
+  One with a note and without a mark is there up to some batch, and nothing else was appended after the noted offset:
+  the process that noted it kept the log blocked until it had marked the part, or ended writing. The recorded offset of
+  the argument above is the noted one.
+- *A holder need not know of the intent.* It may have got the lock before the intent was written, and it may append
+  other records before the part: no offset is promised. But somebody tells it: the process that commits; the end of the
+  connection to that process, after which the holder looks for the intents that were prepared on it; every process that
+  opens the store for writing; upkeep.
+- *Nothing is rolled back after the commit point*, because another process may already have placed and shown its part.
+  So each part is visible when it is placed, and not all at the same moment. Whatever could fail is checked by each
+  holder before the commit point (`Placing.prepare`). If placing fails all the same, the partition accepts nothing else
+  until the part is placed: `TransactionPending`.
+
+A part is checked for its mark first, then for its intent: marks are removed after the intent. Before what is left of an
+intent is swept, the directory is synced: the process that removed the intent may have died before that was durable, and
+an intent that comes back without its marks would be placed again.
 
 **Names and numbers.** A transaction may have a name and a number (a streaming query and its batch). A number that is
 not above the last one of that name is a replay, and is not placed again. This is decided under the name's lock and

@@ -8,9 +8,9 @@ with store.transaction() as tx:
 
 Leaving the block commits, leaving it by an exception stores nothing. Records are encoded when they are added, so errors
 in them are raised immediately; up to a megabyte stays in memory, more goes to a file. Locks are taken only at the
-commit. No record is visible before the commit. During it, a reader may see the records of one partition a moment before
-those of another; after a crash in the middle, until the store is next opened for writing. See intents.py for how and
-why.
+commit; partitions that other processes hold are left to these. No record is visible before the commit. During it, a
+reader may see the records of one partition a moment before those of another; after a crash in the middle, until the
+holders or the next process that opens the store for writing have completed it. See intents.py for how and why.
 
 `store.transaction(name="query-17", sequence=5)` is stored once, however often it is tried: if that sequence of that
 name, or a later one, is already stored, `replayed` is True, and committing does nothing.
@@ -124,7 +124,8 @@ class Transaction:
 
     def commit(self) -> PlacedOffsets:
         """Store everything and return the offsets by (topic, partition). If it raises, nothing is stored, except if the
-        error is `TransactionPending`. `DirectoryLocked`: another process writes to one of the partitions."""
+        error is `TransactionPending`. `DirectoryLocked`: another process holds one of the partitions, and does not
+        place for others, or does not answer."""
         with self._lock:
             if self._state == "committed":
                 return self._offsets

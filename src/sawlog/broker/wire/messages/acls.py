@@ -1,4 +1,9 @@
-"""Access control lists."""
+"""Access control lists.
+
+Types of resources: 1 any, 2 topic, 3 group, 4 cluster, 5 transactional id, 6 delegation token, 7 user. Of patterns:
+1 any, 2 match, 3 literal, 4 prefixed. Operations: 1 any, 2 all, 3 read, 4 write, 5 create, 6 delete, 7 alter,
+8 describe, and more. Permissions: 1 any, 2 deny, 3 allow.
+"""
 
 from __future__ import annotations
 

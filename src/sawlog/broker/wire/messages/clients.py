@@ -1,4 +1,7 @@
-"""Users and quotas."""
+"""Users and quotas.
+
+Mechanisms: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512. Types of match: 0 the name, 1 the default, 2 any.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Settings of topics and brokers."""
+"""Settings of topics and brokers.
+
+Types of resources: 2 topic, 4 broker, 8 loggers of a broker, 16 client metrics, 32 group.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ DESCRIBE_CONFIGS = Api(
         array("resources").of(
             int8("resource_type"),
             string("resource_name"),
+            # Null: all.
             array("configuration_keys", nullable=ALWAYS).of(STRING),
         ),
         boolean("include_synonyms"),
@@ -29,6 +33,7 @@ DESCRIBE_CONFIGS = Api(
                 string("name"),
                 string("value", nullable=ALWAYS),
                 boolean("read_only"),
+                # 1: the topic, 2 and 3: the brokers while they run, 4: the broker's file, 5: the default.
                 int8("config_source", default=-1),
                 boolean("is_sensitive"),
                 array("synonyms").of(
@@ -36,6 +41,7 @@ DESCRIBE_CONFIGS = Api(
                     string("value", nullable=ALWAYS),
                     int8("source"),
                 ),
+                # 1 boolean, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password.
                 int8("config_type", since=3),
                 string("documentation", since=3, nullable=ALWAYS),
             ),
@@ -79,6 +85,7 @@ INCREMENTAL_ALTER_CONFIGS = Api(
             string("resource_name"),
             array("configs").of(
                 string("name"),
+                # 0: set, 1: delete, 2: append, 3: subtract.
                 int8("config_operation"),
                 string("value", nullable=ALWAYS),
             ),

@@ -34,7 +34,9 @@ FETCH = Api(
         int32("max_wait_ms"),
         int32("min_bytes"),
         int32("max_bytes", default=INT32_MAX),
+        # 0: all records, 1: those of committed transactions.
         int8("isolation_level"),
+        # A session names only the partitions that changed since the last request; -1 as epoch means none.
         int32("session_id", since=7),
         int32("session_epoch", since=7, default=-1),
         array("topics").of(
@@ -47,6 +49,7 @@ FETCH = Api(
                 int32("last_fetched_epoch", since=12, default=-1),
                 int64("log_start_offset", since=5, default=-1),
                 int32("partition_max_bytes"),
+                # From here on for brokers that follow another one.
                 uuid("replica_directory_id", since=17, tag=0),
                 int64("high_watermark", since=18, default=INT64_MAX, tag=1),
             ),
@@ -83,6 +86,7 @@ FETCH = Api(
                     int64("end_offset", default=-1),
                     int32("epoch", default=-1),
                 ),
+                # By offset: clients rely on it.
                 array("aborted_transactions", nullable=ALWAYS).of(
                     int64("producer_id"),
                     int64("first_offset"),

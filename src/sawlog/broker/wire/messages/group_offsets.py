@@ -11,6 +11,7 @@ OFFSET_COMMIT = Api(
     flexible_from=8,
     request=[
         string("group_id"),
+        # -1 and no member: a program that is not in the group.
         int32("generation_id_or_member_epoch", since=1, default=-1),
         string("member_id", since=1),
         string("group_instance_id", since=7, nullable=ALWAYS, default=None),
@@ -46,6 +47,7 @@ OFFSET_FETCH = Api(
     flexible_from=6,
     request=[
         string("group_id", until=7),
+        # Null: all.
         array("topics", until=7, nullable=2).of(
             string("name"),
             array("partition_indexes").of(INT32),

@@ -29,8 +29,10 @@ JOIN_GROUP = Api(
         string("protocol_type", since=7, nullable=ALWAYS, default=None),
         string("protocol_name", nullable=7),
         string("leader"),
+        # A leader that joins again keeps the assignment that there is.
         boolean("skip_assignment", since=9),
         string("member_id"),
+        # Only the leader gets them.
         array("members").of(
             string("member_id"),
             string("group_instance_id", since=5, nullable=ALWAYS, default=None),

@@ -21,6 +21,7 @@ API_VERSIONS = Api(
             int16("max_version"),
         ),
         int32("throttle_time_ms", since=1),
+        # Features tell clients which protocols to use: with transaction.version 2 they expect an epoch per transaction.
         array("supported_features", since=3, tag=0).of(
             string("name"),
             int16("min_version"),

@@ -10,8 +10,10 @@ METADATA = Api(
     versions=(0, 13),
     flexible_from=9,
     request=[
+        # Null is all topics; in version 0 an empty list is.
         array("topics", nullable=1).of(
             uuid("topic_id", since=10),
+            # Null: the topic is named by its id.
             string("name", nullable=10),
         ),
         boolean("allow_auto_topic_creation", since=4, default=True),
@@ -96,6 +98,7 @@ DESCRIBE_CLUSTER = Api(
     flexible_from=0,
     request=[
         boolean("include_cluster_authorized_operations"),
+        # 1: brokers, 2: controllers.
         int8("endpoint_type", since=1, default=1),
         boolean("include_fenced_brokers", since=2),
     ],
@@ -123,6 +126,7 @@ FIND_COORDINATOR = Api(
     flexible_from=3,
     request=[
         string("key", until=3),
+        # 0: a group, 1: a transactional id, 2: a share group.
         int8("key_type", since=1),
         array("coordinator_keys", since=4).of(STRING),
     ],

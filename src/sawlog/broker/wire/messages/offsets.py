@@ -17,6 +17,8 @@ LIST_OFFSETS = Api(
             array("partitions").of(
                 int32("partition_index"),
                 int32("current_leader_epoch", since=4, default=-1),
+                # -1: the end, -2: the start, -3: the newest record, -4: the start on this disk, -5: the end of what
+                # lies elsewhere.
                 int64("timestamp"),
                 int32("max_num_offsets", until=0, default=1),
             ),

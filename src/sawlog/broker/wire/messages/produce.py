@@ -11,6 +11,7 @@ PRODUCE = Api(
     flexible_from=9,
     request=[
         string("transactional_id", since=3, nullable=ALWAYS, default=None),
+        # 0: there is no response, 1: written, -1: by all replicas that are in sync.
         int16("acks"),
         int32("timeout_ms"),
         array("topic_data").of(
@@ -18,6 +19,7 @@ PRODUCE = Api(
             uuid("topic_id", since=13),
             array("partition_data").of(
                 int32("index"),
+                # One batch.
                 records("records", nullable=ALWAYS),
             ),
         ),
@@ -30,6 +32,7 @@ PRODUCE = Api(
                 int32("index"),
                 int16("error_code"),
                 int64("base_offset"),
+                # Only if the broker sets the time of the records.
                 int64("log_append_time_ms", since=2, default=-1),
                 int64("log_start_offset", since=5, default=-1),
                 array("record_errors", since=8).of(

@@ -10,6 +10,7 @@ DESCRIBE_LOG_DIRS = Api(
     versions=(0, 4),
     flexible_from=2,
     request=[
+        # Null: all.
         array("topics", nullable=ALWAYS).of(
             string("topic"),
             array("partitions").of(INT32),
@@ -41,6 +42,7 @@ ELECT_LEADERS = Api(
     versions=(0, 2),
     flexible_from=2,
     request=[
+        # 0: the preferred leader, 1: any, even if records are lost.
         int8("election_type", since=1),
         array("topic_partitions", nullable=ALWAYS).of(
             string("topic"),
@@ -73,6 +75,7 @@ ALTER_PARTITION_REASSIGNMENTS = Api(
             string("name"),
             array("partitions").of(
                 int32("partition_index"),
+                # Null: stay as it is, and end what is going on.
                 array("replicas", nullable=ALWAYS, default=None).of(INT32),
             ),
         ),

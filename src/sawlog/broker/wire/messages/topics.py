@@ -12,6 +12,7 @@ CREATE_TOPICS = Api(
     request=[
         array("topics").of(
             string("name"),
+            # -1: as the broker is configured, or as assigned below.
             int32("num_partitions"),
             int16("replication_factor"),
             array("assignments").of(

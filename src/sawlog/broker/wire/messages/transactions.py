@@ -10,6 +10,7 @@ INIT_PRODUCER_ID = Api(
     versions=(0, 5),
     flexible_from=2,
     request=[
+        # Null: idempotent, without transactions.
         string("transactional_id", nullable=ALWAYS),
         int32("transaction_timeout_ms"),
         int64("producer_id", since=3, default=-1),
@@ -28,6 +29,7 @@ ADD_PARTITIONS_TO_TXN = Api(
     versions=(0, 5),
     flexible_from=3,
     request=[
+        # From version 4 on brokers ask each other; clients stay with version 3.
         array("transactions", since=4).of(
             string("transactional_id"),
             int64("producer_id"),
@@ -132,6 +134,7 @@ END_TXN = Api(
     response=[
         int32("throttle_time_ms"),
         int16("error_code"),
+        # Who the next transaction comes from: with transaction.version 2 each has an epoch of its own.
         int64("producer_id", since=5, default=-1),
         int16("producer_epoch", since=5, default=-1),
     ],

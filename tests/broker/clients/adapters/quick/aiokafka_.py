@@ -298,8 +298,11 @@ class Aiokafka:
         committed: bool = False,
         reset: str = "earliest",
         session_ms: int = 10_000,
+        protocol: str = "classic",
     ) -> _Consumer:
         """A consumer."""
+        if protocol != "classic":
+            raise NotOffered
         return _Consumer(
             bootstrap_servers=address,
             group_id=group,

@@ -281,9 +281,14 @@ class Confluent:
         committed: bool = False,
         reset: str = "earliest",
         session_ms: int = 10_000,
+        protocol: str = "classic",
     ) -> _Consumer:
         """A consumer. It wants a group even if it does without."""
         given: dict[str, Any] = {} if instance is None else {"group.instance.id": instance}
+        if protocol == "classic":
+            given |= {"session.timeout.ms": session_ms, "heartbeat.interval.ms": max(session_ms // 20, 100)}
+        else:
+            given["group.protocol"] = protocol
         made = confluent_kafka.Consumer(
             {
                 **_common(address),
@@ -291,8 +296,6 @@ class Confluent:
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
                 "auto.offset.reset": "error" if reset == "none" else reset,
                 "enable.auto.commit": False,
-                "session.timeout.ms": session_ms,
-                "heartbeat.interval.ms": max(session_ms // 20, 100),
                 "fetch.wait.max.ms": 100,
                 "topic.metadata.refresh.interval.ms": 5000,
                 **given,

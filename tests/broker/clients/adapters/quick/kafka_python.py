@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
@@ -75,7 +75,8 @@ class _Producer:
             self._made.abort_transaction()
 
     def close(self) -> None:
-        self._made.close(timeout=0)
+        with suppress(KafkaError):  # it says so if something was left
+            self._made.close(timeout=0)
 
 
 class _Consumer:
@@ -249,8 +250,11 @@ class KafkaPython:
         committed: bool = False,
         reset: str = "earliest",
         session_ms: int = 10_000,
+        protocol: str = "classic",
     ) -> _Consumer:
         """A consumer."""
+        if protocol != "classic":
+            raise NotOffered
         with _named():
             made = KafkaConsumer(
                 bootstrap_servers=address,

@@ -332,6 +332,7 @@ class Java:
         committed: bool = False,
         reset: str = "earliest",
         session_ms: int = 10_000,
+        protocol: str = "classic",
     ) -> _Consumer:
         """A consumer."""
         given = {
@@ -341,12 +342,14 @@ class Java:
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "auto.offset.reset": reset,
             "enable.auto.commit": "false",
-            "session.timeout.ms": str(session_ms),
-            "heartbeat.interval.ms": str(max(session_ms // 20, 100)),
+            "group.protocol": protocol,
             "fetch.max.wait.ms": "100",
             "default.api.timeout.ms": str(int(PATIENCE_S * 1000)),
             "reconnect.backoff.max.ms": "500",
         }
+        if protocol == "classic":
+            given["session.timeout.ms"] = str(session_ms)
+            given["heartbeat.interval.ms"] = str(max(session_ms // 20, 100))
         if group is not None:
             given["group.id"] = group
         if instance is not None:
