@@ -30,10 +30,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from sawlog import background
 from sawlog.log.files.names import VISIBLE
 from sawlog.storage import FileDirectory, file, locks, published
 from sawlog.testing import Workload
-from sawlog.testing.crashes import _own_ids, _standing_still
+from sawlog.testing.crashes import _own_ids
 
 from .powercuts import DATA, NAMES, History, PowerCut, Tree, lay_out, tree_of
 from .report import Tally, say
@@ -101,7 +102,7 @@ def _started_machine(boot: bytes) -> Iterator[None]:
         mock.patch.object(file, "boot_id", return_value=boot),
         mock.patch.object(published, "boot_id", return_value=boot),
         mock.patch.dict(DISTURBED, clear=True),
-        _standing_still(),
+        background.suspended(),
     ):
         try:
             yield
