@@ -225,7 +225,7 @@ def keep_records(
 ):
     """Copy the records of the batches `first` to `last` that are kept into one batch. Returns (the row where it
     stopped, number of records, where they end, base timestamp, largest timestamp, tombstones dropped, tombstones kept,
-    whether the row does not parse). Stops after the batch that reached `limit`, and before one for which `out` is too small.
+    whether the row does not parse). Stops after the batch that reached `limit`, and before one that `out` cannot hold.
 
     Dropped are records below `floor`, records whose key has a later offset in `keys` (or None), and tombstones below
     `forget`. Offsets and times become relative to `new_base` and `new_time`; if the new batch is `fresh`, its first
