@@ -22,7 +22,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from os import PathLike
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ..batch import kernel
@@ -30,6 +29,7 @@ from ..batch.build import NOBODY, Producer
 from ..batch.header import DEFAULT_COLUMNS, Rows
 from ..batch.kernel import Record
 from ..clock import milliseconds
+from ..closing import Closing
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed
 from ..storage import Directory, MemoryDirectory
@@ -70,7 +70,7 @@ class SegmentInfo:
     path: str
 
 
-class Log:
+class Log(Closing):
     """One partition's log. Created by `Log.open` or `Log.in_memory`."""
 
     def __init__(self, access: Access, on_lock: Callable[[Log], None] | None = None) -> None:
@@ -185,14 +185,6 @@ class Log:
     def fail(self, error: BaseException) -> None:
         """End writing because of an external failure: appends raise `LogFailed`, reads still work."""
         self._writable().commit.fail(error)
-
-    def __enter__(self) -> Log:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._access.closed else f"offsets {self.lowest_offset}..{self.next_offset}"
