@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ...errors import OffsetOutOfRange, SawlogError
 from ...log.log import Log
-from ...log.read.reader import Isolation
 from ..partitions import Partition
 from ..trouble import code_of
 from ..wire.apis import Key
