@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +16,7 @@ import typer
 
 from ..batch.kernel import Record
 from ..errors import CorruptBatch, OffsetOutOfRange
+from ..log.read.reader import Isolation
 from .codes import CORRUPT
 from .completion import complete_topic
 from .formats import Printer as RecordPrinter
@@ -29,8 +32,33 @@ from .units import shown_time
 #: How long a follower waits before it checks again; doubled while there are no new records.
 _POLL_S, _POLL_MOST_S = 0.005, 0.1
 
-Place = NamedLog[SomeLog]
-Found = tuple[Place, Record]
+
+class IsolationLevel(StrEnum):
+    """What is read of transactions."""
+
+    COMMITTED = "committed"
+    UNCOMMITTED = "uncommitted"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place(NamedLog[SomeLog]):
+    """A partition, as far as it is read."""
+
+    isolation: Isolation = "committed"
+
+    @property
+    def lowest_offset(self) -> int:
+        return self.log.lowest_offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.log.position(isolation=self.isolation)[0]
+
+    def offset_at(self, timestamp: int) -> int:
+        return self.log.offset_at(timestamp)
+
+
+Found = tuple[_Place, Record]
 
 _COLUMNS = [
     Column("topic"),
@@ -71,6 +99,14 @@ def read(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write to this file; .parquet writes Parquet.")
     ] = None,
+    isolation: Annotated[
+        IsolationLevel,
+        typer.Option(
+            "--isolation",
+            metavar="committed|uncommitted",
+            help="Whether to leave out records of open and aborted Kafka transactions.",
+        ),
+    ] = IsolationLevel.COMMITTED,
     skip_damage: Annotated[
         bool, typer.Option("--skip-damage", help="Continue after damage; still exits with 4.")
     ] = False,
@@ -102,7 +138,8 @@ def read(
       %v{hex} %v{base64} %v{json}, the same for %k;  \\n \\t \\xNN %%
 
     It takes no lock and can run while a writer is running. Partitions are read one after the other; there is no order
-    between them. A damaged batch stops the command, and the message says at which offset to continue.
+    between them. A damaged batch stops the command, and the message says at which offset to continue. It stops where a
+    Kafka transaction is open, and leaves out those that were aborted: --isolation uncommitted prints everything.
 
     \b
     Examples:
@@ -120,17 +157,18 @@ def read(
     printing = _format(form, raw, output, out)
     damage: list[str] = []
     with reading(data, log, topic, partition, broker) as opened:
+        places = [_Place(each.topic, each.partition, each.log, isolation=isolation.value) for each in opened.places]
         if out is not None and out.suffix == ".parquet":
             if follow:
                 raise typer.BadParameter("a Parquet file cannot be followed: leave out --follow", param_hint="--out")
-            _write_parquet(out, opened, span, pattern, count, damage if skip_damage else None)
+            _write_parquet(out, opened, places, span, pattern, count, damage if skip_damage else None)
         else:
             with _printer(output, out) as printer:
                 idle = printer.flush if follow else None
-                found = _records(opened, span, idle, damage if skip_damage else None)
+                records = _records(opened, places, span, idle, damage if skip_damage else None)
                 if pattern is not None:
-                    found = (each for each in found if _matches(each[1], pattern))
-                _print(islice(found, count) if count is not None else found, printer, printing, follow)
+                    records = (each for each in records if _matches(each[1], pattern))
+                _print(islice(records, count) if count is not None else records, printer, printing, follow)
     if damage:
         raise typer.Exit(CORRUPT)
 
@@ -171,7 +209,7 @@ def _print(found: Iterator[Found], printer: Printer, printing: RecordPrinter | N
     printer.flush()
 
 
-def _row(place: Place, record: Record) -> Row:
+def _row(place: _Place, record: Record) -> Row:
     return {"topic": place.topic, **_arrow_row(place, record)}
 
 
@@ -188,15 +226,16 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
 # --- from the logs
 
 
-def _records(opened: Reading, span: Span, idle: Callable[[], None] | None, damage: list[str] | None) -> Iterator[Found]:
+def _records(
+    opened: Reading, places: list[_Place], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
+) -> Iterator[Found]:
     """Yield the records of a span, place by place; then, if `idle` is given, new records as they arrive. `idle` is
     called before each wait."""
-    places = opened.places
     positions: list[tuple[int, int]] = []  # the next offset of each place, and its leader epoch
     for place in places:
         epoch = place.log.leader_epoch
-        start, end = resolve(span, place.log)
-        end = max(start, min(end, place.log.position()[0]))  # a transaction that is not finished is waited for
+        start, end = resolve(span, place)
+        end = max(start, min(end, place.next_offset))  # a transaction that is not finished is waited for
         yield from _scan(place, start, end, damage)
         positions.append((end, epoch))
     if idle is None or span.end is not None:
@@ -205,7 +244,7 @@ def _records(opened: Reading, span: Span, idle: Callable[[], None] | None, damag
     while True:
         came = False
         for number, place in enumerate(places):
-            now = place.log.position()
+            now = place.log.position(isolation=place.isolation)
             reached = positions[number][0]
             kept = place.log.epoch_end(positions[number][1])
             if kept < reached:
@@ -224,11 +263,11 @@ def _records(opened: Reading, span: Span, idle: Callable[[], None] | None, damag
         wait = min(2 * wait, _POLL_MOST_S)
 
 
-def _scan(place: Place, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
+def _scan(place: _Place, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
     """Yield the records of one log; continue after damage if that is wanted and something readable follows."""
     while start < end:
         try:
-            for record in place.log.scan(start, end):
+            for record in place.log.scan(start, end, isolation=place.isolation):
                 yield place, record
                 start = record.offset + 1
             return
@@ -251,6 +290,7 @@ def _scan(place: Place, start: int, end: int, damage: list[str] | None) -> Itera
 def _write_parquet(
     out: Path,
     opened: Reading,
+    places: list[_Place],
     span: Span,
     pattern: re.Pattern[bytes] | None,
     count: int | None,
@@ -268,7 +308,7 @@ def _write_parquet(
     written = 0
     try:
         with pq.ParquetWriter(beside, whole, compression="zstd") as writer:
-            for batch in _batches(opened, span, pattern, damage, whole, columns):
+            for batch in _batches(opened, places, span, pattern, damage, whole, columns):
                 taken = batch if count is None else batch.slice(0, count - written)
                 writer.write_batch(taken)
                 written += taken.num_rows
@@ -283,6 +323,7 @@ def _write_parquet(
 
 def _batches(
     opened: Reading,
+    places: list[_Place],
     span: Span,
     pattern: re.Pattern[bytes] | None,
     damage: list[str] | None,
@@ -294,18 +335,20 @@ def _batches(
     import pyarrow as pa
 
     if pattern is None and damage is None:
-        for place in opened.places:
-            start, end = resolve(span, place.log)
-            for batch in place.log.scan_arrow(start, end, columns=columns):
+        for place in places:
+            start, end = resolve(span, place)
+            for batch in place.log.scan_arrow(start, end, columns=columns, isolation=place.isolation):
                 number = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
                 yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
         return
-    found = (each for each in _records(opened, span, None, damage) if pattern is None or _matches(each[1], pattern))
+    found = _records(opened, places, span, None, damage)
+    if pattern is not None:
+        found = (each for each in found if _matches(each[1], pattern))
     while rows := list(islice(found, 65_536)):
         yield pa.RecordBatch.from_pylist([_arrow_row(place, record) for place, record in rows], schema=whole)
 
 
-def _arrow_row(place: Place, record: Record) -> dict[str, Any]:
+def _arrow_row(place: _Place, record: Record) -> dict[str, Any]:
     headers = [{"key": key, "value": value} for key, value in record.headers]
     return {
         "partition": place.partition,

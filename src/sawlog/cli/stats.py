@@ -113,7 +113,7 @@ def _tally(place: NamedLog[SomeLog], span: Span) -> Tally:
     begins, times, counts, sizes, oldest, codecs = [], [], [], [], [], Counter[str]()
     while start < end:
         try:
-            fetched = place.log.fetch(start, _FETCH_BYTES)
+            fetched = place.log.fetch(start, _FETCH_BYTES, isolation="uncommitted")
         except CorruptBatch as error:
             note(f"{place.name}: {error}")
             if error.next_offset is None or error.next_offset <= start:

@@ -16,6 +16,8 @@ from ..log.read.reader import Fetched
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..log.read.reader import Isolation
+
 #: A partition: its topic and its number.
 Share = tuple[str, int]
 
@@ -50,8 +52,8 @@ class SomeLog(Protocol):
     def segments(self) -> Sequence[object] | None:
         """Its segments; None if they are not known."""
 
-    def position(self) -> tuple[int, int]:
-        """The visible end, and its leader epoch."""
+    def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
+        """The end for readers, and its leader epoch."""
 
     def epoch_end(self, leader_epoch: int, /) -> int:
         """The first offset after an epoch."""
@@ -59,15 +61,22 @@ class SomeLog(Protocol):
     def offset_at(self, timestamp: int, /) -> int:
         """The first offset at or after a time."""
 
-    def scan(self, start: int | None = None, end: int | None = None, /) -> Iterator[Record]:
+    def scan(
+        self, start: int | None = None, end: int | None = None, /, *, isolation: Isolation = "committed"
+    ) -> Iterator[Record]:
         """Records in order."""
 
     def scan_arrow(
-        self, start: int | None = None, end: int | None = None, *, columns: Sequence[str] = ...
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        columns: Sequence[str] = ...,
+        isolation: Isolation = "committed",
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow record batches."""
 
-    def fetch(self, start: int, max_bytes: int, /) -> Fetched:
+    def fetch(self, start: int, max_bytes: int, /, *, isolation: Isolation = "committed") -> Fetched:
         """Complete batches as they are stored."""
 
     def append_stream(

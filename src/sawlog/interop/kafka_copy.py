@@ -51,6 +51,7 @@ def copy_batches(source: KafkaLog, log: Log, job: ImportJob) -> int:
             log.advance(max(segment.next_offset, log.next_offset), leader_epoch=max(epoch, 0), wait=False)
     source.check_end()
     source.finish(gaps)
+    source.note_open(log.open_transactions)
     if job.progress is not None:
         job.progress(source.size_bytes, source.size_bytes)
     return records
@@ -62,7 +63,7 @@ def _check_same(source: KafkaLog, log: Log) -> None:
     last = log.next_offset - 1
     if not len(log):
         return
-    ours = log.fetch(last, 1).raw
+    ours = log.fetch(last, 1, isolation="uncommitted").raw
     if int.from_bytes(ours[57:61], "big") == 0:
         return
     for _, chunk in source.chunks(last, last + 1):

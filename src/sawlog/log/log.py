@@ -230,7 +230,8 @@ class Log(Closing):
     @property
     def locked(self) -> bool:
         """Whether this process currently holds the writer's lock of this log."""
-        return not self._access.closed and self._access.appender is not None and self._access.appender.held.held
+        access = self._access
+        return access.appender is not None and not access.closed and access.appender.held.held
 
     @property
     def lowest_offset(self) -> int:
@@ -376,6 +377,10 @@ class Log(Closing):
         """Append one record and return its offset. With `expect_offset`: at that offset, or `OffsetMismatch` and
         nothing."""
         appender = self._access.appender or self._writable()
+        if appender.usual is not None:
+            offset: int = appender.usual.append(value, key, headers, timestamp, expect_offset)
+            if offset >= 0:
+                return offset
         encoder = appender.encoders.take()
         try:
             batch = encoder.one(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
@@ -508,11 +513,11 @@ class Log(Closing):
         from its error. In each case the log does not change. Other appends wait until it is done.
         """
         return streaming.append_stream(
-            self._writable(),
+            self._access.appender or self._writable(),
             chunks,
             key=key,
             headers=headers,
-            timestamp=milliseconds(timestamp),
+            timestamp=timestamp if timestamp is None else milliseconds(timestamp),
             max_bytes=max_bytes,
             expect_offset=expect_offset,
         )
@@ -568,7 +573,7 @@ class Log(Closing):
         """The record at `offset`; `OffsetOutOfRange` if there is none."""
         if self._access.closed:
             raise LogClosed(f"the log {self.path} is closed")
-        return self._access.reader.read(offset, committed=is_committed(isolation))
+        return self._access.reader.read(offset, isolation == "committed" or is_committed(isolation))
 
     @overload
     def __getitem__(self, which: int) -> Record: ...

@@ -10,7 +10,7 @@ transaction began that was still open then (or the offset after the marker). The
 which is no transaction. It makes the file recognisable as complete, and as that of this segment:
 
 ```
-[0][-1][size of the segment in bytes << 32 | CRC-32C of the entries][last offset of the segment]
+[0][-1][size of the segment in bytes << 32 | CRC-32C of the entries and what follows][last offset of the segment]
 [the first offset of the earliest transaction that is open at the end of the segment, or the offset after it]
 ```
 
@@ -28,6 +28,7 @@ from typing import NamedTuple
 from ...batch.checksum import crc32c
 
 ENTRY = struct.Struct(">hqqqq")
+_ENDS = struct.Struct(">qq")
 _NOBODY = -1
 
 
@@ -58,17 +59,18 @@ class Outcomes:
 
     def encode(self, next_offset: int, size_bytes: int) -> bytes:
         """The file of a segment that ends there and has that many bytes."""
-        entries = b"".join(each.encode() for each in self.aborted)
-        return entries + ENTRY.pack(0, _NOBODY, _proof(entries, size_bytes), next_offset - 1, self.stable_end)
+        entries = kafkas_index(self.aborted)
+        end = next_offset - 1, self.stable_end
+        return entries + ENTRY.pack(0, _NOBODY, _proof(entries, size_bytes, *end), *end)
 
     @classmethod
     def decode(cls, data: bytes, base_offset: int, next_offset: int, size_bytes: int) -> Outcomes | None:
         """From the bytes of the file; None unless they are certainly those of this segment."""
         if not data or len(data) % ENTRY.size:
             return None
-        entries, proof = data[: -ENTRY.size], ENTRY.unpack(data[-ENTRY.size :])
-        stable_end = proof[4]
-        if proof[:4] != (0, _NOBODY, _proof(entries, size_bytes), next_offset - 1) or stable_end > next_offset:
+        entries, last = data[: -ENTRY.size], ENTRY.unpack(data[-ENTRY.size :])
+        stable_end = last[4]
+        if last[:4] != (0, _NOBODY, _proof(entries, size_bytes, *last[3:]), next_offset - 1):
             return None
         found = tuple(_entries(entries))
         if any(not base_offset <= each.last_offset < next_offset for each in found):
@@ -76,8 +78,8 @@ class Outcomes:
         return cls(found, stable_end)
 
 
-def _proof(entries: bytes, size_bytes: int) -> int:
-    return size_bytes << 32 | crc32c(entries)
+def _proof(entries: bytes, size_bytes: int, last_offset: int, stable_end: int) -> int:
+    return size_bytes << 32 | crc32c(entries + _ENDS.pack(last_offset, stable_end))
 
 
 def _entries(data: bytes) -> Iterator[Aborted]:

@@ -13,7 +13,8 @@ crc32c 1c291ca3
 byte `position` of segment `segment`. Bad bytes below it are corruption, never a torn tail. It may be lower than what is
 actually durable, never higher. With `clean` the log ended exactly there. `log_start` is the first offset that is not
 trimmed. `leader_epoch` is the current one and `epochs_crc` the CRC-32C of `leader-epoch-checkpoint` (see epochs.py).
-Version 0.2 wrote neither, and can read a checkpoint that has them. (The JSON is on one line.)
+Version 0.2 wrote neither, and can read a checkpoint that has them. `"undecided": true` is there if a transaction was
+open that began before that segment. (The JSON is on one line.)
 """
 
 from __future__ import annotations
@@ -42,10 +43,14 @@ class Checkpoint:
     #: None: written by version 0.2.
     leader_epoch: int | None = None
     epochs_crc: int | None = None
+    undecided: bool = False
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        return _FILE.encode_fields(asdict(self))
+        fields = asdict(self)
+        if not self.undecided:
+            del fields["undecided"]
+        return _FILE.encode_fields(fields)
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
@@ -60,6 +65,7 @@ class Checkpoint:
                 log_start=_as(int, found["log_start"]),
                 leader_epoch=_as_optional(found.get("leader_epoch")),
                 epochs_crc=_as_optional(found.get("epochs_crc")),
+                undecided=_as(bool, found.get("undecided", False)),
             )
 
 

@@ -95,7 +95,7 @@ class Reader:
 
     # --- one record
 
-    def read(self, offset: int, *, committed: bool = True) -> Record:
+    def read(self, offset: int, committed: bool = True) -> Record:
         """The record at `offset`."""
         if type(offset) is not int:
             offset = whole_number(offset)
@@ -122,8 +122,7 @@ class Reader:
         segment = segments.find(offset)
         segments.use(segment)
         try:
-            hides = segments.outlook.is_aborted if committed else None
-            found = segment.read(offset, self.config.max_decompressed_bytes, hides)
+            found = segment.read(offset, self.config.max_decompressed_bytes, segments.outlook if committed else None)
         finally:
             segments.done(segment)
         if found is None or found.offset != offset:

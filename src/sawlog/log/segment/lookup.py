@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -58,13 +58,21 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 #: Where some fields are in what that unpacks.
 _BASE, _LENGTH, _CRC, _ATTRIBUTES, _LAST_DELTA, _LARGEST_TIME, _PRODUCER = 0, 1, 4, 5, 6, 8, 9
 
-#: Whether the batch of a transaction contains no record for a reader: by its producer and its first offset.
-Hides = Callable[[int, int], bool]
+
+class Decisions(Protocol):
+    """What is known about transactions."""
+
+    def is_aborted(self, producer_id: int, base: int) -> bool:
+        """Whether the batch of this producer that begins there was aborted."""
 
 
-class Lookup:
+class Lookup(kernel.LookupFields):
     """Finds records in the open file of a segment. It has no reference to the segment, which each call passes: so a
     segment that is no longer used is closed at once."""
+
+    __slots__ = ("_free", "_landmarks", "_large", "_small", "_unpacked")
+    storage: Storage
+    index: SegmentIndex
 
     def __init__(self, storage: Storage, index: SegmentIndex) -> None:
         self.storage = storage
@@ -79,7 +87,7 @@ class Lookup:
     def _chunks(self, segment: Batches, offset: int, end: int, **how: Any) -> Iterator[Chunk]:
         return segment.chunks_in(self.storage, self.index, offset, end, **how)
 
-    def read(self, segment: Batches, offset: int, max_bytes: int, hides: Hides | None = None) -> Record | None:
+    def read(self, segment: Batches, offset: int, max_bytes: int, outcomes: Decisions | None = None) -> Record | None:
         """The record at `offset`, or the first one after it; None if the segment has none."""
         start, stop, wanted = self.index.bounds(offset, segment.tail[1])
         view = None
@@ -98,7 +106,7 @@ class Lookup:
             )
             if found is not None:
                 return found  # type: ignore[no-any-return]
-        return self._read(segment, offset, max_bytes, hides, start, stop, wanted, view)
+        return self._read(segment, offset, max_bytes, outcomes, start, stop, wanted, view)
 
     def page(
         self, segment: Batches, offset: int, end: int, max_bytes: int
@@ -146,7 +154,7 @@ class Lookup:
         segment: Batches,
         offset: int,
         max_bytes: int,
-        hides: Hides | None,
+        outcomes: Decisions | None,
         start: int,
         stop: int,
         wanted: int,
@@ -178,7 +186,7 @@ class Lookup:
                 raise
             return self._read_behind(segment, start + at, offset, max_bytes)
         found = None
-        if not _is_hidden(header, hides):
+        if not _is_hidden(header, outcomes):
             found = self._record_in(segment, start + at, batch, header, offset, max_bytes)
         if found is None and start + at + len(batch) < segment.size:
             return self._first_from(segment, header[_BASE] + header[_LAST_DELTA] + 1, max_bytes)
@@ -330,10 +338,10 @@ class Lookup:
         return start + at if ends == (last_offset, max_timestamp) else -1
 
 
-def _is_hidden(header: tuple[int, ...], hides: Hides | None) -> bool:
+def _is_hidden(header: tuple[int, ...], outcomes: Decisions | None) -> bool:
     """Whether a batch contains no record for this reader: it is a control batch, or its transaction was aborted."""
     attributes, producer_id = header[_ATTRIBUTES], header[_PRODUCER]
     if attributes & CONTROL_BIT:
         return True
     is_part = attributes & TRANSACTIONAL_BIT and producer_id >= 0
-    return bool(is_part and hides is not None and hides(producer_id, header[_BASE]))
+    return bool(is_part and outcomes is not None and outcomes.is_aborted(producer_id, header[_BASE]))

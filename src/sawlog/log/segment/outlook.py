@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Protocol
@@ -23,7 +22,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...batch.header import ATTRIBUTES, BASE, CONTROL_BIT, LAST, PRODUCER_ID, TRANSACTIONAL_BIT, Rows
+from ...batch.header import Rows
 from ...errors import CorruptFile, StorageError
 from ...storage import Directory
 from ...storage.forking import forkable
@@ -32,7 +31,7 @@ from ..files.epochs import Epochs
 from ..files.names import PRODUCERS
 from ..files.producers import OpenTransaction, ProducersFile
 from .segment import Segment
-from .transactions import Transactions, between, note_segment
+from .transactions import Transactions, aborted_rows, between, note_segment
 
 
 class Segments(Protocol):
@@ -89,22 +88,7 @@ class Outlook:
 
     def aborted_rows(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which of these batches belong to aborted transactions."""
-        gone = np.zeros(len(rows), bool)
-        mine = ((rows[:, ATTRIBUTES] & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT) & (
-            rows[:, PRODUCER_ID] >= 0
-        )
-        at = np.flatnonzero(mine)
-        if not len(at):
-            return gone
-        aborted: defaultdict[int, list[Aborted]] = defaultdict(list)
-        for each in self.aborted(int(rows[at[0], BASE]), int(rows[at[-1], LAST])):
-            aborted[each.producer_id].append(each)
-        for number, producer, base in zip(
-            at.tolist(), rows[at, PRODUCER_ID].tolist(), rows[at, BASE].tolist(), strict=True
-        ):
-            of_this = aborted.get(producer, ())
-            gone[number] = any(each.first_offset <= base <= each.last_offset for each in of_this)
-        return gone
+        return aborted_rows(rows, self.aborted)
 
     def outcomes_of(self, segment: Segment, *, special: bool) -> Outcomes | None:
         """What a sealed segment says about transactions; None if nothing. `special`: it contains batches of some."""

@@ -20,11 +20,24 @@ from ..files.aborted import Outcomes
 from ..files.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from .batches import CHUNK_BYTES, Batches, Chunk
 from .index import SegmentIndex
-from .lookup import Hides, Lookup
+from .lookup import Decisions, Lookup
 
 
 class Segment(Batches):
     """One segment of a log."""
+
+    __slots__ = (
+        "_interval_bytes",
+        "_times",
+        "directory",
+        "identity",
+        "met_until",
+        "name",
+        "outcomes",
+        "pinned",
+        "repairs",
+    )
+    _open: Lookup | None
 
     def __init__(
         self,
@@ -58,7 +71,7 @@ class Segment(Batches):
         #: While a reader follows it: the offset after the last batch of a transaction that was met.
         self.met_until = -1
         self._interval_bytes = interval_bytes
-        self._open: Lookup | None = None
+        self._open = None
         self._times: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
@@ -322,10 +335,10 @@ class Segment(Batches):
                     break
                 offset = damage.next_offset
 
-    def read(self, offset: int, max_bytes: int, hides: Hides | None = None) -> Record | None:
-        """The record at `offset`, or the first one after it; None if the segment has none. `hides` says which batches
-        of transactions contain no record."""
-        return (self._open or self._load()).read(self, offset, max_bytes, hides)
+    def read(self, offset: int, max_bytes: int, outcomes: Decisions | None = None) -> Record | None:
+        """The record at `offset`, or the first one after it; None if the segment has none. `outcomes` says which
+        batches of transactions contain no record."""
+        return (self._open or self._load()).read(self, offset, max_bytes, outcomes)
 
     def page(self, offset: int, end: int, max_bytes: int) -> tuple[memoryview, int, bool, bool] | None:
         """A page of batches in one call, if all is as usual: see `Lookup.page`."""

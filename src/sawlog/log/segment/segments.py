@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
+from ...batch import kernel
 from ...batch.header import BASE
 from ...config import LogConfig
 from ...errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
@@ -31,15 +32,37 @@ from .outlook import FollowedOutlook, Outlook
 from .segment import Segment
 
 
-class SegmentSet:
+class SegmentSet(kernel.SegmentSetFields):
     """The writer's view of its segments. Never empty once it is filled; the last one is active."""
+
+    __slots__ = (
+        "_list",
+        "_mapped",
+        "_mapped_lock",
+        "_most_mapped",
+        "_moved",
+        "_newest",
+        "changed",
+        "config",
+        "directory",
+        "epochs",
+        "epochs_known",
+        "lowest_offset",
+        "outlook",
+        "successor",
+        "unsettled",
+        "version",
+    )
+    #: The first offset that may not be read yet.
+    visible_offset: int
+    #: How many wait for `changed`, or are called.
+    waiting: int
 
     def __init__(self, directory: Directory, config: LogConfig) -> None:
         self.directory = directory
         self.config = config
         #: The log start: the first offset that is not trimmed.
         self.lowest_offset = 0
-        #: The first offset that may not be read yet.
         self.visible_offset = 0
         #: The leader epochs up to the current one; and whether they are known, which they are not in a log of
         #: version 0.2.
@@ -252,6 +275,8 @@ def _files(names: Iterable[str]) -> dict[int, str]:
 class FollowedSet(SegmentSet):
     """A reader's view of a log that another process may be writing, trimming and replacing."""
 
+    __slots__ = ("_followed", "_published", "_published_as", "_rebuilt", "_refreshing", "_seen", "_told")
+
     def __init__(self, directory: Directory, config: LogConfig, *, late: bool = False) -> None:
         """Reads the directory immediately, or, if `late`, when it is first needed."""
         super().__init__(directory, config)
@@ -397,10 +422,11 @@ class FollowedSet(SegmentSet):
             self._segment(base, after, known.get(base), files[base])
             for base, after in zip(bases, following, strict=False)
         ]
-        start = self._log_start(found)
+        saved = self._saved()
+        start = self._log_start(found, saved)
         if found and tuple(found) != self._list[0]:
             self.set(found)
-            self.unsettled = True  # one that is sealed was perhaps not read here
+            self.unsettled = self._may_be_undecided(saved)
         if not found and self._list[0]:
             return  # the directory was deleted: what is open can still be read
         end = self.next_offset if found else start
@@ -483,7 +509,13 @@ class FollowedSet(SegmentSet):
         except CorruptFile:
             return None
 
-    def _log_start(self, found: list[Segment]) -> int:
-        saved = self._saved()
+    def _may_be_undecided(self, saved: Checkpoint | None) -> bool:
+        """Whether a transaction may be open: one that began before the active segment, as far as the writer has said
+        it, or one that was met since."""
+        if saved is None or saved.undecided or saved.segment != self._list[0][-1].base_offset:
+            return True
+        return any(not segment.sealed and segment.met_until >= 0 for segment in self._list[0])
+
+    def _log_start(self, found: list[Segment], saved: Checkpoint | None) -> int:
         start = found[0].base_offset if found else self.config.initial_offset
         return start if saved is None else max(start, saved.log_start)

@@ -20,10 +20,12 @@ Threads: one adds, under the log's lock; any number ask. What they read is repla
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
 import numpy as np
+import numpy.typing as npt
 
 from ...batch.header import (
     ABORT_MARKER,
@@ -166,6 +168,25 @@ def between(aborted: Sequence[Aborted], first: int, last: int) -> Iterator[Abort
             yield found
         if found.last_stable_offset > last:
             return
+
+
+def aborted_rows(rows: Rows, aborted: Callable[[int, int], Iterable[Aborted]]) -> npt.NDArray[np.bool_]:
+    """Which of these batches belong to aborted transactions; `aborted` says which of these have batches between two
+    offsets."""
+    gone = np.zeros(len(rows), bool)
+    is_part = (rows[:, ATTRIBUTES] & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
+    at = np.flatnonzero(is_part & (rows[:, PRODUCER_ID] >= 0))
+    if not len(at):
+        return gone
+    found: defaultdict[int, list[Aborted]] = defaultdict(list)
+    for each in aborted(int(rows[at[0], BASE]), int(rows[at[-1], LAST])):
+        found[each.producer_id].append(each)
+    for number, producer, base in zip(
+        at.tolist(), rows[at, PRODUCER_ID].tolist(), rows[at, BASE].tolist(), strict=True
+    ):
+        of_this = found.get(producer, ())
+        gone[number] = any(each.first_offset <= base <= each.last_offset for each in of_this)
+    return gone
 
 
 def of_transactions(rows: Rows) -> Rows:

@@ -26,6 +26,10 @@ is, so that no record at a reused offset is skipped; `on_lost="error"` raises `P
 logged in `sawlog.topics.consumer`, and counted in `positions_lost`. Damage in a log is raised (`CorruptBatch`) and not
 skipped; use `seek` to continue after it.
 
+*Transactions.* A consumer sees no record of a Kafka transaction that was aborted, and waits where one is open
+(`Log.last_stable_offset`): Kafka calls this read_committed, and its own default is the other one. With
+`isolation="uncommitted"` it sees everything at once. `start="latest"` is where everything is decided.
+
 Without a group (None) a consumer reads all partitions alone and commits nothing.
 
 Threads: one reads; `close` and all read-only calls may come from any. Records are made by the kernel's cursors while
@@ -60,6 +64,7 @@ from ...errors import (
     TopicNotFound,
 )
 from ...log.log import Log
+from ...log.read.reader import Isolation, is_committed
 from ...storage.forking import forkable
 from ..topic import Topic
 from .assignment import Share
@@ -92,11 +97,14 @@ class Consumer:
         session_timeout_ms: int = 10_000,
         max_poll_interval_ms: int = 300_000,
         member: str | None = None,
+        isolation: Isolation = "committed",
     ) -> None:
         group = group if group is None else check_group_name(group)
         names = checked_topics(topics)
         self._start = checked_start(start)
         checked_on_lost(on_lost)
+        is_committed(isolation)
+        self._isolation: Isolation = isolation
         if auto_commit_ms is not None:
             checked_ms("auto_commit_ms", auto_commit_ms)
         self._auto_commit_s = None if auto_commit_ms is None or group is None else auto_commit_ms / 1000
@@ -319,7 +327,7 @@ class Consumer:
         epoch = log.leader_epoch  # before its end is read: that may belong to a later one
         at, epoch = (resolve(log, start), epoch) if committed is None else committed
         known = None if committed is None else at
-        self._position.add(PartitionPosition(topic, number, log, at, epoch, committed=known))
+        self._position.add(PartitionPosition(topic, number, log, at, epoch, committed=known, isolation=self._isolation))
 
     def _give_up(self, shares: Sequence[Share]) -> None:
         """Release partitions to others, after everything was committed."""

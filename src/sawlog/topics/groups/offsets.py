@@ -315,7 +315,7 @@ def _begin(topic: Topic, start: Start) -> dict[Share, tuple[int, int]]:
 
 def resolve(log: Log, place: Start) -> int:
     """A start as an offset of a log. A number is used unchanged, whether the log contains it or not."""
-    end = log.visible_offset  # refreshes what other processes did
+    end = log.last_stable_offset  # refreshes what other processes did
     if place == "earliest":
         return log.lowest_offset
     if place == "latest":
