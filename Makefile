@@ -10,7 +10,7 @@ READY_BENCH := .venv/.ready-bench
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark bench-interop faults mutants asan fuzz-grow kafka-jars clean distclean
+.PHONY: help setup demo tour test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark bench-interop bench-broker faults mutants asan fuzz-grow kafka-jars clean distclean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -62,6 +62,9 @@ bench-spark: kernel $(READY_BENCH) ## measure Spark over sawlog against Spark ov
 
 bench-interop: kernel $(READY_BENCH) ## measure taking in other systems' logs against copying their files
 	@$(BIN)/python benchmarks/interop.py $(ARGS)
+
+bench-broker: kernel $(READY_BENCH) ## measure the broker beside Apache Kafka (make kafka-jars), asked by the same client
+	@$(BIN)/python benchmarks/broker.py $(ARGS)
 
 faults: kernel ## the fault laboratory, long form: crashes, power cuts over recorded calls, errors, every bit, kills, ten million bad inputs (over an hour)
 	@$(BIN)/python -m tests.faults crashes --scenarios 100000

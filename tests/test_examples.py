@@ -95,7 +95,7 @@ attempt 2 replayed: True {'orders': 2, 'stock': 1}
 297 b'apples' b'199 cents'
 298 b'pears' b'199 cents'
 300 b'plums' None
-the record at offset 0 was removed by compaction; the next is at 297
+there is no record at offset 0: it was removed by compaction, or its transaction was aborted; the next is at 297
 """,
 }
 

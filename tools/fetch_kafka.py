@@ -16,9 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-VERSION = "4.1.0"
+VERSION = "4.3.1"
 
-#: The broker (with its tools), and somewhere for its logging to go: nowhere.
+#: The broker, its tools, and somewhere for their logging to go: nowhere.
 _PROJECT = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -27,6 +27,7 @@ _PROJECT = f"""\
   <version>1</version>
   <dependencies>
     <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{VERSION}</version></dependency>
     <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version></dependency>
   </dependencies>
 </project>
@@ -69,18 +70,21 @@ def fetch(target: Path) -> None:
         wanted = ["-f", str(project), "dependency:copy-dependencies", "-DincludeScope=runtime"]
         if not _maven(*wanted, f"-DoutputDirectory={jars}"):
             raise SystemExit("Kafka's jars could not be fetched")
-        jars.rename(target)
+        if not target.exists():
+            jars.rename(target)
+        for jar in jars.glob("*.jar"):  # the directory of an earlier version of this, which had fewer
+            jar.replace(target / jar.name)
 
 
 def fetch_connector(target: Path) -> None:
-    """The same for Spark's Kafka source, in the newest version that is to be had."""
+    """The same for Spark's Kafka source, in the newest version that is available."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         for name, versions in _CONNECTOR.items():
             copied = (
                 _maven("dependency:copy", f"-Dartifact={name}:{v}", f"-DoutputDirectory={scratch}") for v in versions
             )
             if not any(copied):
-                raise SystemExit(f"{name} is not to be had in any of the versions {', '.join(versions)}")
+                raise SystemExit(f"{name} is not available in any of the versions {', '.join(versions)}")
         shutil.copytree(scratch, target)
 
 
@@ -88,7 +92,7 @@ def main() -> None:
     """Fetch them unless they are there."""
     arguments = [each for each in sys.argv[1:] if each != "--connector"]
     target = Path(arguments[0]) if arguments else jars_directory()
-    if not any(target.glob("kafka_*.jar")):
+    if not (any(target.glob("kafka_*.jar")) and any(target.glob("kafka-tools-[0-9]*.jar"))):
         fetch(target)
     connector = target / "connector"
     if "--connector" in sys.argv and not connector.exists():

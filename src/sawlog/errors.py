@@ -9,12 +9,13 @@ SawlogError
 │       └── StreamTooLong                          a streamed record exceeded its limit
 ├── StreamAborted (RuntimeError)               the caller's stream raised; the log is unchanged
 ├── OffsetOutOfRange (IndexError)              no record at that offset; has the valid range
-│   └── RecordRemoved                            removed by compaction; has the next existing offset
+│   └── RecordRemoved                            removed by compaction, or aborted; has the next existing offset
 ├── DataLoss                                   records of a planned range are gone, or their offsets were reused
 ├── OffsetMismatch (ValueError)                expect_offset does not match; nothing was written
 ├── ProducerError
 │   ├── OutOfOrderSequence                       a producer skipped or repeated sequence numbers
-│   └── ProducerFenced                           a producer with an older epoch wrote
+│   ├── ProducerFenced                           a producer with an older epoch wrote
+│   └── ProducerInTransaction                    a batch outside the producer's open transaction
 ├── CorruptData (ValueError)                   bytes on disk are not what was written
 │   ├── CorruptBatch                             has path, position and the next readable offset
 │   │   └── DecompressionLimit                     would decompress to more than the limit
@@ -46,22 +47,30 @@ SawlogError
 ├── TopicExists (FileExistsError)              the topic exists, or one whose name differs only in case
 ├── GroupError                                 consumers and their groups
 │   ├── GroupNotFound (KeyError)                 no group with that name: nobody has committed or joined
-│   ├── GroupActive                              offsets cannot be moved while members are running
+│   ├── GroupActive                              others are in the group: running members, or those of a broker
 │   ├── GroupFenced                              session expired; its partitions were reassigned
 │   └── PositionLost (LookupError)               the records at the position are gone, with on_lost="error"
 ├── TransactionError                           a write to several partitions, all or nothing
 │   ├── TransactionAborted                       nothing was stored
 │   └── TransactionPending                       committed; completed by the holders, or at the next open for writing
-└── InteropError                               other systems' logs
-    ├── UnknownFormat (ValueError)               no known format matches, or more than one
-    ├── ImportMismatch (ValueError)              the target does not match the source
-    ├── ExportRefused (ValueError)               not possible in that format or directory; nothing was written
-    └── SourceInUse (BlockingIOError)            the other system is running: stop it first
+├── InteropError                               other systems' logs
+│   ├── UnknownFormat (ValueError)               no known format matches, or more than one
+│   ├── ImportMismatch (ValueError)              the target does not match the source
+│   ├── ExportRefused (ValueError)               not possible in that format or directory; nothing was written
+│   └── SourceInUse (BlockingIOError)            the other system is running: stop it first
+├── WireError (ValueError)                     Kafka's wire protocol
+│   ├── Malformed                                bytes from the network that are not a valid message
+│   │   └── UnsupportedVersion                     an API, or a version of one, that is not known
+│   └── Unencodable                              a message that cannot be written as given: a mistake of the caller
+└── BrokerError                                a broker, as its client sees it
+    ├── BrokerUnavailable (ConnectionError)      cannot be reached, or the connection broke
+    ├── BrokerTimeout (TimeoutError)             did not answer in time
+    └── BrokerRefused                            answered with an error; has Kafka's name and number of it
 ```
 
 Each family tells what a caller can do: change the call (Invalid…), use another offset (OffsetOutOfRange), plan again
 (DataLoss), retry with the current offset (OffsetMismatch), run `verify` (Corrupt…), check the disk (Storage…), reopen
-(LogFailed, LogClosed), check the other members (Group…).
+(LogFailed, LogClosed), check the other members (Group…), check the broker (Broker…).
 Where the standard library has a matching type, the error is also an instance of it.
 """
 
@@ -122,12 +131,16 @@ class OffsetOutOfRange(SawlogError, IndexError):
 
 
 class RecordRemoved(OffsetOutOfRange):
-    """Compaction has removed the record at that offset; `following` is the next existing one."""
+    """There is no record at that offset, although the log has later ones: compaction has removed it, or it is part of
+    an aborted transaction, or the marker at the end of one. `following` is the next existing one."""
 
     def __init__(self, requested: int, lowest: int, next_offset: int, following: int) -> None:
         super().__init__(requested, lowest, next_offset)
         self.following = following
-        self.args = (f"the record at offset {requested} was removed by compaction; the next is at {following}",)
+        self.args = (
+            f"there is no record at offset {requested}: it was removed by compaction, or its transaction was aborted; "
+            f"the next is at {following}",
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.requested, self.lowest, self.next, self.following)
@@ -164,6 +177,10 @@ class OutOfOrderSequence(ProducerError):
 
 class ProducerFenced(ProducerError):
     """A newer epoch of this producer id has already written."""
+
+
+class ProducerInTransaction(ProducerError):
+    """The producer has an open transaction, and the batch is not part of it."""
 
 
 class CorruptData(SawlogError, ValueError):
@@ -345,7 +362,8 @@ class GroupNotFound(GroupError, KeyError):
 
 
 class GroupActive(GroupError):
-    """A group's offsets cannot be moved while its members are running."""
+    """Others are in the group. Its offsets cannot be moved while its members are running; and it has members of a
+    broker or consumers that opened the store themselves, never both."""
 
 
 class GroupFenced(GroupError):
@@ -387,3 +405,47 @@ class ExportRefused(InteropError, ValueError):
 
 class SourceInUse(InteropError, BlockingIOError):
     """The other system is running on that directory: stop it first."""
+
+
+class WireError(SawlogError, ValueError):
+    """A message of Kafka's wire protocol cannot be read or written."""
+
+
+class Malformed(WireError):
+    """Bytes from the network are not a valid message. The connection they came from cannot go on."""
+
+
+class UnsupportedVersion(Malformed):
+    """The API, or this version of it, is not known."""
+
+
+class Unencodable(WireError):
+    """A message does not fit its table: an unknown field, a wrong type, or null where it is not allowed."""
+
+
+class BrokerError(SawlogError):
+    """The base class of what a client of a broker raises."""
+
+
+class BrokerUnavailable(BrokerError, ConnectionError):
+    """The broker cannot be reached, or the connection broke. Whether a request that was sent was carried out is not
+    known."""
+
+
+class BrokerTimeout(BrokerError, TimeoutError):
+    """The broker did not answer in time. Whether it carried out the request is not known."""
+
+
+class BrokerRefused(BrokerError):
+    """The broker answered with an error that has no counterpart here; `code` and `name` are Kafka's."""
+
+    def __init__(self, message: str, *, code: int = -1, name: str = "UNKNOWN_SERVER_ERROR") -> None:
+        self.code, self.name = code, name
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _refused, (str(self), self.code, self.name)
+
+
+def _refused(message: str, code: int, name: str) -> BrokerRefused:
+    return BrokerRefused(message, code=code, name=name)

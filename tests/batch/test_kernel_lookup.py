@@ -100,7 +100,7 @@ def test_a_page_has_what_fits_and_at_least_one(kernel: Any) -> None:
     ends = [*starts[1:], len(data)]
     for first in (0, 7, 29):
         for most in (1, 200, 500, 10**6):
-            start, end, next_offset, _ = page(kernel, data, 100 + first, most)
+            start, end, next_offset, _, _ = page(kernel, data, 100 + first, most)
             fits = [each for each in ends[first:] if each - starts[first] <= most] or ends[first : first + 1]
             assert (start, end) == (starts[first], fits[-1])
             assert next_offset == 100 + ends.index(end) + 1
@@ -126,7 +126,7 @@ def test_what_was_compared_is_remembered_and_no_more(kernel: Any, size: int) -> 
     compared: set[int] = set()
     for _ in range(12):
         first = rng.randrange(len(starts))
-        start, end, _, _ = kernel.page_usual(
+        start, end, _, _, _ = kernel.page_usual(
             memoryview(data), 100 + first, 10**9, rng.choice([1, 3000, 20_000]), 100, True, -1, 0, large, small
         )
         compared |= {each for each in starts if start <= each < end}

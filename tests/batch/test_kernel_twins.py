@@ -159,6 +159,7 @@ def test_the_kernel_runs_where_cython_is_not_installed(monkeypatch: pytest.Monke
         1,
         len(view),
         bare.SCAN_END,
+        False,
     )
     found: list[Any] = []
     assert bare.decode_records(view, memoryview(rows), 0, 1, 0, FOR_EVER, found) == -1

@@ -277,7 +277,7 @@ def test_a_scan_goes_as_far_as_it_is_told(kernel: Any, log: Any, room: int, soft
     headers = scan(log[0])
     end = min(end, len(view))
     rows = np.full((room, 16), -7, np.int64)
-    count, position, why = kernel.scan_batches(view, 0, soft_end, end, 0, memoryview(rows))
+    count, position, why, _ = kernel.scan_batches(view, 0, soft_end, end, 0, memoryview(rows))
     whole = [h for h in headers if h.position + h.size_bytes <= end and h.position < soft_end][:room]
     assert rows[:count, 0].tolist() == [h.position for h in whole]
     assert position == sum(h.size_bytes for h in whole)
@@ -293,13 +293,13 @@ def test_a_scan_goes_as_far_as_it_is_told(kernel: Any, log: Any, room: int, soft
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_scan_refuses_offsets_that_go_back(kernel: Any, log: Any, least: int) -> None:
     first = scan(log[0])[0]
-    (count, position, why), _ = scan_rows(kernel, memoryview(log[0]), least)
+    (count, position, why, _), _ = scan_rows(kernel, memoryview(log[0]), least)
     if first.base_offset < least:
         assert (count, position, why) == (0, 0, kernel.SCAN_BAD)
     else:
         assert why == kernel.SCAN_END
     twice = log[0] + log[0]
-    (_, position, why), _ = scan_rows(kernel, memoryview(twice))
+    (_, position, why, _), _ = scan_rows(kernel, memoryview(twice))
     assert (position, why) == (len(log[0]), kernel.SCAN_BAD)
 
 
@@ -311,7 +311,7 @@ def test_a_dense_scan_refuses_every_gap(kernel: Any, log: Any, gap: int, least: 
     base, following = records[0][4], records[-1][4] + 1
     both = memoryview(data + batch([(0, 0, None, b"", ())], Header(base_offset=max(following + gap, 0))))
     rows = new_rows(8)
-    count, position, why = kernel.scan_batches(both, 0, len(both), len(both), least, memoryview(rows), True)
+    count, position, why, _ = kernel.scan_batches(both, 0, len(both), len(both), least, memoryview(rows), True)
     if least not in (-1, base):
         assert (count, position, why) == (0, 0, kernel.SCAN_BAD)
     elif gap:

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ import sawlog as package
 from sawlog import Store
 from sawlog.cli.app import command
 from sawlog.cli.cheat import PAGE
+from sawlog.testing import Broker
 
 from ..interop.kafkas import batch, lay
 from .conftest import Cli, Program
@@ -52,6 +54,7 @@ def lay_out(place: Path) -> None:
     (place / "prices.csv").write_text("symbol,price\nACME,7\n")
     (place / "cat.jpg").write_bytes(b"\xff\xd8\xff")
     (place / "app.log").write_text("started\nstopped\n")
+    (place / "broker.toml").write_text("default_partitions = 4\n")
     shutil.copytree(GOLDEN / "laminarmq-u32", place / "commit_log")
     for name in ("disk", "spare"):
         (place / name).mkdir()
@@ -121,6 +124,8 @@ def run(line: str, place: Path) -> None:
             content = subprocess.run(["sh", "-c", part], input=content, stdout=subprocess.PIPE, check=True).stdout
         elif "--follow" in words:
             interrupt_when_ready(words[1:])
+        elif words[1] == "serve":
+            stop_when_ready(words[1:])
         else:
             content = Cli(place / "data")(*words[1:], stdin=content).ok().raw
 
@@ -139,6 +144,31 @@ def interrupt_when_ready(words: list[str]) -> None:
     finally:
         process.kill()
     assert process.returncode in (0, 130), err
+
+
+def stop_when_ready(words: list[str]) -> None:
+    """Serve on free ports until it listens, then end it as a service manager does."""
+    process = Program(Path("data")).start(
+        *(re.sub(r":\d{4}$", ":0", word) for word in words), "--listen", "127.0.0.1:0"
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"listening on 127.0.0.1:")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+
+
+@contextmanager
+def broker_for(line: str) -> Iterator[str]:
+    """The line with the address of a broker that runs, if it names one."""
+    if "-b 127.0.0.1:9092" not in line:
+        yield line
+        return
+    with Broker(directory="data") as broker:
+        yield line.replace("127.0.0.1:9092", broker.address)
 
 
 def has_printed(process: subprocess.Popen[bytes]) -> bool:
@@ -167,7 +197,8 @@ def test_an_example_of_the_help_runs_as_printed(path: str, line: str, place: Pat
     if path == "doctor":
         assert Cli(place / "data")(*shlex.split(here(line, place))[1:]).code in (0, 1)  # this machine may have problems
         return
-    run(line, place)
+    with broker_for(line) as filled:
+        run(filled, place)
 
 
 def test_the_cheat_sheet_runs_from_top_to_bottom(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +247,7 @@ def test_a_command_in_a_message_runs(hint: str, place: Path, template: Path) -> 
         "NAME": "new",
         "TOPIC": "orders",
         "FILE": "checkpoint",
+        "DIR": "data",
         "{topic.name}": "orders",
         "{number}": "0",
         "...": "orders",
@@ -224,6 +256,9 @@ def test_a_command_in_a_message_runs(hint: str, place: Path, template: Path) -> 
     path = max((path for path in ALL if path == tuple(words[: len(path)])), key=len, default=None)
     if path is None:
         assert words[0] in {group for group, *more in ALL if more}
+        return
+    if path == ("serve",):
+        stop_when_ready(["serve", "-d", "data"])
         return
     needed = [option for option in ALL[path].params if option.required]
     given = [word for word in words[len(path) :] if not word.startswith("-")]

@@ -344,7 +344,7 @@ def test_wrong_command_line_is_one_line_and_exit_code_2(sawlog: Cli, arguments: 
 
 def test_without_a_store_it_says_how_to_name_one(sawlog: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SAWLOG_DATA")
-    assert "--data" in sawlog("topic", "list").failed(2)
+    assert "-d DIR" in sawlog("topic", "list").failed(2)
     assert "-d DIR" in sawlog("verify").failed(2)
 
 

@@ -12,6 +12,7 @@ import pytest
 from sawlog import Log, LogConfig
 from sawlog.topics.store import Store
 
+from ..log.transactional import send
 from .conftest import Cli
 from .damage import flip_bit, segment_of
 
@@ -245,3 +246,19 @@ def test_large_values_are_printed_whole(sawlog: Cli, tmp_path: Path) -> None:
     with Log.open(tmp_path / "log", LogConfig(durability="os")) as log:
         log.append(b"x" * 3_000_000)
     assert sawlog("read", "--log", tmp_path / "log", "--raw").ok().raw == b"x" * 3_000_000
+
+
+def test_what_is_not_committed_is_printed_only_if_it_is_asked_for(sawlog: Cli, data: Path, tmp_path: Path) -> None:
+    with Store.open(data) as store:
+        log = store.create_topic("orders").partition(0)
+        send(log, [b"gone"], 7)
+        log.append_marker(7, 0, commit=False)
+        log.append(b"there")
+        send(log, [b"open"], 7)
+    assert sawlog("read", "orders", "-d", data).lines == ["there"]
+    everything = sawlog("read", "orders", "-d", data, "--isolation", "uncommitted")
+    assert everything.lines == ["gone", "there", "open"]
+    assert sawlog("read", "orders", "-d", data, "-o", "-1").lines == ["there"]
+    out = tmp_path / "out.parquet"
+    sawlog("read", "orders", "-d", data, "--out", out)
+    assert pq.read_table(out).column("value").to_pylist() == [b"there"]

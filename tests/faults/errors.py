@@ -30,9 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sawlog import Log, LogConfig, LogFailed, SawlogError
+from sawlog import Log, LogConfig, LogFailed, SawlogError, background
 from sawlog.log.maintain import recovery
-from sawlog.log.write import background
 from sawlog.storage import FileDirectory
 from sawlog.storage import file as file_module
 from sawlog.testing import Call, Fault, FaultyDirectory, FaultyStorage, Mode
@@ -390,17 +389,6 @@ TARGETS: dict[str, Target] = {
 # --- doing it
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the thread in the background: it would make calls of its own."""
-    real = background.every
-    background.every = lambda seconds, method: None
-    try:
-        yield
-    finally:
-        background.every = real
-
-
 class _Counting(FaultyStorage):
     """Notes when something could have failed: from `arm` until `disarm`."""
 
@@ -416,7 +404,7 @@ class _Counting(FaultyStorage):
 def calls_of(target: Target) -> list[Call]:
     """The calls of an undisturbed run that could fail."""
     target.cut = _nothing
-    with _quietly():
+    with background.suspended():
         start = target.start()
         disk = start.disk
         disk.__class__, disk.spans = _Counting, []  # type: ignore[attr-defined]
@@ -430,7 +418,7 @@ def disturb(trouble: Trouble) -> None:
     target = TARGETS[trouble.target]
     chance = random.Random(str(trouble))
     cut: list[tuple[FaultyStorage, Any]] = []
-    with _quietly():
+    with background.suspended():
         start = target.start()
 
         def cut_power(promise: Any) -> None:
@@ -458,7 +446,7 @@ def disturb_files(trouble: Trouble, path: Path) -> None:
     """One run with one trouble, in a directory of real files: no descriptor may stay open."""
     target = TARGETS[trouble.target]
     target.cut = _nothing
-    with _quietly(), _without_fsync():
+    with background.suspended(), _without_fsync():
         start = target.start()
         for name, data in start.disk.content().items():
             if name.endswith("/"):

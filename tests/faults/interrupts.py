@@ -25,8 +25,9 @@ from sawlog.testing.device import Step
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_LIBRARY = sawlog.__file__.rpartition("/")[0]
 #: Not the codecs below, which keep tables that they have computed once, nor the simulated disk above.
-_SOURCES = tuple(f"{sawlog.__file__.rpartition('/')[0]}/{each}/" for each in ("log", "storage", "topics"))
+_SOURCES = tuple(f"{_LIBRARY}/{each}/" for each in ("log", "storage", "topics"))
 
 
 class Stop(BaseException):
@@ -47,8 +48,9 @@ class Within:
     """Does something at the n-th place, and something once more at the m-th after that. If it gives False the moment
     was not right, and it is retried at the next place."""
 
-    def __init__(self, act: Callable[[], bool | None], *numbers: int) -> None:
+    def __init__(self, act: Callable[[], bool | None], *numbers: int, sources: tuple[str, ...] = _SOURCES) -> None:
         self._act = act
+        self._sources = sources
         self._left = list(numbers)
         self._count = 0
         self._before: dict[FrameType, str] = {}
@@ -56,7 +58,7 @@ class Within:
         self.done = 0
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
-        if not frame.f_code.co_filename.startswith(_SOURCES):
+        if not frame.f_code.co_filename.startswith(self._sources):
             return None
         frame.f_trace_opcodes = True
         if event in ("return", "exception"):  # after a call that raises no handler runs
@@ -74,6 +76,7 @@ class Within:
             return
         number = self._left.pop(0)
         self._count, self.done = 0, self.done + 1
+        self._before.clear()  # a signal would not keep the frames that it interrupts
         if self._act() is False:
             self._left.insert(0, number)
             self._count, self.done = number, self.done - 1
@@ -115,6 +118,19 @@ class Within:
                 disk.watch = watch
             if collecting:
                 gc.enable()
+
+
+class Interrupter(Within):
+    """Raises `Stop` there: anywhere in the library."""
+
+    def __init__(self, *numbers: int) -> None:
+        super().__init__(stop, *numbers, sources=(_LIBRARY,))
+
+    @contextmanager
+    def on(self, disk: FaultyStorage | None = None) -> Iterator[None]:
+        """As `Within.on`."""
+        with super().on(disk):
+            yield
 
 
 def undisturbed(method: Callable[P, T]) -> Callable[P, T]:

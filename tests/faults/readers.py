@@ -17,15 +17,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
+from sawlog import clock
 from sawlog.config import LogConfig
 from sawlog.errors import PositionLost, SawlogError, TransactionAborted, TransactionError
-from sawlog.log import shared, slices
+from sawlog.log import shared
 from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS
 from sawlog.log.log import Log
 from sawlog.log.write import tables
 from sawlog.testing import FaultyStorage, Workload
 from sawlog.testing.device import Step
-from sawlog.topics.groups import offsets, position, watch
+from sawlog.topics.groups import offsets, watch
 from sawlog.topics.store import Store
 
 from .acts import ACTS, GivenUp
@@ -165,10 +166,9 @@ def _small() -> Iterator[None]:
         (offsets, "_SEGMENTS", 2),
         (tables, "_GROUP_BYTES", 200),
         (tables, "BATCH_BYTES", 150),
-        (position, "_DOUBT_S", 0.0),
+        (clock, "_DOUBT_S", 0.0),
         (watch, "_TOPICS_S", 1e9),
         (shared, "_CHECKPOINT_S", 1e9),
-        (slices, "_DOUBT_S", 0.0),
     ]
     before = [getattr(module, name) for module, name, _ in changed]
     for module, name, value in changed:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import pytest
 
 from sawlog import CorruptBatch, Log, LogConfig
-from sawlog.batch.checksum import crc32c, with_line
 from sawlog.batch.text import parse_json
 from sawlog.cli import offsets, units
 from sawlog.errors import CorruptFile, InvalidConfig
@@ -19,6 +18,7 @@ from sawlog.log.files.state import UpkeepState
 from sawlog.log.shared import Note
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory
+from sawlog.storage.checked import FIELD, LINE
 from sawlog.topics import documents
 from sawlog.topics.store import Store
 from sawlog.topics.transactions.intent import Intent, Part, Piece
@@ -42,18 +42,18 @@ def test_json_that_we_write_is_read() -> None:
 
 def checkpoint(value: str) -> bytes:
     fields = '"clean": false, "segment": 0, "position": 0, "log_start": 0'
-    return with_line(f'sawlog checkpoint 1\n{{{fields}, "durable_offset": {value}}}\n'.encode())
+    return LINE.put(f'sawlog checkpoint 1\n{{{fields}, "durable_offset": {value}}}\n'.encode())
 
 
 def upkeep(value: str) -> bytes:
     fields = '"cleaned": [], "damaged": false, "recompressed_offset": 0, "scrubbed": {}'
-    return with_line(f'sawlog upkeep 1\n{{{fields}, "tombstones": {value}}}\n'.encode())
+    return LINE.put(f'sawlog upkeep 1\n{{{fields}, "tombstones": {value}}}\n'.encode())
 
 
 def intent(value: str) -> bytes:
     part = f'{{"topic": "t", "topic_id": "i", "partition": 0, "offset": {value}, "count": 1, "pieces": []}}'
     body = f'{{\n  "id": "x",\n  "name": null,\n  "sequence": null,\n  "parts": [{part}],\n  "data": "",\n'.encode()
-    return body + documents._MARK + f'{crc32c(body):08x}"\n}}\n'.encode()
+    return FIELD.put(body)
 
 
 @pytest.mark.parametrize("value", ["1e999", "Infinity", "NaN", DEEP], ids=lambda text: text[:12])
@@ -117,7 +117,7 @@ def test_an_intent_that_leads_elsewhere_is_corrupt(changes: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("value", ["1e999", DEEP], ids=lambda text: text[:12])
 def test_a_note_with_a_number_that_is_none_is_none(value: str) -> None:
-    made = with_line(f'{{"shape": "", "segment": {value}, "position": 0, "next_offset": 0}}\n'.encode())
+    made = LINE.put(f'{{"shape": "", "segment": {value}, "position": 0, "next_offset": 0}}\n'.encode())
     assert Note.decode(made) is None
 
 

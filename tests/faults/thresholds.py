@@ -101,7 +101,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.read.reader:RECORD_CHUNK_BYTES", 64, 200, 900),
     _one("log.read.reader:_FORGET_BYTES", 1, 500),
     _one("batch.read:SMALL_BYTES", 0, 100),
-    _one("batch.build:KEEP_BYTES log.write.aio:KEEP_BYTES", 100, 1000),
+    _one("batch.build:KEEP_BYTES log.write.batcher:KEEP_BYTES", 100, 1000),
     _one("log.write.aio:_BUFFER_BYTES", 200, 1000),
 )
 

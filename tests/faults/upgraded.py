@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from sawlog.batch.checksum import with_line
 from sawlog.log.files import checkpoint
 from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS, VISIBLE
 from sawlog.storage import Directory
+from sawlog.storage.checked import LINE
 from sawlog.testing.device import Folder
 from sawlog.topics import documents
 from sawlog.topics.store import Store
@@ -42,7 +42,7 @@ def _strip(folder: Directory) -> None:
     assert saved is not None
     assert not saved.leader_epoch, "batches of later epochs were no work of version 0.2"
     known = {name: value for name, value in asdict(saved).items() if name not in ("leader_epoch", "epochs_crc")}
-    folder.replace(CHECKPOINT, with_line(f"sawlog checkpoint 1\n{json.dumps(known)}\n".encode()))
+    folder.replace(CHECKPOINT, LINE.put(f"sawlog checkpoint 1\n{json.dumps(known)}\n".encode()))
     folder.remove(LEADER_EPOCHS)
     folder.remove(VISIBLE)
     folder.sync()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,18 @@ def test_l1_records_after_the_restart_keep_the_index_that_they_were_given(tmp_pa
         [(0, b"a"), (2, b"b"), (3, b"c")],
         [Kind.SECOND_MARKER, Kind.GAP],
     )
+
+
+@pytest.mark.parametrize("decoder", [None, lambda metadata: int.from_bytes(metadata[1:], "little")])
+def test_what_is_said_of_an_offset_names_the_byte_where_its_record_begins(tmp_path: Path, decoder: Any) -> None:
+    first, second, third = record(0, b"a"), record(1, b"b"), record(7, b"c")
+    index = marker(0) + entry(first, 0) + entry(second, 10) + entry(third, 20)
+    lay(tmp_path, {"0.store": first + second + third, "0.index": index})
+    with interop.open(tmp_path, format="laminarmq", damage="skip", metadata=decoder) as log:
+        assert pairs(log) == [(0, b"a"), (1, b"b"), (7, b"c")]
+        assert [(each.kind, each.file, each.position, each.offset) for each in log.report] == [
+            (Kind.GAP, "0.store", 20, 7)
+        ]
 
 
 def test_l2_several_markers_are_passed_over(tmp_path: Path) -> None:

@@ -267,14 +267,40 @@ def test_batches_of_every_compression_are_copied_byte_for_byte(tmp_path: Path, c
         assert [record.value for record in store["orders"].scan()] == [b"value " * 20] * 10
 
 
+FLAGS = {"attributes": wire.TRANSACTIONAL, "producer_id": 9, "producer_epoch": 0}
+
+
 def test_transactions_and_their_markers_are_kept(tmp_path: Path) -> None:
-    flags = {"attributes": wire.TRANSACTIONAL, "producer_id": 9, "producer_epoch": 0}
-    raw = batch(0, b"a", base_sequence=0, **flags) + marker(1, 9, commit=False)
-    raw += batch(2, b"b", base_sequence=1, **flags) + marker(3, 9, commit=True)
-    _, store = imported(partition(tmp_path / "kafka", {0: raw}), tmp_path / "data")
+    raw = batch(0, b"a", base_sequence=0, **FLAGS) + marker(1, 9, commit=False)
+    raw += batch(2, b"b", base_sequence=1, **FLAGS) + marker(3, 9, commit=True)
+    report, store = imported(partition(tmp_path / "kafka", {0: raw}), tmp_path / "data")
+    assert report.records == 2
     with store:
-        assert store["orders"].partition(0).fetch(0).raw == raw
+        log = store["orders"].partition(0)
+        assert log.fetch(0).raw == raw
+        assert log.fetch(0).aborted == ((9, 0),)
         assert [each.is_control for each in scan(raw)] == [False, True, False, True]
+        assert [record.value for record in log] == [b"b"]
+        assert [record.value for record in log.scan(isolation="uncommitted")] == [b"a", b"b"]
+
+
+def test_records_of_aborted_transactions_are_not_read_and_markers_are_none(tmp_path: Path) -> None:
+    raw = batch(0, b"a", **FLAGS) + batch(1, b"b") + marker(2, 9, commit=False) + batch(3, b"c", **FLAGS)
+    raw2 = marker(4, 9, commit=True) + batch(5, b"d") + batch(6, b"e", **FLAGS)
+    source = partition(tmp_path / "kafka", {0: raw, 4: raw2})
+    with interop.open(source) as log:
+        assert [(record.offset, record.value) for record in log] == [(1, b"b"), (3, b"c"), (5, b"d")]
+        assert [each.kind for each in log.report] == [Kind.OPEN_TRANSACTION]
+    report, store = imported(source, tmp_path / "data")
+    assert [(each.kind, each.offset) for each in report.findings] == [(Kind.OPEN_TRANSACTION, 6)]
+    with store:
+        log = store["orders"].partition(0)
+        assert [(record.offset, record.value) for record in log] == [(1, b"b"), (3, b"c"), (5, b"d")]
+        assert log.last_stable_offset == 6
+        again = interop.import_log(source, store)
+        assert again.records == 0
+        log.append_marker(9, 0, commit=True)
+        assert [record.offset for record in log] == [1, 3, 5, 6]
 
 
 def test_leader_epochs_are_kept(tmp_path: Path) -> None:

@@ -17,11 +17,10 @@ import pytest
 from sawlog import Log, Producer, Record, RecordRemoved
 from sawlog.batch.arrow import COLUMNS, HEADER_TYPE
 from sawlog.batch.header import scan
-from sawlog.batch.read import decode
 from sawlog.log.write.appender import Appender
 
-from ..batch import wire
 from ..batch.clients import CLIENTS, Seen, seen
+from .transactional import batch, fetched
 
 #: Times lie around this one, in order or not.
 T = 1_700_000_000_000
@@ -39,16 +38,14 @@ class Entry:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
-    #: A transaction's marker: nobody's key.
-    control: bool = False
 
     @property
     def fields(self) -> Seen:
         return self.offset, self.timestamp, self.timestamp_type, self.key, self.value, self.headers
 
 
-def entry(record: Record, *, control: bool = False) -> Entry:
-    return Entry(*seen(record), control=control)
+def entry(record: Record) -> Entry:
+    return Entry(*seen(record))
 
 
 def appender(log: Log) -> Appender:
@@ -60,12 +57,8 @@ def appender(log: Log) -> Appender:
 
 def compacted(entries: Sequence[Entry], end: int, lowest: int = 0) -> list[Entry]:
     """What is left when everything below `end` was compacted, and tombstones stay."""
-    last = {e.key: e.offset for e in entries if e.offset < end and not e.control}
-    return [
-        e
-        for e in entries
-        if e.offset >= lowest and (e.offset >= end or e.key is None or e.control or last[e.key] == e.offset)
-    ]
+    last = {e.key: e.offset for e in entries if e.offset < end}
+    return [e for e in entries if e.offset >= lowest and (e.offset >= end or e.key is None or last[e.key] == e.offset)]
 
 
 class Filling:
@@ -80,6 +73,8 @@ class Filling:
         self.made = 0
         self.sequences: dict[int, int] = {}
         self.first_producer = 0
+        #: (first offset, offset of the marker) of each transaction.
+        self.transactions: list[tuple[int, int]] = []
 
     def record(self) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]:
         """The next one: (value, key, headers, timestamp)."""
@@ -93,9 +88,9 @@ class Filling:
     def many(self) -> list[Any]:
         return [self.record() for _ in range(self.random.choice([1, 2, 7, 20]))]
 
-    def took(self, placed: range, *, control: bool = False) -> None:
+    def took(self, placed: range) -> None:
         """Enter into the model what the log says it has now; that it has what was appended is tested elsewhere."""
-        self.entries.extend(entry(r, control=control) for r in self.log.scan(placed.start, placed.stop))
+        self.entries.extend(entry(r) for r in self.log.scan(placed.start, placed.stop))
 
     def append(self) -> None:
         at = self.log.append(*self.record())
@@ -128,14 +123,20 @@ class Filling:
         self.took(range(start, self.log.next_offset))
 
     def mark(self) -> None:
-        """A marker of a transaction, and a transactional batch before it."""
-        producer = {"producer_id": 9000 + self.random.randrange(2), "producer_epoch": 0}
-        parts = [(i, i, b"k%d" % self.random.randrange(self.keys), b"t%d" % self.made, ()) for i in range(3)]
-        head = wire.Header(attributes=wire.TRANSACTIONAL, base_timestamp=T + self.made, **producer)  # type: ignore[arg-type]
-        self.took(self.log.append_batches(wire.batch(parts, head)))
-        head = wire.Header(attributes=wire.CONTROL | wire.TRANSACTIONAL, base_timestamp=T + self.made, **producer)  # type: ignore[arg-type]
-        marker = wire.batch([(0, 0, b"\0\0\0\1", b"\0\0\0\0\0\0", ())], head)
-        self.took(self.log.append_batches(marker), control=True)
+        """A transaction, which is committed or aborted."""
+        self.transact(commit=self.random.random() < 0.6)
+
+    def transact(self, *, commit: bool) -> None:
+        producer = 9000 + self.random.randrange(2)
+        keys = [b"k%d" % self.random.randrange(self.keys) for _ in range(3)]
+        values = [b"t%d" % self.made] * 3
+        placed = self.log.append_batches(batch(values, producer, keys=keys, timestamp=T + self.made))
+        marker = self.log.append_marker(producer, 0, commit=commit)
+        self.transactions.append((placed.start, marker))
+        if commit:
+            self.took(placed)
+        else:
+            assert list(self.log.scan(placed.start, placed.stop)) == []
 
     def fill(self, count: int) -> None:
         """Until there are about that many records more."""
@@ -155,7 +156,11 @@ class Filling:
                 self.random.choice(kinds)()
 
     def truncate(self, offset: int) -> None:
+        for first, marker in self.transactions:
+            if first < offset <= marker:  # without its marker it would be open again
+                offset = max(first, self.log.lowest_offset)
         self.log.truncate(offset)
+        self.transactions = [each for each in self.transactions if each[1] < offset]
         self.entries = [e for e in self.entries if e.offset < offset]
         self.first_producer += 10  # what the old ones may send next is nobody's business here
 
@@ -208,13 +213,15 @@ def check_raw(log: Log, entries: Sequence[Entry]) -> None:
         raw += page.raw
         at, pages = page.next_offset, pages + 1
     wanted = [e.fields for e in entries]
-    assert [seen(r) for r in decode(raw, log.lowest_offset)] == wanted
+    assert [seen(r) for r in fetched(log, 5000)] == wanted
     headers = scan(bytes(raw))
     assert [a.last_offset + 1 for a in headers[:-1]] == [b.base_offset for b in headers[1:]]
     by_offset = {w[0]: w for w in wanted}
     for number, header in enumerate(headers):
         data = bytes(raw[header.position : header.position + header.size_bytes])
         expected = [by_offset[o] for o in range(header.base_offset, header.last_offset + 1) if o in by_offset]
+        if header.is_transactional and not expected:
+            continue  # a marker, or aborted
         client = CLIENTS[number % len(CLIENTS)]
         assert [r for r in client.decode(data) if r[0] >= log.lowest_offset] == expected, client.name
 

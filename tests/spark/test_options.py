@@ -127,6 +127,8 @@ def test_one_time_for_all_comes_before_times_for_each_and_those_before_offsets()
         ("minOffsetsPerTrigger", "0"),
         ("maxTriggerDelay", "soon"),
         ("groupId", " "),
+        ("isolation", "read_committed"),
+        ("kafka.isolation.level", "committed"),
         ("path", ""),
     ],
 )
@@ -284,3 +286,12 @@ def test_the_name_and_the_number_of_a_batch_go_together() -> None:
 def test_a_bad_value_of_a_write_option_is_refused(name: str, value: str) -> None:
     with pytest.raises(InvalidConfig, match=f"(?i){name}"):
         write_options({"path": "d", "topic": "t", name: value})
+
+
+def test_isolation_has_kafkas_name_too_and_another_default() -> None:
+    assert read().isolation == "committed"
+    assert read(isolation="uncommitted").isolation == "uncommitted"
+    assert read(**{"kafka.isolation.level": "read_uncommitted"}).isolation == "uncommitted"
+    assert read(isolation="committed", **{"kafka.isolation.level": "read_committed"}).isolation == "committed"
+    with pytest.raises(InvalidConfig, match="contradict"):
+        read(isolation="committed", **{"kafka.isolation.level": "read_uncommitted"})

@@ -16,6 +16,7 @@ from sawlog.storage import MemoryDirectory
 from sawlog.topics.groups.consumer import Consumer
 from sawlog.topics.store import Store
 
+from ..log.transactional import send
 from .consumers import PATIENCE_S, committed, fill, names, until, values
 
 
@@ -367,3 +368,49 @@ def test_a_consumer_leaves_no_file_of_its_own_behind(store: Store) -> None:
     with store.consumer("billing", ["orders"]) as consumer:
         consumer.poll(0)
     assert [name for name in names(store, "billing") if name.startswith("member-")] == []
+
+
+# --- transactions of Kafka's producers
+
+
+def test_a_consumer_waits_for_open_transactions_and_passes_over_aborted_ones(store: Store) -> None:
+    log = store.topic("orders").partition(0)
+    send(log, [b"gone"], 7)
+    log.append_marker(7, 0, commit=False)
+    send(log, [b"mine"], 7)
+    log.append(b"after")
+    with store.consumer("billing", ["orders"]) as consumer:
+        assert consumer.poll(0) == []
+        assert consumer.lag() == {("orders", 0): 0, ("orders", 1): 0}
+        log.append_marker(7, 0, commit=True)
+        assert values(consumer.poll(PATIENCE_S)) == [b"mine", b"after"]
+        consumer.commit()
+    assert committed(store) == 5
+    with store.consumer(None, ["orders"], isolation="uncommitted") as consumer:
+        assert values(consumer.drain()) == [b"gone", b"mine", b"after"]
+    assert values(store.topic("orders").scan()) == [b"mine", b"after"]
+    assert values(store.topic("orders").scan(isolation="uncommitted")) == [b"gone", b"mine", b"after"]
+
+
+def test_a_waiting_consumer_is_given_what_is_committed_meanwhile(store: Store) -> None:
+    log = store.topic("orders").partition(0)
+    send(log, [b"mine"], 7)
+    with store.consumer(None, ["orders"]) as consumer:
+        ending = threading.Timer(0.1, lambda: log.append_marker(7, 0, commit=True))
+        ending.start()
+        assert next(iter(consumer)).value == b"mine"
+        ending.join()
+
+
+def test_latest_is_where_everything_is_decided(store: Store) -> None:
+    log = store.topic("orders").partition(0)
+    log.append(b"before")
+    send(log, [b"mine"], 7)
+    with store.consumer(None, ["orders"], start="latest") as consumer:
+        log.append_marker(7, 0, commit=True)
+        assert values(consumer.poll(PATIENCE_S)) == [b"mine"]
+
+
+def test_an_isolation_that_there_is_not_is_refused(store: Store) -> None:
+    with pytest.raises(InvalidConfig, match="isolation"):
+        store.consumer(None, ["orders"], isolation="none")

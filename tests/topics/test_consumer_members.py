@@ -122,11 +122,11 @@ def test_a_slow_member_that_goes_on_asking_counts_as_well(store: Store) -> None:
         records = iter(consumer)
         for _ in range(3):
             next(records)
-            consumer._session._demand._asked_s -= 3600
+            consumer._session._demand._asked._began_s -= 3600
             before = beats(store)
             consumer._tick()
             assert beats(store) > before
-        consumer._session._demand._asked_s -= 3600
+        consumer._session._demand._asked._began_s -= 3600
         before = beats(store)
         consumer._tick()
         assert beats(store) == before, "it has not asked since"

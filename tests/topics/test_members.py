@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sawlog import InvalidConfig
+from sawlog import clock as clock_module
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
-from sawlog.topics.groups import members as module
 from sawlog.topics.groups.members import (
     Members,
     check_group_name,
@@ -38,7 +38,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(clock_module, "time", made)
     return made
 
 

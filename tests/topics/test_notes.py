@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sawlog import CorruptFile
+from sawlog.clock import now_ms
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
 from sawlog.topics import documents
 from sawlog.topics.store import Store
@@ -78,11 +78,11 @@ def test_a_name_that_is_not_used_for_a_month_is_forgotten(root: Directory, monke
     with opened(root) as store:
         store.create_topic("orders")
         commit(store, "query", 5)
-        later = time.time() + notes.KEPT_MS / 1000
-        monkeypatch.setattr(notes.time, "time", lambda: later - 60)
+        later = now_ms() + notes.KEPT_MS
+        monkeypatch.setattr(notes, "now_ms", lambda: later - 60_000)
         store.upkeep()
         assert store.transaction("query", 5).replayed
-        monkeypatch.setattr(notes.time, "time", lambda: later + 60)
+        monkeypatch.setattr(notes, "now_ms", lambda: later + 60_000)
         store.upkeep()
         assert staged(root) == []
         assert not store.transaction("query", 5).replayed
@@ -109,7 +109,7 @@ def test_the_note_of_an_older_version_loses_its_records_and_counts_from_now_on(r
         store.upkeep()
         fields = documents.load(staging, "=query.committed")
         assert "data" not in fields
-        assert fields["at_ms"] > time.time() * 1000 - 60_000
+        assert fields["at_ms"] > now_ms() - 60_000
         assert store.transaction("query", 5).replayed
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sawlog.errors import DirectoryLocked, InvalidConfig, OffsetMismatch, TopicNotFound
+from sawlog.errors import DirectoryLocked, InvalidConfig, OffsetMismatch, SyncFailed, TopicNotFound
 from sawlog.storage import MemoryDirectory
+from sawlog.testing import Fault, FaultyStorage
 from sawlog.topics import documents
 from sawlog.topics.store import Store
 
@@ -114,6 +115,22 @@ def left_by_a_death(*, renamed_away: bool) -> MemoryDirectory:
     if renamed_away:
         topics.rename("orders", f"{old}.deleted")
     return copied(directory)
+
+
+def test_its_new_name_is_durable_before_its_directory_has_it() -> None:
+    """The fsync of its topic.json fails. What can be seen says that it has the new name, so it gets it; then a power
+    cut must not bring back a topic.json with the other name."""
+    disk = FaultyStorage(1)
+    store = Store.open(disk, upkeep_interval_s=None)
+    laid_out(store)
+    disk.arm(Fault(operations={"replace"}, names="*topic.json", effect="all"))
+    with pytest.raises(SyncFailed):
+        store.replace_topic("orders", "next")
+    assert disk.failed
+    assert store.topics() == ["orders"], "it was finished all the same"
+    with Store.open(disk.crash("lose"), upkeep_interval_s=None) as found:
+        assert found.topics() == ["orders"]
+        assert values(found["orders"].scan()) == [b"new"]
 
 
 @pytest.mark.parametrize("renamed_away", [False, True])

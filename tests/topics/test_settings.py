@@ -54,8 +54,34 @@ def test_a_setting_is_kept_under_kafkas_name_and_reaches_the_log(name: str, spel
     assert configured({name: kept}) == expected
 
 
-def test_every_setting_but_the_level_has_an_example_here() -> None:
-    assert {*EXAMPLES, "compression.level"} == set(settings.SETTINGS)
+def test_every_setting_of_a_log_but_the_level_has_an_example_here() -> None:
+    assert {*EXAMPLES, "compression.level"} == {
+        name for name, setting in settings.SETTINGS.items() if setting.part in ("log", "upkeep")
+    }
+
+
+def test_what_a_broker_lets_clients_produce_has_defaults() -> None:
+    assert settings.serving({}) == {
+        "max.message.bytes": 1_048_588,
+        "message.timestamp.before.max.ms": 2**63 - 1,
+        "message.timestamp.after.max.ms": 3_600_000,
+    }
+    kept = settings.check({"max_message_bytes": "1000"})
+    assert settings.serving(kept)["max.message.bytes"] == 1000
+    assert configured(kept) == DEFAULTS
+
+
+@pytest.mark.parametrize("name", [name for name, each in settings.SETTINGS.items() if each.part == "none"])
+def test_a_setting_without_effect_is_kept_as_it_is(name: str) -> None:
+    kept = settings.check({name: str(settings.default_of(name))})
+    assert kept == {name: settings.default_of(name)}
+    assert configured(kept) == DEFAULTS
+
+
+@pytest.mark.parametrize("name", [name for name in settings.SETTINGS if name != "compression.level"])  # has a codec
+def test_the_default_of_a_setting_is_a_value_that_it_accepts(name: str) -> None:
+    default = settings.default_of(name)
+    assert configured(settings.check({name: default})) == DEFAULTS
 
 
 def test_a_level_belongs_to_its_codec() -> None:

@@ -120,14 +120,3 @@ def _sums(products: list[int]) -> tuple[int, ...]:
     for product in products:
         sums += [product ^ other for other in sums]
     return tuple(sums)
-
-
-def with_line(body: bytes) -> bytes:
-    """A small text file with its checksum as its last line."""
-    return body + f"crc32c {crc32c(body):08x}\n".encode()
-
-
-def without_line(data: bytes) -> bytes | None:
-    """The text that was given to `with_line`; None if any byte has changed."""
-    body, _, mark = data.rpartition(b"crc32c ")
-    return body if mark == f"{crc32c(body):08x}\n".encode() else None

@@ -59,6 +59,13 @@ CRC = kernel.CRC
 BODY = kernel.BODY
 BODY_END = kernel.BODY_END
 LEADER_EPOCH = kernel.LEADER_EPOCH
+MARKER = kernel.MARKER
+
+#: What the marker at the end of a transaction says, the lowest byte of `MARKER`; above it the coordinator's epoch.
+ABORT_MARKER = kernel.ABORT_MARKER
+COMMIT_MARKER = kernel.COMMIT_MARKER
+MARKER_MASK = kernel.MARKER_MASK
+MARKER_SHIFT = kernel.MARKER_SHIFT
 
 #: Bits of the attributes.
 COMPRESSION_MASK = kernel.COMPRESSION_MASK
@@ -84,7 +91,8 @@ def new_rows(count: int) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """One batch's header in plain Python, for inspection and for code that need not be fast."""
+    """One batch's header in plain Python, for inspection and for code that need not be fast. `count` is that of
+    records: a control batch has none."""
 
     position: int
     size_bytes: int
@@ -135,7 +143,7 @@ def scan(buffer: Any, start: int = 0, end: int | None = None) -> list[BatchHeade
     found: list[BatchHeader] = []
     least = 0
     while True:
-        n, start, why = kernel.scan_batches(buffer, start, end, end, least, memoryview(rows))
+        n, start, why, _ = kernel.scan_batches(buffer, start, end, end, least, memoryview(rows))
         found.extend(BatchHeader.from_row(row) for row in rows[:n])
         if why == kernel.SCAN_END:
             return found

@@ -140,13 +140,14 @@ def records(view: memoryview, rows: Rows, start: int, end: int, found: list[Reco
 
 
 def decode(buffer: Any, start: int = 0, end: int = 2**63 - 1, *, max_bytes: int = 1 << 30) -> list[Record]:
-    """All records of one or more complete batches, checked; `start` and `end` are offsets."""
+    """All records of one or more complete batches, checked, those of aborted transactions too; `start` and `end` are
+    offsets."""
     view = memoryview(buffer).cast("B")
     found: list[Record] = []
     rows = new_rows(256)
     position, least = 0, 0
     while True:
-        n, position, why = kernel.scan_batches(view, position, len(view), len(view), least, memoryview(rows))
+        n, position, why, _ = kernel.scan_batches(view, position, len(view), len(view), least, memoryview(rows))
         bad = first_bad_crc(view, rows[:n])
         if bad >= 0:
             raise CorruptBatch(f"the checksum of the batch at byte {rows[bad, POSITION]} does not match")

@@ -19,6 +19,7 @@ from .pipeline import pipelines
 from .produce import produce
 from .read import read
 from .repair import repair
+from .serve import serve
 from .stats import stats
 from .topic import topics
 from .upkeep import upkeep
@@ -29,6 +30,7 @@ _COMMANDS = {
     "topic": "Create, list, change and delete topics.",
     "produce": "Write records, from stdin or files.",
     "read": "Print records: all, the last N, a range, or since a time.",
+    "serve": "Let Kafka clients connect to the store.",
     "groups": "Show consumer groups and move their offsets.",
     "stats": "Show sizes and rates, with a plot.",
     "verify": "Read and check all data.",
@@ -79,9 +81,10 @@ def sawlog(
 ) -> None:
     """A segmented commit log, without a server: topics, records and groups in a data directory.
 
-    Every command takes the store from -d DIR or from SAWLOG_DATA. Commands that only read take no lock and can run
-    while a writer is running. Data goes to stdout, everything else to stderr. Use --output json, ndjson or csv in
-    scripts.
+    Every command takes the store from -d DIR or from SAWLOG_DATA. topic, produce, read, groups and stats also take a
+    broker, which `sawlog serve` starts, from -b HOST:PORT or from SAWLOG_BROKER. Commands that only read take no lock
+    and can run while a writer is running. Data goes to stdout, everything else to stderr. Use --output json, ndjson or
+    csv in scripts.
 
     \b
     Examples:
@@ -96,7 +99,7 @@ def sawlog(
 app.add_typer(topics, name="topic", short_help=_COMMANDS["topic"])
 app.add_typer(groups, name="groups", short_help=_COMMANDS["groups"])
 app.add_typer(pipelines, name="pipeline", short_help=_COMMANDS["pipeline"])
-for _each in (produce, read, stats, verify, inspect, import_, export, repair, upkeep, doctor, bench, cheat):
+for _each in (produce, read, serve, stats, verify, inspect, import_, export, repair, upkeep, doctor, bench, cheat):
     _name = _each.__name__.rstrip("_")
     app.command(_name, cls=Command, short_help=_COMMANDS[_name])(_each)
 

@@ -37,6 +37,7 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     (errors.TopicNotFound, "`sawlog topic create NAME` creates it"),
     (errors.GroupNotFound, "`sawlog groups list` shows the existing groups"),
     (errors.CorruptBatch, "`sawlog inspect FILE` shows the damaged bytes"),
+    (errors.BrokerUnavailable, "`sawlog serve -d DIR` starts one"),
     (errors.ForeignDamage, "everything before it is stored; --on-damage skip leaves it out and continues"),
 )
 

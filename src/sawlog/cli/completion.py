@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..topics.store import Store
+    from .stores import SomeStore
 
 
 def complete_topic(ctx: Any, incomplete: str) -> list[str]:
-    """Return the topics of the store in the command line or in `SAWLOG_DATA`."""
+    """Return the topics of the store or broker in the command line or in the environment."""
     return _offered(ctx, incomplete, lambda store: store.topics())
 
 
@@ -23,14 +24,14 @@ def complete_group(ctx: Any, incomplete: str) -> list[str]:
     return _offered(ctx, incomplete, lambda store: store.groups.list())
 
 
-def _offered(ctx: Any, incomplete: str, names: Callable[[Store], Iterable[str]]) -> list[str]:
-    from ..topics.store import Store
+def _offered(ctx: Any, incomplete: str, names: Callable[[SomeStore], Iterable[str]]) -> list[str]:
+    from .places import open_place
 
-    data = ctx.params.get("data") or os.environ.get("SAWLOG_DATA")
-    if not data:
-        return []
+    data, broker = ctx.params.get("data"), ctx.params.get("broker")
+    if data is None and broker is None:
+        data, broker = os.environ.get("SAWLOG_DATA"), os.environ.get("SAWLOG_BROKER")
     try:
-        with Store.open(data, mode="r") as store:
+        with open_place(None if data is None else Path(data), broker) as store:
             return [name for name in names(store) if name.startswith(incomplete)]
     except Exception:  # an incomplete command line is no place to report errors
         return []

@@ -53,7 +53,7 @@ def dissect(view: memoryview, position: int = 0) -> Iterator[Batch | Damage]:
     following: int | None = None
     while position < len(view):
         rows = new_rows(_ROWS)
-        count, _, _ = kernel.scan_batches(view, position, len(view), len(view), -1, memoryview(rows))
+        count, _, _, _ = kernel.scan_batches(view, position, len(view), len(view), -1, memoryview(rows))
         headers = [BatchHeader.from_row(row) for row in rows[:count]]
         for number, header in enumerate(headers):
             if not crc_matches(view, header.position, header.size_bytes, header.crc):

@@ -6,15 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ..topics.store import Store
 from .asking import confirm
 from .completion import complete_topic
 from .helping import Command, CommandGroup
 from .offsets import Bound, offset_of, outside, outside_text, parse_bound
-from .options import Data, Group, Output, Partitions, Yes, parsed
+from .options import BrokerAt, Group, MaybeData, Output, Partitions, Yes, parsed
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import chosen, open_store
+from .places import chosen, open_place
+from .stores import GroupRow, SomeStore
 from .units import shown_count
 
 groups = typer.Typer(
@@ -33,15 +33,16 @@ _ROW_COLUMNS = [
 
 
 @groups.command("list", cls=Command)
-def list_groups(data: Data, output: Output = OutputFormat.TABLE) -> None:
+def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
     """List the consumer groups: members, partitions, lag.
 
     \b
     Examples:
       sawlog groups list -d data
+      sawlog groups list -b 127.0.0.1:9092
     """
     rows = []
-    with open_store(data) as store:
+    with open_place(data, broker) as store:
         for name in store.groups.list():
             found = store.groups.describe(name)
             rows.append(
@@ -57,7 +58,9 @@ def list_groups(data: Data, output: Output = OutputFormat.TABLE) -> None:
 
 
 @groups.command(cls=Command)
-def describe(group: Group, data: Data, output: Output = OutputFormat.TABLE) -> None:
+def describe(
+    group: Group, data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE
+) -> None:
     """Show a group's position and lag in each partition, and which member reads it.
 
     csv prints one line per partition, json one object.
@@ -68,7 +71,7 @@ def describe(group: Group, data: Data, output: Output = OutputFormat.TABLE) -> N
       sawlog groups describe billing -d data --output json | jq '.rows[].lag'
     """
     printer = Printer(output)
-    with open_store(data) as store:
+    with open_place(data, broker) as store:
         found = store.groups.describe(group)
     rows = [{column.name: getattr(row, column.name) for column in _ROW_COLUMNS} for row in found.rows]
     if output in (OutputFormat.JSON, OutputFormat.NDJSON):
@@ -78,12 +81,15 @@ def describe(group: Group, data: Data, output: Output = OutputFormat.TABLE) -> N
     if printer.for_people:
         lag = sum(row["lag"] or 0 for row in rows)
         note(f"{group}: {len(found.members)} members, {lag:,} records not yet consumed")
+        if found.served_at is not None:
+            note(f"{group}: its members are at the broker {found.served_at}")
 
 
 @groups.command(cls=Command)
 def seek(
     group: Group,
-    data: Data,
+    data: MaybeData = None,
+    broker: BrokerAt = None,
     to: Annotated[
         str | None,
         typer.Option(
@@ -120,7 +126,7 @@ def seek(
     if (to is None) == (by is None):
         raise typer.BadParameter("give either --to OFFSET or --by N", param_hint="--to")
     bound = parsed("--to", to, parse_bound)
-    with open_store(data, "r" if dry_run else "w") as store:
+    with open_place(data, broker, "r" if dry_run else "w") as store:
         rows = _moves(store, group, bound, by or 0, topic, partition)
         for row in rows:
             _tell_outside(row)
@@ -142,7 +148,8 @@ def seek(
 @groups.command(cls=Command)
 def delete(
     group: Group,
-    data: Data,
+    data: MaybeData = None,
+    broker: BrokerAt = None,
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -153,10 +160,10 @@ def delete(
     Examples:
       sawlog groups delete billing -d data --yes
     """
-    with open_store(data) as store:
+    with open_place(data, broker) as store:
         found = store.groups.describe(group)
     confirm(f"delete the group {group} with its offsets in {len(found.rows)} partitions", yes)
-    with open_store(data, "w") as store:
+    with open_place(data, broker, "w") as store:
         store.groups.delete(group)
     if output is OutputFormat.TABLE:
         note(f"{group}: deleted")
@@ -165,7 +172,7 @@ def delete(
 
 
 def _moves(
-    store: Store, group: str, bound: Bound | None, by: int, topics: list[str] | None, partitions: list[int] | None
+    store: SomeStore, group: str, bound: Bound | None, by: int, topics: list[str] | None, partitions: list[int] | None
 ) -> list[dict[str, Any]]:
     """Return the new offset of each partition."""
     committed = {(row.topic, row.partition): row.committed for row in _rows_of(store, group, bool(topics))}
@@ -193,7 +200,7 @@ def _tell_outside(row: dict[str, Any]) -> None:
         note(f"{row['topic']}/{row['partition']}: {row['remark']}")
 
 
-def _rows_of(store: Store, group: str, may_be_new: bool) -> list[Any]:
+def _rows_of(store: SomeStore, group: str, may_be_new: bool) -> list[GroupRow]:
     """Return the rows of a group; none for a new group, if that is allowed."""
     if may_be_new and group not in store.groups.list():
         return []

@@ -1,4 +1,4 @@
-"""Formats the help text, independently of the installed version of typer.
+"""Commands: their help text, independently of the installed version of typer, and where they find the store.
 
 The reference in docs/cli.md is this text, and a test compares the two, so it must not depend on the installed version.
 It consists of usage, description, arguments, options and commands, all taken from the command itself.
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 #: Our help for the options that typer adds.
@@ -20,10 +21,39 @@ _THEIRS = {
 
 
 class Command(TyperCommand):
-    """A command with our help format."""
+    """A command with our help format. If it takes a store, that is in a directory or, for some commands, behind a
+    broker: what the command line says takes precedence over the environment."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         write_help(self, ctx, formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        names = {each.name for each in self.params}
+        if "data" in names and "broker" not in names and any(map(_names_broker, args)):
+            raise typer.BadParameter(
+                f"`{ctx.command_path}` works on the files of a store, which a broker does not give: run it where they "
+                "are, with -d DIR",
+                ctx=ctx,
+            )
+        return list(super().parse_args(ctx, args))
+
+    def invoke(self, ctx: Any) -> Any:
+        named = [name for name in ("data", "broker") if ctx.params.get(name) is not None]
+        if len(named) == 2 and ctx.params.get("log") is None:
+            sources = {name: ctx.get_parameter_source(name).name for name in named}
+            if len(set(sources.values())) == 1:
+                raise typer.BadParameter(
+                    "give the store with -d DIR or its broker with -b HOST:PORT, not both"
+                    if sources["data"] == "COMMANDLINE"
+                    else "SAWLOG_DATA and SAWLOG_BROKER are both set: say -d DIR or -b HOST:PORT",
+                    ctx=ctx,
+                )
+            ctx.params["data" if sources["broker"] == "COMMANDLINE" else "broker"] = None
+        return super().invoke(ctx)
+
+
+def _names_broker(argument: str) -> bool:
+    return argument in ("-b", "--broker") or argument.startswith("--broker=")
 
 
 class CommandGroup(TyperGroup):

@@ -22,7 +22,7 @@ from ..errors import CorruptFile
 from ..log.files.checkpoint import Checkpoint
 from ..log.files.epochs import Epochs
 from ..log.files.names import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, TIME_INDEX, VISIBLE
-from ..log.write.producers import ProducerBatch, ProducerState
+from ..log.files.producers import ProducerBatch, ProducersFile
 from ..storage import FileDirectory
 from ..topics import documents
 from .codes import CORRUPT
@@ -388,12 +388,14 @@ def _inspect_lock(file: Path, printer: Printer) -> bool:
 
 def _inspect_producers(file: Path, printer: Printer) -> bool:
     try:
-        state, _, _ = ProducerState.decode(file.read_bytes(), 0)
+        found = ProducersFile.decode(file.read_bytes())
     except CorruptFile as error:
         note(f"{file}: {error}; opening the log for writing rebuilds it from the batches")
         return False
     names = [field.name for field in dataclasses.fields(ProducerBatch)]
-    rows = [dataclasses.asdict(batch) for batch in state]
+    rows = [dataclasses.asdict(batch) for batch in found.batches]
     columns = [Column(name, shown=shown_time if name == "timestamp" else None) for name in names]
     printer.rows(rows, columns, empty=f"{file}: no idempotent producers")
+    for each in found.open:
+        note(f"producer {each.producer_id} has an open transaction since offset {each.first_offset}")
     return True

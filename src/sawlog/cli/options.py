@@ -25,6 +25,17 @@ MaybeData = Annotated[
         "--data", "-d", envvar="SAWLOG_DATA", show_envvar=True, metavar="DIR", help="The data directory of the store."
     ),
 ]
+BrokerAt = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        "-b",
+        envvar="SAWLOG_BROKER",
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="The broker of the store, instead of its directory.",
+    ),
+]
 LogDir = Annotated[
     Path | None,
     typer.Option("--log", metavar="DIR", help="The directory of one partition, instead of a store."),

@@ -137,6 +137,8 @@ class Overlay:
 class ScratchStorage:
     """The first bytes of a file on disk, followed by bytes in memory."""
 
+    views_are_free = False
+
     def __init__(self, name: str, below: Storage | None, remove: Callable[[], None]) -> None:
         self.name = name
         self._below = below

@@ -1,34 +1,43 @@
-"""Opens the logs that a command works on: the partitions of a topic, of all topics, or one log directory.
+"""Opens what a command works on: a store, in a directory or behind a broker, or the partitions that are named.
 
-`reading` opens them for reading, which takes no lock and writes nothing, so commands that only read can run while a
-writer is running. Everything opened here is closed when the command ends, also if it fails.
+`reading` opens partitions for reading, which takes no lock and writes nothing, so commands that only read can run while
+a writer is running. `reading_files` does the same where the files themselves are needed. Everything opened here is
+closed when the command ends, also if it fails.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 import typer
 
 from ..errors import CorruptFile, LogNotFound
 from ..log.log import Log
+from .stores import SomeLog, SomeStore, SomeTopic
 
 if TYPE_CHECKING:
+    from ..broker.client.store import RemoteStore
     from ..topics.store import Store
     from ..topics.topic import Topic
 
+Log_co = TypeVar("Log_co", bound=SomeLog, covariant=True)
+
+#: How long a broker is waited for when records are followed. It answers as soon as there are some.
+_LONG_POLL_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
-class NamedLog:
+class NamedLog(Generic[Log_co]):
     """One log and its name: the topic and partition, or the directory's name and 0."""
 
     topic: str
     partition: int
-    log: Log
+    log: Log_co
 
     @property
     def name(self) -> str:
@@ -47,6 +56,27 @@ def open_store(data: Path, mode: Literal["w", "r"] = "r", *, create: bool = Fals
         yield store
 
 
+@contextmanager
+def open_place(
+    data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r", *, create: bool = False
+) -> Iterator[SomeStore]:
+    """Open the store in that directory, or behind that broker."""
+    if broker is not None:
+        with _connect(broker) as remote:
+            yield remote
+        return
+    if data is None:
+        raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
+    with open_store(data, mode, create=create) as store:
+        yield store
+
+
+def _connect(broker: str) -> RemoteStore:
+    from ..broker.client.store import connect
+
+    return connect(broker)
+
+
 def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
     """Check that a store or a log is given. A log takes precedence over a store from the environment."""
     if data is None and log is None:
@@ -55,11 +85,58 @@ def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
         raise typer.BadParameter("a topic needs a store: give -d DIR, or use --log without a topic")
 
 
+class Reading:
+    """The logs that the command line names."""
+
+    def __init__(self, places: Sequence[NamedLog[SomeLog]], remote: RemoteStore | None = None) -> None:
+        self.places = places
+        self._remote = remote
+
+    def wait(self, offsets: Sequence[int], seconds: float) -> None:
+        """Wait for a record at one of these offsets, one of each log: `seconds` if that can only be found by looking,
+        else until there is one or some time has passed."""
+        if self._remote is None:
+            time.sleep(seconds)
+            return
+        positions = {(place.topic, place.partition): offset for place, offset in zip(self.places, offsets, strict=True)}
+        self._remote.wait(positions, _LONG_POLL_S)
+
+
 @contextmanager
 def reading(
-    data: Path | None, log: Path | None, topic: str | None = None, partitions: Sequence[int] | None = None
-) -> Iterator[list[NamedLog]]:
+    data: Path | None,
+    log: Path | None,
+    topic: str | None = None,
+    partitions: Sequence[int] | None = None,
+    broker: str | None = None,
+) -> Iterator[Reading]:
     """Open the logs that the command line names for reading."""
+    if data is None and log is None and broker is None:
+        raise typer.BadParameter(
+            "give the store with -d DIR, its broker with -b HOST:PORT, or the directory of one partition with --log DIR"
+        )
+    if broker is not None and log is None:
+        with _connect(broker) as store:
+            names = store.topics() if topic is None else [topic]
+            topics: list[SomeTopic] = [store.topic(name) for name in names]
+            yield Reading(
+                [
+                    NamedLog(each.name, number, each.partition(number))
+                    for each in topics
+                    for number in chosen(each, partitions)
+                ],
+                store,
+            )
+        return
+    with reading_files(data, log, topic, partitions) as places:
+        yield Reading(places)
+
+
+@contextmanager
+def reading_files(
+    data: Path | None, log: Path | None, topic: str | None = None, partitions: Sequence[int] | None = None
+) -> Iterator[list[NamedLog[Log]]]:
+    """Open the logs whose files the command line names for reading."""
     check_place(data, log, topic)
     if log is not None:
         with Log.open(log, mode="r") as found:
@@ -71,7 +148,7 @@ def reading(
         yield [place for name in names for place in places_of(store.topic(name), partitions)]
 
 
-def places_of(topic: Topic, partitions: Sequence[int] | None = None) -> list[NamedLog]:
+def places_of(topic: Topic, partitions: Sequence[int] | None = None) -> list[NamedLog[Log]]:
     """Open the selected partitions of a topic."""
     return [NamedLog(topic.name, number, _log_of(topic, number)) for number in chosen(topic, partitions)]
 
@@ -88,7 +165,7 @@ def _log_of(topic: Topic, number: int) -> Log:
         ) from error
 
 
-def chosen(topic: Topic, partitions: Sequence[int] | None) -> list[int]:
+def chosen(topic: SomeTopic, partitions: Sequence[int] | None) -> list[int]:
     """Return the selected partitions, or all if none was given."""
     for number in partitions or ():
         if number >= topic.partitions:

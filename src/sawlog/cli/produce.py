@@ -16,14 +16,14 @@ import typer
 from ..errors import DirectoryLocked, InvalidRecord
 from ..topics.partitioner import partition_for
 from ..topics.settings import is_compacted
-from ..topics.topic import Topic as TopicOf
 from .inputs import BadInput, Fields, InputFormat, InputRecord, kind_of, parquet_batches, plain_rows, read_input
-from .options import Data, Output, Topic
+from .options import BrokerAt, MaybeData, Output, Topic
 from .output import Output as Printer
 from .output import OutputFormat, note
-from .places import chosen, open_store
+from .places import chosen, open_place
 from .progress import ProgressBar
-from .sink import Sink, open_sink
+from .sink import open_sink
+from .stores import Sink, SomeTopic
 from .units import shown_size
 
 _CHUNK_BYTES = 1 << 20
@@ -58,10 +58,11 @@ class _Done:
 
 def produce(
     topic: Topic,
-    data: Data,
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="[FILE]...", help="The files to read; - is stdin.  [default: stdin]")
     ] = None,
+    data: MaybeData = None,
+    broker: BrokerAt = None,
     kind: Annotated[
         InputFormat | None,
         typer.Option(
@@ -143,6 +144,7 @@ def produce(
       printf 'a:1\\nb:2\\n' | sawlog produce pairs -d data --key-delimiter :
       sawlog produce photos -d data cat.jpg --input file --key cat --header type=image/jpeg
       sawlog read orders -d data --output ndjson | sawlog produce copy -d data --input records
+      sawlog read orders -d data --output ndjson | sawlog produce copy -b 127.0.0.1:9092 --input records
     """
     if key is not None and key_delimiter is not None:
         raise typer.BadParameter("give --key or --key-delimiter, not both")
@@ -154,7 +156,7 @@ def produce(
     sources = [(path, kind or kind_of(path)) for path in _sources(files)]
     for _, each in sources:
         _check(each, wishes)
-    with open_store(data, "w") as store:
+    with open_place(data, broker, "w") as store:
         into = store.topic(topic)
         chosen(into, None if partition is None else [partition])
         done = _Done()
@@ -212,7 +214,7 @@ def _sources(files: list[Path] | None) -> list[Path | None]:
     return [None if str(path) == "-" else path for path in files] if files else [None]
 
 
-def _produce_from(path: Path | None, kind: InputFormat, topic: TopicOf, wishes: Wishes, done: _Done) -> None:
+def _produce_from(path: Path | None, kind: InputFormat, topic: SomeTopic, wishes: Wishes, done: _Done) -> None:
     """Produce the content of one file, or of stdin."""
     with _opened(path) as (stream, size):
         if kind is InputFormat.FILE:
@@ -235,7 +237,7 @@ def _opened(path: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
         yield stream, path.stat().st_size
 
 
-def _keyed(entries: Iterator[InputRecord | BadInput], topic: TopicOf) -> Iterator[InputRecord | BadInput]:
+def _keyed(entries: Iterator[InputRecord | BadInput], topic: SomeTopic) -> Iterator[InputRecord | BadInput]:
     """Yield the same entries; in a compacted topic, one without a key becomes bad input."""
     if not is_compacted(topic.settings):
         yield from entries
@@ -289,7 +291,7 @@ def _wait(done: _Done, rate: float) -> None:
         sleep(ahead)
 
 
-def _append_tables(topic: TopicOf, stream: BinaryIO, partition: int | None, done: _Done) -> None:
+def _append_tables(topic: SomeTopic, stream: BinaryIO, partition: int | None, done: _Done) -> None:
     """Append a Parquet file as Arrow batches."""
     for batch in parquet_batches(stream):
         names = [name for name in _ARROW_COLUMNS if name in batch.schema.names]
@@ -302,7 +304,7 @@ def _append_tables(topic: TopicOf, stream: BinaryIO, partition: int | None, done
 
 
 def _stream_one(
-    topic: TopicOf, stream: BinaryIO, size: int | None, wishes: Wishes, done: _Done, *, quiet: bool
+    topic: SomeTopic, stream: BinaryIO, size: int | None, wishes: Wishes, done: _Done, *, quiet: bool
 ) -> None:
     """Append a whole file as one record: streamed, unless another process holds the partition."""
     key = None if wishes.fields.key is None else wishes.fields.key.encode("utf-8", "surrogateescape")
@@ -322,7 +324,7 @@ def _stream_one(
         try:
             topic.partition(number).append_stream(chunks(), key=key, headers=wishes.headers)
         except DirectoryLocked:  # before the first chunk; what is handed over to the holder is not streamed
-            topic.append(b"".join(chunks()), key, wishes.headers, partition=number)
+            topic.append_many([(b"".join(chunks()), key, wishes.headers)], partition=number)
         done.records += 1
         done.size_bytes += progress.done
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,21 +16,49 @@ import typer
 
 from ..batch.kernel import Record
 from ..errors import CorruptBatch, OffsetOutOfRange
+from ..log.read.reader import Isolation
 from .codes import CORRUPT
 from .completion import complete_topic
 from .formats import Printer as RecordPrinter
 from .formats import compile_format
 from .offsets import Span, parse, resolve
-from .options import LogDir, MaybeData, Partitions, parsed, read_as
+from .options import BrokerAt, LogDir, MaybeData, Partitions, parsed, read_as
 from .output import Column, OutputFormat, Row, note
 from .output import Output as Printer
-from .places import NamedLog, reading
+from .places import NamedLog, Reading, reading
+from .stores import SomeLog
 from .units import shown_time
 
 #: How long a follower waits before it checks again; doubled while there are no new records.
 _POLL_S, _POLL_MOST_S = 0.005, 0.1
 
-Found = tuple[NamedLog, Record]
+
+class IsolationLevel(StrEnum):
+    """What is read of transactions."""
+
+    COMMITTED = "committed"
+    UNCOMMITTED = "uncommitted"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place(NamedLog[SomeLog]):
+    """A partition, as far as it is read."""
+
+    isolation: Isolation = "committed"
+
+    @property
+    def lowest_offset(self) -> int:
+        return self.log.lowest_offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.log.position(isolation=self.isolation)[0]
+
+    def offset_at(self, timestamp: int) -> int:
+        return self.log.offset_at(timestamp)
+
+
+Found = tuple[_Place, Record]
 
 _COLUMNS = [
     Column("topic"),
@@ -47,6 +76,7 @@ def read(
         str | None, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)
     ] = None,
     data: MaybeData = None,
+    broker: BrokerAt = None,
     log: LogDir = None,
     offset: Annotated[
         str, typer.Option("--offset", "-o", metavar="OFFSET", help="The range to read from each partition, see above.")
@@ -69,6 +99,14 @@ def read(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write to this file; .parquet writes Parquet.")
     ] = None,
+    isolation: Annotated[
+        IsolationLevel,
+        typer.Option(
+            "--isolation",
+            metavar="committed|uncommitted",
+            help="Whether to leave out records of open and aborted Kafka transactions.",
+        ),
+    ] = IsolationLevel.COMMITTED,
     skip_damage: Annotated[
         bool, typer.Option("--skip-damage", help="Continue after damage; still exits with 4.")
     ] = False,
@@ -100,7 +138,8 @@ def read(
       %v{hex} %v{base64} %v{json}, the same for %k;  \\n \\t \\xNN %%
 
     It takes no lock and can run while a writer is running. Partitions are read one after the other; there is no order
-    between them. A damaged batch stops the command, and the message says at which offset to continue.
+    between them. A damaged batch stops the command, and the message says at which offset to continue. It stops where a
+    Kafka transaction is open, and leaves out those that were aborted: --isolation uncommitted prints everything.
 
     \b
     Examples:
@@ -109,6 +148,7 @@ def read(
       sawlog read orders -d data -f '%d %p/%o %k: %v\\n' --follow -o end
       sawlog read orders -d data -o @2026-11-01:2026-11-02 --out orders.parquet
       sawlog read orders -d data -p 0 -n 1 --raw > first.bin
+      sawlog read orders -b 127.0.0.1:9092 -o -100
     """
     if topic is None and log is None:
         raise typer.BadParameter("give a topic, or the directory of one partition with --log", param_hint="TOPIC")
@@ -116,18 +156,19 @@ def read(
     pattern = parsed("--grep", grep, _pattern)
     printing = _format(form, raw, output, out)
     damage: list[str] = []
-    with reading(data, log, topic, partition) as places:
+    with reading(data, log, topic, partition, broker) as opened:
+        places = [_Place(each.topic, each.partition, each.log, isolation=isolation.value) for each in opened.places]
         if out is not None and out.suffix == ".parquet":
             if follow:
                 raise typer.BadParameter("a Parquet file cannot be followed: leave out --follow", param_hint="--out")
-            _write_parquet(out, places, span, pattern, count, damage if skip_damage else None)
+            _write_parquet(out, opened, places, span, pattern, count, damage if skip_damage else None)
         else:
             with _printer(output, out) as printer:
                 idle = printer.flush if follow else None
-                found = _records(places, span, idle, damage if skip_damage else None)
+                records = _records(opened, places, span, idle, damage if skip_damage else None)
                 if pattern is not None:
-                    found = (each for each in found if _matches(each[1], pattern))
-                _print(islice(found, count) if count is not None else found, printer, printing, follow)
+                    records = (each for each in records if _matches(each[1], pattern))
+                _print(islice(records, count) if count is not None else records, printer, printing, follow)
     if damage:
         raise typer.Exit(CORRUPT)
 
@@ -168,7 +209,7 @@ def _print(found: Iterator[Found], printer: Printer, printing: RecordPrinter | N
     printer.flush()
 
 
-def _row(place: NamedLog, record: Record) -> Row:
+def _row(place: _Place, record: Record) -> Row:
     return {"topic": place.topic, **_arrow_row(place, record)}
 
 
@@ -186,14 +227,15 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
 
 
 def _records(
-    places: list[NamedLog], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
+    opened: Reading, places: list[_Place], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
 ) -> Iterator[Found]:
     """Yield the records of a span, place by place; then, if `idle` is given, new records as they arrive. `idle` is
     called before each wait."""
     positions: list[tuple[int, int]] = []  # the next offset of each place, and its leader epoch
     for place in places:
         epoch = place.log.leader_epoch
-        start, end = resolve(span, place.log)
+        start, end = resolve(span, place)
+        end = max(start, min(end, place.next_offset))  # a transaction that is not finished is waited for
         yield from _scan(place, start, end, damage)
         positions.append((end, epoch))
     if idle is None or span.end is not None:
@@ -202,7 +244,7 @@ def _records(
     while True:
         came = False
         for number, place in enumerate(places):
-            now = place.log.position()
+            now = place.log.position(isolation=place.isolation)
             reached = positions[number][0]
             kept = place.log.epoch_end(positions[number][1])
             if kept < reached:
@@ -217,15 +259,15 @@ def _records(
             wait = _POLL_S
             continue
         idle()
-        time.sleep(wait)
+        opened.wait([offset for offset, _ in positions], wait)
         wait = min(2 * wait, _POLL_MOST_S)
 
 
-def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
+def _scan(place: _Place, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
     """Yield the records of one log; continue after damage if that is wanted and something readable follows."""
     while start < end:
         try:
-            for record in place.log.scan(start, end):
+            for record in place.log.scan(start, end, isolation=place.isolation):
                 yield place, record
                 start = record.offset + 1
             return
@@ -247,7 +289,8 @@ def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> It
 
 def _write_parquet(
     out: Path,
-    places: list[NamedLog],
+    opened: Reading,
+    places: list[_Place],
     span: Span,
     pattern: re.Pattern[bytes] | None,
     count: int | None,
@@ -265,7 +308,7 @@ def _write_parquet(
     written = 0
     try:
         with pq.ParquetWriter(beside, whole, compression="zstd") as writer:
-            for batch in _batches(places, span, pattern, damage, whole, columns):
+            for batch in _batches(opened, places, span, pattern, damage, whole, columns):
                 taken = batch if count is None else batch.slice(0, count - written)
                 writer.write_batch(taken)
                 written += taken.num_rows
@@ -279,7 +322,8 @@ def _write_parquet(
 
 
 def _batches(
-    places: list[NamedLog],
+    opened: Reading,
+    places: list[_Place],
     span: Span,
     pattern: re.Pattern[bytes] | None,
     damage: list[str] | None,
@@ -292,17 +336,19 @@ def _batches(
 
     if pattern is None and damage is None:
         for place in places:
-            start, end = resolve(span, place.log)
-            for batch in place.log.scan_arrow(start, end, columns=columns):
+            start, end = resolve(span, place)
+            for batch in place.log.scan_arrow(start, end, columns=columns, isolation=place.isolation):
                 number = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
                 yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
         return
-    found = (each for each in _records(places, span, None, damage) if pattern is None or _matches(each[1], pattern))
+    found = _records(opened, places, span, None, damage)
+    if pattern is not None:
+        found = (each for each in found if _matches(each[1], pattern))
     while rows := list(islice(found, 65_536)):
         yield pa.RecordBatch.from_pylist([_arrow_row(place, record) for place, record in rows], schema=whole)
 
 
-def _arrow_row(place: NamedLog, record: Record) -> dict[str, Any]:
+def _arrow_row(place: _Place, record: Record) -> dict[str, Any]:
     headers = [{"key": key, "value": value} for key, value in record.headers]
     return {
         "partition": place.partition,

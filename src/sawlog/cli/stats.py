@@ -31,11 +31,12 @@ from ..batch.header import (
 from ..errors import CorruptBatch
 from .drawing import NoPlot, Plot, check_plot, show_charts, terminal_columns
 from .offsets import Span, parse, resolve
-from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions, read_as
+from .options import BrokerAt, LogDir, MaybeData, MaybeTopic, Output, Partitions, read_as
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import NamedLog, reading
 from .plot import BarChart, Chart, TimeChart, columns_wanted
+from .stores import SomeLog
 from .units import shown_count, shown_size, shown_time
 
 _FETCH_BYTES = 8 << 20
@@ -59,7 +60,7 @@ _COLUMNS = [
 class Tally:
     """The totals of one partition, from its batch headers."""
 
-    place: NamedLog
+    place: NamedLog[SomeLog]
     #: For each batch: first and newest timestamp, number of records, size in bytes.
     begins: Any
     times: Any
@@ -72,6 +73,7 @@ class Tally:
 def stats(
     topic: MaybeTopic = None,
     data: MaybeData = None,
+    broker: BrokerAt = None,
     log: LogDir = None,
     partition: Partitions = None,
     offset: Annotated[
@@ -94,8 +96,8 @@ def stats(
     check_plot(plot)
     span = read_as(parse, offset, "--offset")
     printer = Printer(output)
-    with reading(data, log, topic, partition) as places:
-        tallies = [_tally(place, span) for place in places]
+    with reading(data, log, topic, partition, broker) as opened:
+        tallies = [_tally(place, span) for place in opened.places]
         rows = [_row(each) for each in tallies]
     rate = _rate(tallies, _FILE_STEPS if plot is not None else columns_wanted(terminal_columns()), topic)
     if output in (OutputFormat.JSON, OutputFormat.NDJSON):
@@ -106,12 +108,12 @@ def stats(
     show_charts(charts, printer, plot, no_plot=no_plot)
 
 
-def _tally(place: NamedLog, span: Span) -> Tally:
+def _tally(place: NamedLog[SomeLog], span: Span) -> Tally:
     start, end = resolve(span, place.log)
     begins, times, counts, sizes, oldest, codecs = [], [], [], [], [], Counter[str]()
     while start < end:
         try:
-            fetched = place.log.fetch(start, _FETCH_BYTES)
+            fetched = place.log.fetch(start, _FETCH_BYTES, isolation="uncommitted")
         except CorruptBatch as error:
             note(f"{place.name}: {error}")
             if error.next_offset is None or error.next_offset <= start:
@@ -148,7 +150,7 @@ def _headers(buffer: memoryview) -> Rows:
     parts, position = [], 0
     while position < len(buffer):
         rows = new_rows(1024)
-        count, position, why = kernel.scan_batches(buffer, position, len(buffer), len(buffer), -1, memoryview(rows))
+        count, position, why, _ = kernel.scan_batches(buffer, position, len(buffer), len(buffer), -1, memoryview(rows))
         parts.append(rows[:count])
         if why != kernel.SCAN_MORE:
             break
@@ -162,13 +164,14 @@ def _joined(parts: list[Any]) -> Any:
 def _row(tally: Tally) -> dict[str, Any]:
     records, size = int(tally.counts.sum()), int(tally.sizes.sum())
     newest = int(tally.times.max()) if len(tally.times) else None
+    segments = tally.place.log.segments
     return {
         "topic": tally.place.topic,
         "partition": tally.place.partition,
         "records": records,
         "batches": len(tally.times),
         "size_bytes": size,
-        "segments": len(tally.place.log.segments),
+        "segments": None if segments is None else len(segments),
         "record_bytes": round(size / records, 1) if records else None,
         "codecs": " ".join(sorted(tally.codecs)),
         "oldest": tally.oldest,

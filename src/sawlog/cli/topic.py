@@ -9,14 +9,14 @@ import typer
 
 from ..errors import InvalidConfig
 from ..topics.settings import SETTINGS
-from ..topics.store import Store
 from .asking import confirm
 from .helping import Command, CommandGroup
 from .offsets import offset_of, outside, parse_bound
-from .options import Data, Output, Partitions, Topic, Yes, read_as
+from .options import BrokerAt, MaybeData, Output, Partitions, Topic, Yes, read_as
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import chosen, open_store
+from .places import chosen, open_place
+from .stores import SomeStore
 from .units import duration_ms, shown_count, shown_size, shown_time, size_bytes
 
 topics = typer.Typer(help="Create, list, change and delete topics.", cls=CommandGroup, rich_markup_mode=None)
@@ -51,7 +51,8 @@ _PARTITION_COLUMNS = [
 @topics.command(cls=Command)
 def create(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The name; allowed characters: a-z A-Z 0-9 . _ -")],
-    data: Data,
+    data: MaybeData = None,
+    broker: BrokerAt = None,
     partitions: Annotated[
         int, typer.Option("--partitions", "-P", min=1, metavar="N", help="The number of partitions.")
     ] = 1,
@@ -70,22 +71,23 @@ def create(
       sawlog topic create state -d data --set cleanup.policy=compact
     """
     given = given_settings(settings)
-    with open_store(data, "w", create=True) as store:
+    with open_place(data, broker, "w", create=True) as store:
         existed = name in store.topics()
         store.create_topic(name, partitions, exist_ok=if_not_exists, **given)
         _report(store, name, output, "already exists" if existed else "created")
 
 
 @topics.command("list", cls=Command)
-def list_topics(data: Data, output: Output = OutputFormat.TABLE) -> None:
+def list_topics(data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
     """List the topics: partitions, records, size, settings.
 
     \b
     Examples:
       sawlog topic list -d data
       sawlog topic list -d data --output json | jq '.[].name'
+      sawlog topic list -b 127.0.0.1:9092
     """
-    with open_store(data) as store:
+    with open_place(data, broker) as store:
         found = [topic.describe() for topic in store]
     rows = [
         {
@@ -101,7 +103,7 @@ def list_topics(data: Data, output: Output = OutputFormat.TABLE) -> None:
 
 
 @topics.command(cls=Command)
-def describe(name: Topic, data: Data, output: Output = OutputFormat.TABLE) -> None:
+def describe(name: Topic, data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
     """Show one topic: its settings, and the offsets and size of each partition.
 
     csv prints one line per partition, json one object.
@@ -112,7 +114,7 @@ def describe(name: Topic, data: Data, output: Output = OutputFormat.TABLE) -> No
       sawlog topic describe orders -d data --output json | jq '.rows[].next_offset'
     """
     printer = Printer(output)
-    with open_store(data) as store:
+    with open_place(data, broker) as store:
         found = store.topic(name).describe()
     rows = [{column.name: getattr(row, column.name) for column in _PARTITION_COLUMNS} for row in found.rows]
     if output is OutputFormat.CSV:
@@ -139,7 +141,8 @@ def describe(name: Topic, data: Data, output: Output = OutputFormat.TABLE) -> No
 @topics.command(cls=Command)
 def alter(
     name: Topic,
-    data: Data,
+    data: MaybeData = None,
+    broker: BrokerAt = None,
     partitions: Annotated[
         int | None,
         typer.Option(
@@ -166,7 +169,7 @@ def alter(
     given = {**given_settings(settings), **dict.fromkeys(map(_known, unset or ()))}
     if partitions is None and not given:
         raise typer.BadParameter("nothing to change: give --set, --unset or --partitions")
-    with open_store(data, "w") as store:
+    with open_place(data, broker, "w") as store:
         store.alter_topic(name, partitions, **given)
         _report(store, name, output, "changed")
 
@@ -174,7 +177,8 @@ def alter(
 @topics.command(cls=Command)
 def delete(
     name: Topic,
-    data: Data,
+    data: MaybeData = None,
+    broker: BrokerAt = None,
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -185,11 +189,11 @@ def delete(
       sawlog topic delete orders -d data
       sawlog topic delete orders -d data --yes
     """
-    with open_store(data) as store:
+    with open_place(data, broker) as store:
         found = store.topic(name).describe()
     what = f"{found.records:,} records ({shown_size(found.size_bytes)}) in {found.partitions} partitions"
     confirm(f"delete the topic {name} with {what}", yes)
-    with open_store(data, "w") as store:
+    with open_place(data, broker, "w") as store:
         store.delete_topic(name)
     if output is OutputFormat.TABLE:
         note(f"{name}: deleted")
@@ -200,11 +204,12 @@ def delete(
 @topics.command(cls=Command)
 def trim(
     name: Topic,
-    data: Data,
     to: Annotated[
         str,
         typer.Option("--to", "-o", metavar="OFFSET", help="The first offset to keep, such as 500, -100, end or @-7d."),
     ],
+    data: MaybeData = None,
+    broker: BrokerAt = None,
     partition: Partitions = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be dropped, without changing anything.")
@@ -223,7 +228,7 @@ def trim(
       sawlog topic trim orders -d data --to -1000 --yes        # keep the last 1,000 of each partition
     """
     bound = read_as(parse_bound, to, "--to")
-    with open_store(data) as store:
+    with open_place(data, broker) as store:
         rows: list[dict[str, Any]] = []
         for number in chosen(store.topic(name), partition):
             log = store.topic(name).partition(number)
@@ -237,7 +242,7 @@ def trim(
     going = {row["partition"]: row["keep_from"] for row in rows if row["dropped"]}
     if going and not dry_run:
         confirm(f"drop {sum(row['dropped'] for row in rows):,} records of {name}", yes)
-        with open_store(data, "w") as store:
+        with open_place(data, broker, "w") as store:
             store.topic(name).trim(going)
     Printer(output).rows(rows, columns)
 
@@ -260,7 +265,7 @@ def show_settings(output: Output = OutputFormat.TABLE) -> None:
         Printer(output).rows(rows, [Column("name", "setting"), about])
 
 
-def _report(store: Store, name: str, output: OutputFormat, what: str) -> None:
+def _report(store: SomeStore, name: str, output: OutputFormat, what: str) -> None:
     topic = store.topic(name)
     count = f"{topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
     given = "".join(f", {key}={value}" for key, value in topic.settings.items())

@@ -16,7 +16,7 @@ from .codes import CORRUPT
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import NamedLog, reading
+from .places import NamedLog, reading_files
 from .progress import ProgressBar
 from .units import shown_count, shown_size
 
@@ -50,7 +50,7 @@ def verify(
     """
     printer = Printer(output)
     problems: list[Problem] = []
-    with reading(data, log, topic, partition) as topics, _offsets(data, log or topic or partition) as offsets:
+    with reading_files(data, log, topic, partition) as topics, _offsets(data, log or topic or partition) as offsets:
         places = [*topics, *offsets]
         total = sum(place.log.size_bytes for place in places)
         with ProgressBar("verifying", total, "bytes") as progress:
@@ -64,7 +64,7 @@ def verify(
 
 
 @contextmanager
-def _offsets(data: Path | None, narrowed: object) -> Iterator[list[NamedLog]]:
+def _offsets(data: Path | None, narrowed: object) -> Iterator[list[NamedLog[Log]]]:
     """Return the log of the groups' committed offsets, if a whole store is verified and there is one."""
     path = data / GROUPS if data is not None and not narrowed else None
     if path is None or not any(path.glob("*.log")):
@@ -74,7 +74,7 @@ def _offsets(data: Path | None, narrowed: object) -> Iterator[list[NamedLog]]:
         yield [NamedLog("(groups)", 0, log)]
 
 
-def _checked(places: list[NamedLog], problems: list[Problem], progress: ProgressBar) -> Iterator[dict[str, Any]]:
+def _checked(places: list[NamedLog[Log]], problems: list[Problem], progress: ProgressBar) -> Iterator[dict[str, Any]]:
     for place in places:
         report = place.log.verify()
         problems += report.problems

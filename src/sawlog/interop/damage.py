@@ -78,6 +78,8 @@ class Kind(Enum):
     UNREADABLE = "unreadable record"
     #: Records that may not be on the other servers of a cluster.
     UNREPLICATED = "not replicated"
+    #: A transaction without its end: its records do not count until it is committed.
+    OPEN_TRANSACTION = "open transaction"
     #: Something that is not part of the log; it was ignored.
     STRANGER = "not part of the log"
 

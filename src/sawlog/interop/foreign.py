@@ -113,6 +113,10 @@ class ForeignLog(Closing):
 
     # --- derived from that
 
+    def stored(self, start: int, end: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """As `tables`, also with records that are stored but do not count, because their transaction was aborted."""
+        return self.tables(start, end, columns)
+
     def scan(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
         """The records with start <= offset < end, in order; by default all of them."""
         columns = ("offset", "timestamp", "key", "value", "headers")

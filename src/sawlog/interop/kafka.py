@@ -4,9 +4,10 @@ The batches need no conversion: RecordBatch v2 is what sawlog stores, so importi
 Every batch is checked on the way (header, offsets, CRC-32C; this takes about 5 % of the time and cannot be turned off)
 and is then in our log byte for byte as in Kafka's: offset, leader epoch, producer, transaction, compression. Where
 Kafka's compaction has dropped whole batches, a batch without records represents their offsets (see
-log/write/keeping.py). Transaction markers are kept unchanged. Kafka's indexes help to start reading in the middle, and
-are used only where the batches confirm them. Producer snapshots and the index of aborted transactions can be derived
-from the batches and are not read.
+log/write/keeping.py). Transaction markers are kept unchanged, so the copy knows as Kafka does which records are
+committed; records of aborted transactions are not shown here either. Kafka's indexes help to start reading in the
+middle, and are used only where the batches confirm them. Producer snapshots and the index of aborted transactions can
+be derived from the batches and are not read.
 
 Not imported, each with a line in the report: Kafka's internal topics (`__consumer_offsets` and all other names with two
 leading underscores; to import one, give its directory), topics whose name is not valid in sawlog, and directories that
@@ -14,6 +15,9 @@ Kafka is deleting (`-delete`), moving (`-future`) or does not know (`-stray`).
 
 Refused: a broker that is running (`SourceInUse`; while we read, it cannot start either if its `.lock` exists), and
 messages in formats from before Kafka 0.11 (`UnknownFormat`).
+
+A transaction that is open at the end is reported. Its records are in the copy, too, and whoever reads only what is
+committed stops before them until somebody ends it (`Log.append_marker`).
 
 **Damage.** Bytes at the end of the last segment that are not a complete batch, with no batch after them, are a *torn
 tail* if the broker was not stopped cleanly and had not flushed them: they are cut, as Kafka does when it starts. Zeros

@@ -39,7 +39,7 @@ def copy_batches(source: KafkaLog, log: Log, job: ImportJob) -> int:
         for segment in source.segments_from(log.next_offset):
             new = True
             for chunk in hands.ahead(source.walk(segment, log.next_offset)):
-                chunk.rows = chunk.rows[chunk.rows[:, LAST] >= log.next_offset]
+                chunk.keep(chunk.rows[chunk.rows[:, LAST] >= log.next_offset])
                 if len(chunk.rows):
                     start = log.next_offset
                     hands.wrote(_take(log, chunk, new=new))
@@ -51,6 +51,7 @@ def copy_batches(source: KafkaLog, log: Log, job: ImportJob) -> int:
             log.advance(max(segment.next_offset, log.next_offset), leader_epoch=max(epoch, 0), wait=False)
     source.check_end()
     source.finish(gaps)
+    source.note_open(log.open_transactions)
     if job.progress is not None:
         job.progress(source.size_bytes, source.size_bytes)
     return records
@@ -62,7 +63,7 @@ def _check_same(source: KafkaLog, log: Log) -> None:
     last = log.next_offset - 1
     if not len(log):
         return
-    ours = log.fetch(last, 1).raw
+    ours = log.fetch(last, 1, isolation="uncommitted").raw
     if int.from_bytes(ours[57:61], "big") == 0:
         return
     for _, chunk in source.chunks(last, last + 1):

@@ -23,17 +23,15 @@ Options: `topic_id` (22 characters, as Kafka writes it, or a UUID), `segment_byt
 
 from __future__ import annotations
 
-import struct
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..batch import kernel
-from ..batch import read as batch_read
 from ..batch.header import (
     ATTRIBUTES,
     BASE,
@@ -44,15 +42,15 @@ from ..batch.header import (
     POSITION,
     PRODUCER_ID,
     SIZE,
-    TRANSACTIONAL_BIT,
     Rows,
 )
-from ..batch.kernel import Record
 from ..config import GIB, MAX_SEGMENT_BYTES
 from ..errors import CorruptFile, ExportRefused, InvalidConfig
-from ..log.files.names import INDEX, LOG, TIME_INDEX, file_name
+from ..log.files.aborted import kafkas_index
+from ..log.files.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from ..log.log import Log
 from ..log.segment.index import SegmentIndex
+from ..log.segment.transactions import Transactions
 from ..log.write.incoming import rows_of
 from ..storage import Directory, FileDirectory, Storage
 from . import kafka_files as files
@@ -67,10 +65,6 @@ _INDEX_INTERVAL_BYTES = 4096
 _PAGE_BYTES = 8 << 20
 #: Offsets in an index are relative and 32-bit signed.
 _MAX_SPAN = 2**31 - 1
-TXN_INDEX = ".txnindex"
-#: [version i16][producer id i64][first offset i64][last offset i64][last stable offset i64]
-_ABORTED = struct.Struct(">hqqqq")
-_ABORT = 0
 _OPTIONS = frozenset({"topic_id", "segment_bytes"})
 _TOPIC_OPTIONS = _OPTIONS | {"cluster_id", "node_id"}
 
@@ -82,7 +76,6 @@ class _File:
     base: int
     storage: Storage
     index: SegmentIndex
-    aborted: bytearray = field(default_factory=bytearray)
 
 
 class PartitionWriter:
@@ -93,7 +86,7 @@ class PartitionWriter:
         self._bases = bases
         self._segment_bytes = segment_bytes
         self._file: _File | None = None
-        self._open_transactions: dict[int, int] = {}
+        self._transactions = Transactions()
         self.epochs: list[tuple[int, int]] = []
         self.raised = 0
         self.files: list[str] = []
@@ -110,7 +103,7 @@ class PartitionWriter:
             file.index.add_rows(run, file.storage.size - begin)
             file.storage.reserve(stop - begin)
             file.storage.append(data[begin:stop])
-            self._note_transactions(file, data, run)
+            self._transactions.note_rows(run)
             start = end
 
     def _file_for(self, row: Rows) -> _File:
@@ -137,6 +130,7 @@ class PartitionWriter:
         self.finish()
         name = file_name(base)
         self._file = _File(base, self._directory.create(name), SegmentIndex(base, _INDEX_INTERVAL_BYTES))
+        self._transactions.begin_segment(base)
         self.files.append(name)
 
     def finish(self) -> None:
@@ -148,7 +142,8 @@ class PartitionWriter:
         file.storage.sync()
         file.storage.close()
         offsets, times = file.index.encode()
-        for suffix, data in ((INDEX, offsets), (TIME_INDEX, times), (TXN_INDEX, bytes(file.aborted))):
+        aborted = kafkas_index(self._transactions.aborted)
+        for suffix, data in ((INDEX, offsets), (TIME_INDEX, times), (TXN_INDEX, aborted)):
             if data or suffix != TXN_INDEX:
                 self._directory.replace(file_name(file.base, suffix), data)
                 self.files.append(file_name(file.base, suffix))
@@ -165,28 +160,6 @@ class PartitionWriter:
                 kernel.patch_place(data, int(rows[at, POSITION]), int(rows[at, BASE]), int(wanted[at]))
             self.raised += len(low)
         return data, rows
-
-    def _note_transactions(self, file: _File, data: memoryview, rows: Rows) -> None:
-        """Aborted transactions, for consumers that read only committed records."""
-        begun = self._open_transactions
-        for at in np.flatnonzero(rows[:, ATTRIBUTES] & TRANSACTIONAL_BIT).tolist():
-            row = rows[at]
-            producer, base, last = int(row[PRODUCER_ID]), int(row[BASE]), int(row[LAST])
-            if not row[ATTRIBUTES] & CONTROL_BIT:
-                begun.setdefault(producer, base)
-                continue
-            first = begun.pop(producer, None)
-            if first is not None and _marker(data, rows[at : at + 1]) == _ABORT:
-                stable = min(begun.values(), default=last + 1)
-                file.aborted += _ABORTED.pack(0, producer, first, last, stable)
-
-
-def _marker(data: memoryview, row: Rows) -> int | None:
-    """The type of a transaction's end marker: 0 for aborted, 1 for committed."""
-    found: list[Record] = []
-    batch_read.records(data, row, 0, 2**63 - 1, found, 1 << 20)
-    key = found[0].key if found else None
-    return int.from_bytes(key[2:4], "big") if key is not None and len(key) >= 4 else None
 
 
 # --- one partition
@@ -223,7 +196,7 @@ def write_partition(log: Log, directory: Directory, job: ExportJob) -> ExportRep
 def _batches(log: Log, start: int, end: int) -> Iterator[tuple[memoryview, Rows]]:
     """The batches that contain offsets from `start` to `end`, a few megabytes at a time."""
     while start < end:
-        page = log.fetch(start, _PAGE_BYTES)
+        page = log.fetch(start, _PAGE_BYTES, isolation="uncommitted")
         for buffer in page.buffers:
             rows = rows_of(buffer)
             wanted = rows[rows[:, BASE] < end]

@@ -5,18 +5,20 @@ kafka.py says what is a torn end, what is damage, and what is neither. Files are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ..batch.header import BASE, LAST, POSITION, SIZE
+from ..batch.header import BASE, LAST, POSITION, PRODUCER_ID, SIZE, Rows
 from ..errors import CorruptBatch, DirectoryLocked, OffsetOutOfRange, SourceInUse, UnknownFormat
 from ..log.files.names import INDEX, file_name
+from ..log.files.producers import OpenTransaction
 from ..log.log import Log
 from ..log.segment.batches import Chunk, names_batch
 from ..log.segment.segment import Segment
+from ..log.segment.transactions import Transactions, aborted_rows, between
 from ..storage import Directory, FileDirectory, SharedHold, Storage
 from . import kafka_files as files
 from .damage import Finding, ForeignReport, Kind
@@ -45,6 +47,8 @@ class KafkaLog(ForeignLog):
         self._directory = cast(Directory, _Unmapped(directory))
         self._report = ForeignReport()
         self._loaded: Segment | None = None
+        #: All transactions, if they had to be known.
+        self._transactions: Transactions | None = None
         #: Whether everything has been read and checked.
         self._complete = False
         self._hold, self._server, self._key = _surroundings(directory)
@@ -83,9 +87,7 @@ class KafkaLog(ForeignLog):
 
     def _segment(self, name: str, base: int, following: int) -> Segment:
         size = self._directory.size(name)
-        made = Segment(self._directory, base, following, size, _INDEX_INTERVAL_BYTES)
-        made.name, made.path, made.dense = name, f"{self.path}/{name}", False
-        return made
+        return Segment(self._directory, base, following, size, _INDEX_INTERVAL_BYTES, name=name, dense=False)
 
     def _end_of(self, name: str, base: int) -> int:
         """Where the offsets of a file end, according to its headers."""
@@ -100,11 +102,11 @@ class KafkaLog(ForeignLog):
     def _find_end(self) -> None:
         """Where the last segment ends: after its last complete batch."""
         last, following, position = self._segments[-1], self._segments[-1].base_offset, 0
-        last.sealed = False  # its end is not known yet
+        last.open_end()
         for chunk in self.walk(last, 0, finding_end=True):
             row = chunk.rows[-1]
             following, position = int(row[LAST]) + 1, chunk.origin + int(row[POSITION] + row[SIZE])
-        last.tail, last.sealed = (following, position), True
+        last.close_end(following, position)
         flushed = self._server.recovery_point.get(self._key, 0)
         if following < flushed:
             detail = f"the files end at offset {following}, but had been flushed up to {flushed}"
@@ -176,6 +178,46 @@ class KafkaLog(ForeignLog):
         self, start: int, end: int | None, columns: Sequence[str], *, progress: Progress | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The records as Arrow, a few megabytes of batches at a time."""
+        return self._tables(start, end, columns, progress, self._committed)
+
+    def stored(self, start: int, end: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """As `tables`, also with records of aborted and open transactions."""
+        return self._tables(start, end, columns, None, lambda rows: rows)
+
+    def _committed(self, rows: Rows) -> Rows:
+        """These batches without those of transactions that were aborted or have no end."""
+        found = self._all_transactions()
+        gone = aborted_rows(rows, lambda first, last: between(found.aborted, first, last))
+        for each in found.open.values():
+            gone |= (rows[:, PRODUCER_ID] == each.producer_id) & (rows[:, BASE] >= each.first_offset)
+        return rows[~gone]
+
+    def _all_transactions(self) -> Transactions:
+        if self._transactions is None:
+            found = Transactions()
+            for segment in self.segments_from(0):
+                for chunk in self.walk(segment, 0, raising=False):
+                    if chunk.special:
+                        found.note_rows(chunk.rows)
+            self._transactions = found
+            self.note_open(found.open.values())
+        return self._transactions
+
+    def note_open(self, found: Iterable[OpenTransaction]) -> None:
+        """Report the transactions without an end."""
+        for each in found:
+            detail = f"producer {each.producer_id} has an open transaction since offset {each.first_offset}"
+            name = self._segments[-1].name
+            self._note(Finding(Kind.OPEN_TRANSACTION, name, 0, detail, offset=each.first_offset), raising=False)
+
+    def _tables(
+        self,
+        start: int,
+        end: int | None,
+        columns: Sequence[str],
+        progress: Progress | None,
+        shown: Callable[[Rows], Rows],
+    ) -> Iterator[pa.RecordBatch]:
         from ..batch.arrow import schema, to_arrow
 
         schema(columns)  # refuses unknown columns before anything is read
@@ -183,6 +225,10 @@ class KafkaLog(ForeignLog):
             raise OffsetOutOfRange(start, self.lowest_offset, self.next_offset, self.path)
         last = self.next_offset if end is None else min(end, self.next_offset)
         for segment, chunk in self.chunks(start, last):
+            if chunk.special:
+                chunk.keep(shown(chunk.rows))
+                if not len(chunk.rows):
+                    continue
             try:
                 yield to_arrow(
                     chunk.view, chunk.rows, start, last, columns=columns, max_bytes=files.MAX_DECOMPRESSED_BYTES
@@ -218,7 +264,7 @@ class KafkaLog(ForeignLog):
                 return
             for chunk in self.walk(segment, start):
                 rows = chunk.rows
-                chunk.rows = rows[(rows[:, LAST] >= start) & (rows[:, BASE] < end)]
+                chunk.keep(rows[(rows[:, LAST] >= start) & (rows[:, BASE] < end)])
                 if len(chunk.rows):
                     yield segment, chunk
                 if int(rows[-1, LAST]) + 1 >= end:
@@ -280,7 +326,7 @@ class KafkaLog(ForeignLog):
         if not len(beyond):
             return None
         row = chunk.rows[beyond[0]]
-        chunk.rows = chunk.rows[: beyond[0]]
+        chunk.keep(chunk.rows[: beyond[0]])
         detail = f"a batch has offset {row[BASE]}, too large for a segment that begins at {segment.base_offset}"
         where = chunk.origin + int(row[POSITION])
         return Finding(Kind.BAD_OFFSET, segment.name, where, detail, "lost", int(row[SIZE]))
@@ -291,7 +337,7 @@ class KafkaLog(ForeignLog):
         if len(beyond):
             row = chunk.rows[beyond[0]]
             where = chunk.origin + int(row[POSITION])
-            chunk.rows = chunk.rows[: beyond[0]]
+            chunk.keep(chunk.rows[: beyond[0]])
             detail = f"a batch ends at offset {row[LAST]}, but the next segment begins at {segment.next_offset}"
             self._note(
                 Finding(Kind.BAD_OFFSET, segment.name, where, detail, "lost", int(row[SIZE]), int(row[BASE])),

@@ -160,15 +160,15 @@ class LaminarmqLog(WalkedLog):
             return self._lost(segment, cursor, after, Kind.UNREADABLE, detail, int(lengths[0]))
         starts, lengths = starts[:same], lengths[:same]
         stored = self._indices(cursor, data, starts, size)
-        return self._numbered(segment, cursor, Values(data, stored, starts + 4 + size, lengths - 4 - size))
+        return self._numbered(segment, cursor, Values(data, stored, starts + 4 + size, lengths - 4 - size), starts)
 
-    def _numbered(self, segment: SegmentFile, cursor: Cursor, found: Values) -> WalkStep:
-        """Records with the index in their metadata."""
+    def _numbered(self, segment: SegmentFile, cursor: Cursor, found: Values, starts: Numbers) -> WalkStep:
+        """Records with the index in their metadata; `starts` is where they begin, before their metadata."""
         stored, count = found.offsets, len(found)
         numbered = assign(stored, cursor.count, base=segment.base, trust=Trust.CHECKED, final=True, loose=cursor.loose)
         assert len(numbered.offsets) == count, "checked numbers are always taken"
         for odd in numbered.oddities:
-            at = cursor.position + int(found.starts[odd.index])
+            at = cursor.position + int(starts[odd.index])
             self.note(odd.kind, segment, at, odd.detail, odd.outcome, offset=odd.offset)
         moved = stored != numbered.offsets
         extras = (Extra(OFFSET, stored, moved),) if moved.any() else ()
@@ -199,10 +199,11 @@ class LaminarmqLog(WalkedLog):
             after = cursor.to(cursor.position + int(lengths[0]), cursor.count.skip(), entry=cursor.entry + ENTRY_BYTES)
             detail = f"the decoder rejects {size} bytes of metadata; the checksum is right"
             return self._lost(segment, cursor, after, Kind.UNREADABLE, detail, int(lengths[0]))
-        starts, lengths, sizes = starts[:good] + 4, lengths[:good] - 4, sizes[:good]
-        kept = (HeaderBytes(_METADATA, starts, sizes),)
-        found = Values(data, stored[:good], starts + sizes, lengths - sizes, parts=kept)
-        return self._numbered(segment, cursor, found)
+        sizes = sizes[:good]
+        inside, rest = starts[:good] + 4, lengths[:good] - 4
+        kept = (HeaderBytes(_METADATA, inside, sizes),)
+        found = Values(data, stored[:good], inside + sizes, rest - sizes, parts=kept)
+        return self._numbered(segment, cursor, found, starts)
 
     def _indices(self, cursor: Cursor, data: memoryview, starts: Numbers, size: int) -> Numbers:
         """The index stored in each record; without one, the next index."""

@@ -18,13 +18,13 @@ Memory: a few megabytes, or the largest record if that is larger.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from ..clock import Stopwatch
 from ..errors import (
     ExportRefused,
     ImportMismatch,
@@ -117,7 +117,7 @@ def import_log(
     line in the report. `metadata` is for laminarmq: see `open`. `timestamp` (ms) is for records of systems that store
     no time; the default is the time of the import.
     """
-    started = time.monotonic()
+    watch = Stopwatch()
     if isinstance(source, ForeignLog):
         places: tuple[Place, ...] = (Place(source.path),)
         name, path, sizes = source.format, source.path, [source.size_bytes]
@@ -135,7 +135,7 @@ def import_log(
                 done.append(_import_one(place, each, log, job, resume))
     if progress is not None:
         progress(sum(sizes), sum(sizes))  # also counts files that are not part of a log
-    return ImportReport(name, path, tuple(done), time.monotonic() - started)
+    return ImportReport(name, path, tuple(done), watch.elapsed_s)
 
 
 def _chosen(found: Detection, only: str | None) -> tuple[Place, ...]:
@@ -243,14 +243,14 @@ def _look_again(source: ForeignLog, log: Log) -> None:
 
 def _has(log: Log, offset: int) -> bool:
     try:
-        log.read(offset)
+        log.read(offset, isolation="uncommitted")
     except RecordRemoved:
         return False
     return True
 
 
 def _has_now(source: ForeignLog, offset: int) -> bool:
-    return any(table.num_rows for table in source.tables(offset, offset + 1, ("offset",)))
+    return any(table.num_rows for table in source.stored(offset, offset + 1, ("offset",)))
 
 
 def _first_missing(log: Log, low: int, high: int) -> int:
@@ -276,11 +276,11 @@ def _check_same_from(source: ForeignLog, log: Log, offset: int) -> None:
 def _same_record(source: ForeignLog, log: Log, offset: int) -> bool:
     """Whether both have the same at that offset: the same value, or both nothing because it is in a gap."""
     try:
-        value = [log.read(offset).value]
+        value = [log.read(offset, isolation="uncommitted").value]
     except RecordRemoved:
         value = []
     try:
-        found = [row for table in source.tables(offset, offset + 1, ("value",)) for row in table.column(0).to_pylist()]
+        found = [row for table in source.stored(offset, offset + 1, ("value",)) for row in table.column(0).to_pylist()]
     except OffsetOutOfRange:
         return False
     return found == value
@@ -307,7 +307,9 @@ def export_log(
     """
     chosen = format_named(format)
     first = log.lowest_offset if start is None else start
-    last = log.next_offset if end is None else min(end, log.next_offset)
+    # What is not decided is exported only where its batches are.
+    following = log.next_offset if isinstance(chosen, TopicFormat) else log.last_stable_offset
+    last = following if end is None else min(end, following)
     if not log.lowest_offset <= first <= last:
         raise OffsetOutOfRange(first, log.lowest_offset, log.next_offset, log.path)
     with ExitStack() as held:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from os import PathLike
 
+from .. import background
 from ..config import LogConfig
-from ..errors import InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
+from ..errors import CorruptFile, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable, in_children
 from .files import checkpoint
@@ -26,9 +27,9 @@ from .maintain.findings import RecoveryReport
 from .maintain.recovery import recover
 from .read.reader import Reader
 from .segment.segments import FollowedSet, SegmentSet
-from .write import background
 from .write.appender import Appender
 from .write.loops import Loops
+from .write.producers import ProducerState, load_producers, replayed
 
 #: How often a log that another process writes is looked at for those who watch it.
 _LOOK_S = 0.01
@@ -83,10 +84,7 @@ def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") ->
         held = take_lock(directory, note)
         undo.callback(held.release)
         found = recover(directory, config)
-        segments = SegmentSet(directory, config)
-        segments.set(found.segments)
-        segments.lowest_offset = found.lowest_offset
-        segments.epochs = found.epochs
+        segments = SegmentSet.of(directory, config, found.segments, found.lowest_offset, found.epochs)
         appender = Appender(directory, config, segments, found.producers, held, lent=note == UPKEEP_NOTE)
         undo.callback(appender.marks.visible.close)
         appender.history.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
@@ -173,6 +171,18 @@ class Access:
             raise ReadOnlyLog(f'the log {self.directory.path} was opened with mode="r"')
         return self._become_writer(on_lock)
 
+    def producers(self) -> ProducerState:
+        """What producers have written: as the writer knows it, or from the files."""
+        if self.appender is not None:
+            return self.appender.producers
+        segments = self.readable().segments
+        segments.refresh()
+        try:
+            found = load_producers(self.directory, segments.epochs, segments.next_offset)
+        except CorruptFile:
+            found = None
+        return replayed(segments.all, self.config.producer_expiry_ms, found)
+
     def _become_writer(self, on_lock: Callable[[], None]) -> Appender:
         with self._locking:
             if self.appender is not None:  # another thread was first, or this is `on_lock` itself
@@ -198,8 +208,7 @@ class Access:
         before = self.segments
         self._use(FollowedSet(self.directory, self.config))
         self.appender = None
-        before.successor = self.segments
-        before.wake()
+        before.continue_in(self.segments)
 
     def lend_to_upkeep(self) -> None:
         """Before the first write: other writers wait until the lock is released, instead of being refused."""

@@ -22,7 +22,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from os import PathLike
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ..batch import kernel
@@ -30,6 +29,7 @@ from ..batch.build import NOBODY, Producer
 from ..batch.header import DEFAULT_COLUMNS, Rows
 from ..batch.kernel import Record
 from ..clock import milliseconds
+from ..closing import Closing
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed
 from ..storage import Directory, MemoryDirectory
@@ -37,18 +37,20 @@ from . import access
 from .access import Access
 from .files import checkpoint
 from .files.locking import is_wanted, note_in
+from .files.producers import OpenTransaction
 from .maintain import compaction, retention, upkeep
 from .maintain import trimming as truncation
 from .maintain.compaction import CompactionReport
 from .maintain.recovery import RecoveryReport
 from .maintain.retention import RetentionReport
 from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
-from .read.reader import ARROW_ROWS, Fetched, Reader
+from .read.reader import ARROW_ROWS, Fetched, Isolation, Reader, is_committed
 from .read.verify import VerifyReport, verify
 from .segment.segments import SegmentSet
-from .write import incoming, keeping
+from .write import incoming, keeping, markers
 from .write import streams as streaming
 from .write.appender import Appender
+from .write.producers import ProducerInfo
 from .write.tables import append_table
 from .write.writer import BATCH_BYTES, Writer
 
@@ -68,7 +70,7 @@ class SegmentInfo:
     path: str
 
 
-class Log:
+class Log(Closing):
     """One partition's log. Created by `Log.open` or `Log.in_memory`."""
 
     def __init__(self, access: Access, on_lock: Callable[[Log], None] | None = None) -> None:
@@ -184,14 +186,6 @@ class Log:
         """End writing because of an external failure: appends raise `LogFailed`, reads still work."""
         self._writable().commit.fail(error)
 
-    def __enter__(self) -> Log:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "closed" if self._access.closed else f"offsets {self.lowest_offset}..{self.next_offset}"
         return f"<Log {self.path} {state}>"
@@ -214,15 +208,30 @@ class Log:
         return self._access.recovery
 
     @property
+    def was_closed_cleanly(self) -> bool:
+        """Whether the last writer closed it, according to its checkpoint; False while there is one."""
+        try:
+            saved = checkpoint.load(self._access.directory)
+        except CorruptFile:
+            return False
+        return saved is not None and saved.clean
+
+    @property
     def writable(self) -> bool:
         """Whether this is the writer, and may still write."""
         appender = self._access.appender
         return not self._access.closed and appender is not None and appender.commit.failure is None
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._access.closed
+
+    @property
     def locked(self) -> bool:
         """Whether this process currently holds the writer's lock of this log."""
-        return not self._access.closed and self._access.appender is not None and self._access.appender.held.held
+        access = self._access
+        return access.appender is not None and not access.closed and access.appender.held.held
 
     @property
     def lowest_offset(self) -> int:
@@ -257,6 +266,26 @@ class Log:
         if self._access.appender is None:
             self._access.segments.refresh()
         return self._access.segments.visible_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below this every transaction is committed or aborted: where readers with isolation "committed" stop. The
+        first offset of the earliest open transaction, or `visible_offset` if there is none."""
+        if self._access.appender is None:
+            self._access.segments.refresh()
+        return self._access.segments.end(committed=True)
+
+    @property
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        """Transactions of producers without a marker so far, in the order in which they began."""
+        if self._access.appender is None:
+            self._access.segments.refresh()
+        return self._access.segments.outlook.open
+
+    @property
+    def producer_states(self) -> list[ProducerInfo]:
+        """What the log knows of idempotent and transactional producers, by id."""
+        return self._access.producers().describe()
 
     @property
     def durable_offset(self) -> int:
@@ -296,11 +325,12 @@ class Log:
             self._access.segments.refresh()
         return self._access.segments.epoch_end(leader_epoch)
 
-    def position(self) -> tuple[int, int]:
-        """(`visible_offset`, leader epoch) at one moment: where a reader that has read everything continues."""
+    def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
+        """(`last_stable_offset`, leader epoch) at one moment, or (`visible_offset`, leader epoch) for a reader with
+        isolation "uncommitted": where a reader that has read everything continues."""
         if self._access.appender is None:
             self._access.segments.refresh()
-        return self._access.segments.position()
+        return self._access.segments.position(committed=is_committed(isolation))
 
     def __len__(self) -> int:
         return self.visible_offset - self.lowest_offset
@@ -347,6 +377,10 @@ class Log:
         """Append one record and return its offset. With `expect_offset`: at that offset, or `OffsetMismatch` and
         nothing."""
         appender = self._access.appender or self._writable()
+        if appender.usual is not None:
+            offset: int = appender.usual.append(value, key, headers, timestamp, expect_offset)
+            if offset >= 0:
+                return offset
         encoder = appender.encoders.take()
         try:
             batch = encoder.one(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
@@ -409,6 +443,18 @@ class Log:
         each fits into a segment."""
         self._writable().check_sizes(incoming.checked_rows(memoryview(raw)))
 
+    def append_marker(
+        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, wait: bool = True
+    ) -> int:
+        """End the producer's transaction: append the control batch that Kafka writes, and return its offset. It is
+        written even if no transaction is open. From then on batches of an earlier epoch are refused; `ProducerFenced`
+        if a later one is known."""
+        appender = self._access.appender or self._writable()
+        placed = markers.append_marker(appender, producer_id, epoch, coordinator_epoch, commit=commit)
+        if wait:
+            appender.settle(placed + 1)
+        return placed
+
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
         """Call back when an append that ended at `offset` is as durable as the policy promises, with None; or with the
         error that prevents it. At once, in this thread, if there is nothing to wait for; else from a background thread.
@@ -467,11 +513,11 @@ class Log:
         from its error. In each case the log does not change. Other appends wait until it is done.
         """
         return streaming.append_stream(
-            self._writable(),
+            self._access.appender or self._writable(),
             chunks,
             key=key,
             headers=headers,
-            timestamp=milliseconds(timestamp),
+            timestamp=timestamp if timestamp is None else milliseconds(timestamp),
             max_bytes=max_bytes,
             expect_offset=expect_offset,
         )
@@ -519,11 +565,15 @@ class Log:
     def _readable(self) -> Reader:
         return self._access.readable()
 
-    def read(self, offset: int) -> Record:
+    # Who reads with isolation "committed" sees nothing from the last stable offset on, and no record of an aborted
+    # transaction; with "uncommitted", everything that is visible. Markers are records for nobody. In a log without
+    # transactions there is no difference.
+
+    def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
         """The record at `offset`; `OffsetOutOfRange` if there is none."""
         if self._access.closed:
             raise LogClosed(f"the log {self.path} is closed")
-        return self._access.reader.read(offset)
+        return self._access.reader.read(offset, isolation == "committed" or is_committed(isolation))
 
     @overload
     def __getitem__(self, which: int) -> Record: ...
@@ -538,10 +588,10 @@ class Log:
                 raise InvalidRecordType("a slice of a log cannot have a step")
             return list(self._slice(which.start, which.stop))
         which = whole_number(which)
-        return self.read(which if which >= 0 else self.visible_offset + which)
+        return self.read(which if which >= 0 else self.last_stable_offset + which)
 
     def _slice(self, start: int | None, stop: int | None) -> Iterator[Record]:
-        lowest, end = self.lowest_offset, self.visible_offset
+        lowest, end = self.lowest_offset, self.last_stable_offset
         start = lowest if start is None else start + end if start < 0 else start
         stop = end if stop is None else stop + end if stop < 0 else stop
         return self.scan(min(max(start, lowest), end), max(stop, 0))
@@ -549,14 +599,23 @@ class Log:
     def __iter__(self) -> Iterator[Record]:
         return self.scan()
 
-    def scan(self, start: int | None = None, end: int | None = None, max_bytes: int | None = None) -> Iterator[Record]:
+    def scan(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        max_bytes: int | None = None,
+        *,
+        isolation: Isolation = "committed",
+    ) -> Iterator[Record]:
         """The records with start <= offset < end, in order, as of now; by default all of them."""
-        return self._readable().scan(start, end, max_bytes)
+        return self._readable().scan(start, end, max_bytes, committed=is_committed(isolation))
 
-    def cursors(self, start: int | None = None, end: int | None = None) -> Iterator[kernel.RecordCursor]:
+    def cursors(
+        self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[kernel.RecordCursor]:
         """As `scan`, for code that passes records on: cursors to iterate over one after the other. Each knows the
         offset after the last record that it returned (`next_offset`), and another thread may `stop` it."""
-        return self._readable().cursors(start, end)
+        return self._readable().cursors(start, end, committed=is_committed(isolation))
 
     def scan_arrow(
         self,
@@ -566,6 +625,7 @@ class Log:
         *,
         columns: Sequence[str] = DEFAULT_COLUMNS,
         views: bool = False,
+        isolation: Isolation = "committed",
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow record batches; `columns` may also include `headers` and `timestamp_type`.
 
@@ -573,19 +633,29 @@ class Log:
         """
         if batch_rows < 1:
             raise InvalidConfig(f"batch_rows must be at least 1, not {batch_rows}")
-        return self._readable().scan_arrow(start, end, batch_rows, columns, views)
+        committed = is_committed(isolation)
+        return self._readable().scan_arrow(start, end, batch_rows, columns, views, committed=committed)
 
     def fetch(
-        self, start: int, max_bytes: int = 1 << 20, *, min_bytes: int = 0, timeout: float | None = 0.0
+        self,
+        start: int,
+        max_bytes: int = 1 << 20,
+        *,
+        min_bytes: int = 0,
+        timeout: float | None = 0.0,
+        isolation: Isolation = "committed",
     ) -> Fetched:
         """Complete batches as stored, from the one that contains `start` on, up to `max_bytes` but at least one.
 
         At the end it is empty and `next_offset` is `start`; with `min_bytes` it waits for up to `timeout` seconds until
-        there are that many, and returns what there is then. `OffsetOutOfRange` if the log is truncated meanwhile.
+        there are that many, and returns what there is then. `OffsetOutOfRange` if the log is truncated meanwhile. With
+        isolation "committed" the end is the last stable offset, and the page lists the aborted transactions in it
+        (`aborted`), which the caller leaves out; markers are batches like others here.
         """
+        committed = is_committed(isolation)
         if not min_bytes:
-            return self._readable().fetch(start, max_bytes)
-        return self._readable().fetch_patiently(start, max_bytes, min_bytes, timeout)
+            return self._readable().fetch(start, max_bytes, committed=committed)
+        return self._readable().fetch_patiently(start, max_bytes, min_bytes, timeout, committed=committed)
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever `visible_offset` may have moved, until the function that is returned is called. In the
@@ -594,15 +664,21 @@ class Log:
         at every 10 ms, and the callback runs in a background thread."""
         return self._access.watch(call)
 
-    def follow(self, start: int | None = None, timeout: float | None = None) -> Iterator[Record]:
+    def follow(
+        self, start: int | None = None, timeout: float | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[Record]:
         """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds. `OffsetOutOfRange`,
         with the end of the leader epoch, if the log was truncated below what was returned."""
-        return self._readable().follow(start, timeout)
+        return self._readable().follow(start, timeout, committed=is_committed(isolation))
 
     def offset_at(self, timestamp: int | datetime) -> int:
         """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
         found = whole_number(milliseconds(timestamp), "a timestamp")
         return self._readable().offset_at(min(max(found, 0), kernel.MAX_TIMESTAMP + 1))
+
+    def newest(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the record with the largest timestamp, the first of them; None if there is none."""
+        return self._readable().newest()
 
     # --- upkeep
 

@@ -43,19 +43,17 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
-from ..batch.checksum import with_line, without_line
-from ..batch.header import LAST, POSITION, SIZE
 from ..batch.text import parse_json
-from ..clock import Deadline, now_ms
+from ..clock import Deadline, Stopwatch
 from ..config import DAY_MS, LogConfig
 from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
 from ..storage import Directory, Lock
+from ..storage.checked import LINE
 from ..storage.forking import forkable
 from .access import Access
 from .files import checkpoint
@@ -86,12 +84,12 @@ class Note:
     def encode(self) -> bytes:
         """The content of the lock's file."""
         body = f"{json.dumps(asdict(self))}\n".encode()
-        return with_line(body)
+        return LINE.put(body)
 
     @classmethod
     def decode(cls, data: bytes) -> Note | None:
         """From the lock's file; None unless every byte is right."""
-        body = without_line(data)
+        body = LINE.opened(data)
         if not body:
             return None
         try:
@@ -114,7 +112,7 @@ class SharedLog:
         self._mutex = forkable(threading.RLock())
         self._kept: tuple[Log, Appender] | None = None
         self._shape = ""
-        self._saved_s = 0.0
+        self._saved = Stopwatch()
 
     @contextmanager
     def turn(self) -> Iterator[Log]:
@@ -182,10 +180,8 @@ class SharedLog:
         made = Segment.active(self._directory, base, storage, segment.index, following, position)
         try:
             for chunk in made.batches(storage, position, note.position, following):
-                made.index.add_rows(chunk.rows, chunk.origin)
-                appender.producers.note_rows(chunk.rows, now_ms())
-                last = chunk.rows[-1]
-                made.tail = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
+                made.take_in(chunk.rows, chunk.origin)
+                appender.note_rows(chunk.rows)
         except CorruptBatch:
             return None
         return made if made.tail == (note.next_offset, note.position) else None
@@ -197,15 +193,12 @@ class SharedLog:
         if note is not None:
             self._believe(note)
         found = recover(self._directory, self._config)
-        segments = SegmentSet(self._directory, self._config)
-        segments.set(found.segments)
-        segments.lowest_offset = found.lowest_offset
-        segments.epochs = found.epochs
+        segments = SegmentSet.of(self._directory, self._config, found.segments, found.lowest_offset, found.epochs)
         appender = Appender(self._directory, self._config, segments, found.producers, held)
         clean = note is not None or found.report.clean
         appender.history.take_over(clean=clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
         appender.begin()
-        self._saved_s = time.monotonic()
+        self._saved.restart()
         active = segments.active
         same = (
             note is not None
@@ -245,9 +238,9 @@ class SharedLog:
         except BaseException:
             self._let_go()
             raise
-        if time.monotonic() - self._saved_s >= _CHECKPOINT_S:
+        if self._saved.elapsed_s >= _CHECKPOINT_S:
             appender.checkpoints.save_if_moved()
-            self._saved_s = time.monotonic()
+            self._saved.restart()
             if _has_ended(appender):
                 self._let_go()
                 return

@@ -14,30 +14,37 @@ with an offset from its start to its end, or `DataLoss`:
     its epoch has ended before the end of the slice         `DataLoss`: truncated there, whatever the log holds now
     a batch that is damaged                                 `CorruptBatch`
     no permission, no file handles, no such directory       `StorageError`: nothing is known about the records
+
+**A slice has an isolation**, as reading has. If it is "committed", its end is at most the last stable offset at that
+time, so everything in it is decided. It contains what was aborted, as far as this was known without reading batches;
+else its reader looks that up in the log when it meets a batch of a transaction.
 """
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Never
 
-from ..batch.header import BASE, COUNT, LAST, LEADER_EPOCH
+from ..batch.header import BASE, COUNT, LAST, LEADER_EPOCH, Rows
+from ..clock import rechecks
 from ..config import LogConfig
 from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, StorageError
 from ..storage import Directory
+from .files.aborted import Aborted
+from .files.names import TXN_INDEX, file_name
 from .log import Log
+from .read.reader import Isolation, is_committed
 from .segment.batches import Chunk
 from .segment.segment import Segment
+from .segment.segments import FollowedSet, SegmentSet
+from .segment.transactions import aborted_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How often an end that seems to be lost is checked again, and after how long: a writer may be replacing files.
-_RETRIES, _DOUBT_S = 10, 0.002
 #: How often reading starts again because records were dropped meanwhile.
 _RESTARTS = 100
 
@@ -55,6 +62,10 @@ class Slice:
     end_position: int
     #: The leader epoch in which the end was read: no batch of a later one belongs to the slice. -1: unknown.
     epoch: int = -1
+    #: What is read of transactions.
+    isolation: Isolation = "committed"
+    #: The aborted transactions that may have batches in it; None: not known.
+    aborted: tuple[Aborted, ...] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -70,11 +81,12 @@ def plan(
     epoch: int | None = None,
     target_bytes: int | None = None,
     max_records: int | None = None,
+    isolation: Isolation = "committed",
 ) -> list[Slice]:
     """Slices for all offsets from `start` to `end`, in order; each at most about `target_bytes`, or that many records.
 
     `epoch` is the leader epoch in which `end` was read; without it, the current one. `DataLoss` if the log does not
-    contain all of that range in this epoch.
+    contain all of that range in this epoch. `OffsetOutOfRange` if some of it is not committed and has to be.
     """
     epoch = log.leader_epoch if epoch is None else epoch
     if start >= end:
@@ -93,7 +105,27 @@ def plan(
             found.extend(_cut(segment, first, last, epoch, target_bytes, max_records))
     if limits[-1] < end:
         raise _cut_off(log.path, max(start, limits[-1]), end, limits[-1])
-    return found
+    if not is_committed(isolation):
+        return [replace(each, isolation=isolation) for each in found]
+    if (stable := log.last_stable_offset) < end:
+        raise OffsetOutOfRange(end, log.lowest_offset, stable, log.path)
+    return _with_aborted(log.segment_set, found)
+
+
+def _with_aborted(segments: SegmentSet, slices: list[Slice]) -> list[Slice]:
+    """The same slices, with what was aborted, where an index says so."""
+    marked = {name.removesuffix(TXN_INDEX) for name in segments.directory.names() if name.endswith(TXN_INDEX)}
+    if not marked and not segments.unsettled:
+        return slices
+    try:
+        return [
+            replace(each, aborted=tuple(segments.outlook.aborted(each.start_offset, each.end_offset - 1)))
+            if not each.sealed or file_name(each.base_offset, "") in marked
+            else each
+            for each in slices
+        ]
+    except (CorruptBatch, StorageError):
+        return slices  # files are just being replaced: readers will look it up
 
 
 def proven_end(log: Log, epoch: int, end: int) -> int:
@@ -102,10 +134,11 @@ def proven_end(log: Log, epoch: int, end: int) -> int:
     An earlier end is checked again before it is trusted, because a log may look shorter for a moment while a writer
     replaces files.
     """
-    for _ in range(_RETRIES):
+    if log.epoch_end(epoch) >= end:
+        return end
+    for _ in rechecks():
         if log.epoch_end(epoch) >= end:
             return end
-        time.sleep(_DOUBT_S)
     return min(log.epoch_end(epoch), end)
 
 
@@ -226,7 +259,7 @@ def _read_log(
             if reached >= last:
                 return
             try:
-                yield from log.scan_arrow(reached, last, batch_rows, columns=columns)
+                yield from log.scan_arrow(reached, last, batch_rows, columns=columns, isolation=piece.isolation)
                 break
             except OffsetOutOfRange as error:  # dropped or truncated while it was read
                 reached = max(error.requested, reached)
@@ -261,6 +294,7 @@ def _read_file(
         )
         least = -1 if piece.start_position else piece.base_offset
         reached, passed = piece.start_offset, piece.start_position
+        aborted = piece.aborted
         for chunk in segment.batches(
             storage, piece.start_position, piece.end_position, least, skip_below=piece.start_offset
         ):
@@ -272,6 +306,9 @@ def _read_file(
                     f"offset {reached} is no longer at its planned position", path=segment.path, position=chunk.origin
                 )
             reached = int(wanted.rows[-1, LAST]) + 1
+            if chunk.special and piece.isolation == "committed":
+                aborted = _aborted(directory, piece, config) if aborted is None else aborted
+                wanted.keep(_without(wanted.rows, aborted))
             if wanted.rows[:, COUNT].any():
                 bounds, most = (piece.start_offset, piece.end_offset), config.max_decompressed_bytes
                 yield to_arrow(wanted.view, wanted.rows, *bounds, columns=columns, max_bytes=most), reached
@@ -285,6 +322,20 @@ def _read_file(
             )
     finally:
         storage.close()
+
+
+def _without(rows: Rows, aborted: tuple[Aborted, ...]) -> Rows:
+    gone = aborted_rows(rows, lambda *_: aborted)
+    return rows[~gone]
+
+
+def _aborted(directory: Directory, piece: Slice, config: LogConfig) -> tuple[Aborted, ...]:
+    """The aborted transactions of a slice that has met one, from the current log."""
+    segments = FollowedSet(directory, config)
+    try:
+        return tuple(segments.outlook.aborted(piece.start_offset, piece.end_offset - 1))
+    finally:
+        segments.close()
 
 
 def _wanted(chunk: Chunk, piece: Slice) -> Chunk | None:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from ..batch.compression import CODECS, check_level
 from ..errors import InvalidConfig
+from ..log.read.reader import Isolation
 from .given import Given, loaded_json
 
 #: The columns in their order; `headers` only with includeHeaders.
@@ -44,6 +45,8 @@ _READ = {
     "maxtriggerdelay": "maximum time to wait for minOffsetsPerTrigger, such as 15m",
     "groupid": "the consumer group that shows the query's progress",
     "groupidprefix": "ignored: see groupId",
+    "isolation": "committed or uncommitted: whether records of open and aborted transactions are left out",
+    "kafka.isolation.level": "read_committed or read_uncommitted: the same, as Kafka's consumers call it",
     "partition.metadata.cache.ttl.ms": "ignored: for clients of a broker",
 }
 _WRITE = {
@@ -107,6 +110,7 @@ class ReadOptions:
     min_offsets: int | None
     max_delay_ms: int
     group: str | None
+    isolation: Isolation = "committed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +158,26 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         min_offsets=given.number("minoffsetspertrigger"),
         max_delay_ms=given.duration_ms("maxtriggerdelay", 15 * 60_000),
         group=given.text("groupid"),
+        isolation=_isolation(given),
     )
     if streaming:
         _check_limits(made)
     return made
+
+
+def _isolation(given: Given) -> Isolation:
+    """Ours, or Kafka's name for it. The default differs from Kafka's: what is not committed is not read."""
+    ours, kafkas = given.text("isolation"), given.text("kafka.isolation.level")
+    levels: dict[str | None, Isolation] = {"read_committed": "committed", "read_uncommitted": "uncommitted"}
+    if kafkas is not None and kafkas not in levels:
+        raise given.wrong("kafka.isolation.level")
+    if ours is None:
+        return levels.get(kafkas, "committed")
+    if ours not in ("committed", "uncommitted"):
+        raise given.wrong("isolation")
+    if kafkas is not None and levels[kafkas] != ours:
+        raise InvalidConfig(f"options isolation={ours} and kafka.isolation.level={kafkas} contradict each other")
+    return ours  # type: ignore[return-value]
 
 
 def _check_limits(options: ReadOptions) -> None:

@@ -88,9 +88,13 @@ class Places:
         return found
 
     def positions(self, shares: Iterable[tuple[Topic, int]]) -> Positions:
-        """The current ends of these partitions."""
+        """The current ends of these partitions: where everything is committed, unless all is to be read."""
         found = list(shares)
-        at = {(topic.name, number): EpochPosition(*topic.partition(number).position()) for topic, number in found}
+        isolation = self._options.isolation
+        at = {
+            (topic.name, number): EpochPosition(*topic.partition(number).position(isolation=isolation))
+            for topic, number in found
+        }
         return Positions(at, {topic.name: topic.id for topic, _ in found}, self.store.id)
 
     def resolve(self, point: Point, *, ending: bool = False) -> Positions:

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ..errors import DataLoss
 from ..log import slices
+from ..log.read.reader import Isolation
 from ..log.slices import Slice
 from .options import ReadOptions
 from .places import Places
@@ -90,7 +91,7 @@ def plan(
     ranges = Ranges(places, start, end, moved=moved)
     found = [each for share in sorted(end.at) if (each := ranges.of(share)) is not None]
     limits = _limits(found, options)
-    pieces = [piece for each in found for piece in _cut(ranges, each, limits)]
+    pieces = [piece for each in found for piece in _cut(ranges, each, limits, options.isolation)]
     return [Task(options.path, places.store.id, each) for each in _grouped(_joined(pieces, limits), limits)]
 
 
@@ -113,7 +114,7 @@ def _limits(ranges: Sequence[Range], options: ReadOptions) -> _Limits:
     )
 
 
-def _cut(ranges: Ranges, found: Range | None, limits: _Limits) -> list[PartitionSlice]:
+def _cut(ranges: Ranges, found: Range | None, limits: _Limits, isolation: Isolation) -> list[PartitionSlice]:
     """The slices of one partition. Ranges that are just being dropped are planned again."""
     lost: DataLoss | None = None
     for _ in range(_RETRIES):
@@ -128,6 +129,7 @@ def _cut(ranges: Ranges, found: Range | None, limits: _Limits) -> list[Partition
                 epoch=None if last.epoch == UNKNOWN else last.epoch,
                 target_bytes=limits.cut_bytes,
                 max_records=limits.records,
+                isolation=isolation,
             )
             return [PartitionSlice(topic.name, topic.id, number, each) for each in made]
         except DataLoss as error:
@@ -156,7 +158,10 @@ def _as_one(before: PartitionSlice, after: PartitionSlice, limits: _Limits) -> P
     if limits.records is not None and two.end_offset - one.start_offset > limits.records:
         return None
     end_position = max(one.end_position, two.end_position)
-    return replace(before, what=replace(one, end_offset=two.end_offset, end_position=end_position))
+    aborted = None
+    if one.aborted is not None and two.aborted is not None:
+        aborted = tuple(dict.fromkeys((*one.aborted, *two.aborted)))
+    return replace(before, what=replace(one, end_offset=two.end_offset, end_position=end_position, aborted=aborted))
 
 
 def _grouped(pieces: Sequence[PartitionSlice], limits: _Limits) -> list[list[PartitionSlice]]:

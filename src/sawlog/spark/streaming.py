@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from ..clock import Stopwatch
 from ..errors import DataLoss, SawlogError, TopicNotFound
 from ..topics.store import Store
 from ..topics.topic import Topic
@@ -62,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Positions | None = None
         self._store: Store | None = None
         self._shown: Json | None = None
-        self._triggered_s: float | None = None
+        self._triggered: Stopwatch | None = None
         self._began = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -169,13 +169,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _waits(self, available: int) -> bool:
         """Whether there is too little for now, by minOffsetsPerTrigger and maxTriggerDelay. The first micro-batch of a
         run never waits, as with Kafka's source."""
-        least, now = self._options.min_offsets, time.monotonic()
+        least, triggered = self._options.min_offsets, self._triggered
         if least is None or self._target is not None or not available:
             return False
-        triggered = self._triggered_s
-        if triggered is not None and available < least and (now - triggered) * 1000 < self._options.max_delay_ms:
+        if triggered is not None and available < least and triggered.elapsed_ms < self._options.max_delay_ms:
             return True
-        self._triggered_s = now
+        self._triggered = Stopwatch()
         return False
 
     def _shares(self) -> list[tuple[Topic, int]]:

@@ -22,14 +22,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from ..batch.build import Encoded, Encoder
+from ..batch.build import Encoder
 from ..errors import InvalidConfig, InvalidRecord, SawlogError
 from ..log.write.encoders import recipe_of
 from ..topics.partitioner import partitions_for
 from ..topics.settings import is_compacted
 from ..topics.store import Store
 from ..topics.topic import Topic
-from ..topics.transactions.staging import INLINE_BYTES, Piece, TaskStage
+from ..topics.transactions.staging import INLINE_BYTES, Parcel
 from . import commit, worker
 from .options import WriteOptions
 from .staged import Staged, StagedPart
@@ -48,33 +48,12 @@ class _Outgoing:
 
     def __init__(self, topic: Topic, number: int, encoder: Encoder) -> None:
         self.topic, self.number, self.encoder = topic, number, encoder
-        #: Finished batches that are not written yet, and their size.
-        self._batches: list[bytes] = []
-        self._size_bytes = 0
-        self._pieces: list[Piece] = []
-        self._count = 0
-
-    @property
-    def size_bytes(self) -> int:
-        """How many bytes are not written yet."""
-        return self._size_bytes
-
-    def add(self, batch: Encoded) -> None:
-        """Add a finished batch. It is copied: the encoder reuses its buffer."""
-        self._batches.append(bytes(batch.data))
-        self._size_bytes += len(batch.data)
-        self._count += batch.count
-
-    def flush(self, staged: TaskStage) -> None:
-        """Write everything to the staged file."""
-        if self._batches:
-            self._pieces.append(staged.write(b"".join(self._batches)))
-            self._batches, self._size_bytes = [], 0
+        self.parcel = Parcel()
 
     def part(self) -> StagedPart:
         """For the driver: what is staged, and what is not."""
-        data = b"".join(self._batches)
-        return StagedPart(self.topic.name, self.topic.id, self.number, self._count, tuple(self._pieces), data)
+        parcel = self.parcel
+        return StagedPart(self.topic.name, self.topic.id, self.number, parcel.count, parcel.pieces, parcel.data)
 
 
 class Attempt:
@@ -161,16 +140,16 @@ class Attempt:
     def _stage_rows(self, outgoing: _Outgoing, rows: pa.RecordBatch) -> None:
         most = min(self._options.batch_bytes, outgoing.topic.config.segment_bytes // 2 + 1)
         for encoded in outgoing.encoder.table(rows, most):
-            outgoing.add(encoded)
-            if outgoing.size_bytes >= _FLUSH_BYTES:
-                outgoing.flush(self._staged)
+            outgoing.parcel.add(encoded)
+            if outgoing.parcel.size_bytes >= _FLUSH_BYTES:
+                outgoing.parcel.move(self._staged.write)
 
     def finish(self) -> tuple[StagedPart, ...]:
         """Make everything durable, or send it with the message if it is small; returns that message."""
         all_of_it = list(self._outgoing.values())
-        if not self._staged.is_empty or sum(each.size_bytes for each in all_of_it) > INLINE_BYTES:
+        if not self._staged.is_empty or sum(each.parcel.size_bytes for each in all_of_it) > INLINE_BYTES:
             for each in all_of_it:
-                each.flush(self._staged)
+                each.parcel.move(self._staged.write)
             self._staged.sync()
         return tuple(each.part() for each in all_of_it)
 

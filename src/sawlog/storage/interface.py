@@ -21,6 +21,9 @@ class Storage(Protocol):
     """
 
     name: str
+    #: Whether a view costs nothing, however large it is, because the bytes are mapped or in memory. Elsewhere a reader
+    #: asks only for what it needs. A custom storage may omit it: then it is assumed that they cost something.
+    views_are_free: bool
 
     @property
     def size(self) -> int:

@@ -47,6 +47,8 @@ class ReadOnly:
 class MappedStorage(ReadOnly):
     """Bytes that no longer change."""
 
+    views_are_free = True
+
     def __init__(self, name: str, path: str, fd: int, directory: Directory) -> None:
         self.name = name
         self._path = path

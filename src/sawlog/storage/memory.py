@@ -14,6 +14,8 @@ from .interface import Buffer, Directory, Lock, Published, Storage
 class MemoryStorage:
     """Bytes in a buffer that is replaced, not resized, when it grows: views of the old one stay valid."""
 
+    views_are_free = True
+
     def __init__(self, directory: MemoryDirectory, name: str) -> None:
         self.name = name
         self._directory = directory

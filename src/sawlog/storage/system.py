@@ -143,6 +143,12 @@ def claim_blocks(fd: int, position: int, size_bytes: int) -> bool:
     return False
 
 
+def space_of(path: str) -> tuple[int, int]:
+    """(bytes in all, bytes that are free) of the file system that contains a path."""
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
 def sync_data(fd: int, path: str) -> None:
     """Make a file's content and size durable, or raise `SyncFailed`."""
     try:

@@ -1,4 +1,4 @@
-"""For code that builds on sawlog: test suites for your own storage, and a disk that fails on demand.
+"""For code that builds on sawlog: test suites for your own storage or store, and a disk that fails on demand.
 
 ```python
 import pytest
@@ -16,21 +16,32 @@ class TestMyStorage(StorageSuite):
 ```
 
 A directory that passes both can hold a log: `Log.open(MyDirectory(...))`. Our own storages pass the same suites.
+A store that passes `StoreSuite` can be served by a broker and written by Spark.
 `FaultyDirectory` wraps a directory and makes chosen calls fail, see `sawlog.testing.faulty`. `FaultyStorage` is one
 that simulates its disk, including power cuts, see `sawlog.testing.disk`. `enumerate_crashes` crashes your own code on
 such a disk at every change, see `sawlog.testing.crashes`.
 
+`Broker` is a broker that speaks Kafka, for tests of programs that use Kafka, see `sawlog.testing.broker`.
+
 Nothing here imports pytest: a suite is a plain class whose test methods take the directory as their argument.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from .crashes import Scenario, Workload, enumerate_crashes
 from .device import Step
 from .disk import MODES, FaultyStorage, Mode
 from .faulty import Call, Fault, FaultyDirectory
-from .suites import DirectorySuite, StorageSuite
+from .suites import DirectorySuite, StorageSuite, StoreSuite
+
+if TYPE_CHECKING:
+    from .broker import Broker
 
 __all__ = [
     "MODES",
+    "Broker",
     "Call",
     "DirectorySuite",
     "Fault",
@@ -40,6 +51,16 @@ __all__ = [
     "Scenario",
     "Step",
     "StorageSuite",
+    "StoreSuite",
     "Workload",
     "enumerate_crashes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The broker is heavy, and imported when it is first used."""
+    if name == "Broker":
+        from .broker import Broker
+
+        return Broker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

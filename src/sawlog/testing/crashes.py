@@ -47,7 +47,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..log.write import background
+from .. import background
 from .device import Step
 from .disk import MODES, FaultyStorage, Mode
 
@@ -162,7 +162,8 @@ class _Enumeration:
         disk = FaultyStorage(self.seed)
         workload = self.kind(self.seed)
         disk.watch = lambda step: self._crash_here(disk, workload, step)
-        with _standing_still(), _collecting_little(), _own_ids(f"{self.label}/{self.seed}"):
+        # Without the thread that syncs and saves after some time: it would come at a different moment every time.
+        with background.suspended(), _collecting_little(), _own_ids(f"{self.label}/{self.seed}"):
             workload.work(disk)
             disk.watch = None
             self._crash_here(disk, workload, Step(disk.steps + 1, "end", ""))
@@ -228,17 +229,6 @@ def _crashed(disk: FaultyStorage, ending: Ending, chance: random.Random) -> Faul
     found = disk.process_dies() if ending == "dies" else disk.crash(ending, chance.getrandbits(64))
     found.seed = chance.getrandbits(32)
     return found
-
-
-@contextmanager
-def _standing_still() -> Iterator[None]:
-    """Without the thread that syncs and saves after some time: it would come at a different moment every time."""
-    real = background.every
-    background.every = lambda seconds, method: None
-    try:
-        yield
-    finally:
-        background.every = real
 
 
 @contextmanager

@@ -305,6 +305,7 @@ class FaultyFile:
 
     def __init__(self, directory: FaultyDirectory, inner: Storage) -> None:
         self.name = inner.name
+        self.views_are_free = bool(getattr(inner, "views_are_free", False))
         self.inner = inner
         self._directory = directory
 

@@ -44,6 +44,8 @@ class Home(Protocol):
 class OpenFile:
     """An open file."""
 
+    views_are_free = True
+
     __slots__ = ("_file", "_folder", "name")
 
     def __init__(self, folder: Home, name: str, file: File) -> None:

@@ -32,12 +32,12 @@ from __future__ import annotations
 
 import errno
 import logging
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+from ..clock import Deadline
 from ..errors import (
     CorruptFile,
     DirectoryLocked,
@@ -69,8 +69,8 @@ from .names import (
 #: 1: version 0.2. 2: batches and positions have leader epochs, and the visible end is published.
 FORMAT = 2
 _FORMATS = (1, FORMAT)
-#: How long to wait for the catalog's lock, and how often to try.
-_PATIENCE_S, _POLL_S = 5.0, 0.005
+#: How long to wait for the catalog's lock.
+_PATIENCE_S = 5.0
 #: The note in the LOCK after a change, when all of it is durable.
 _IN_ORDER = b"in order"
 
@@ -184,14 +184,12 @@ class Catalog:
                 directory.close()
 
     def _lock(self) -> Lock:
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = Deadline(_PATIENCE_S)
         while True:
             try:
                 return self.root.lock(LOCK)
-            except DirectoryLocked:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(_POLL_S)
+            except DirectoryLocked as error:
+                deadline.pause(or_raise=error)
 
     # --- reading
 

@@ -8,8 +8,7 @@
 }
 ```
 
-The checksum covers every byte before its own line. A document is replaced as a whole (`Directory.replace`), so it is
-either the old one or the new one; if any byte has changed, reading raises `CorruptFile`.
+The checksum covers every byte before its own line; see `sawlog.storage.checked`.
 """
 
 from __future__ import annotations
@@ -17,33 +16,27 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
-from ..batch.checksum import crc32c
 from ..batch.text import parse_json
 from ..errors import CorruptFile
 from ..storage import Directory
+from ..storage.checked import FIELD, parsing
 
 T = TypeVar("T")
-
-_MARK = b'  "crc32c": "'
 
 
 def encode(fields: dict[str, Any]) -> bytes:
     """The bytes of a document, one field per line."""
     lines = (f"  {json.dumps(name)}: {json.dumps(value)},\n" for name, value in fields.items())
-    body = ("{\n" + "".join(lines)).encode()
-    return body + _MARK + f'{crc32c(body):08x}"\n}}\n'.encode()
+    return FIELD.put(("{\n" + "".join(lines)).encode())
 
 
 def decode(data: bytes, path: str) -> dict[str, Any]:
     """The fields; `CorruptFile` if any byte has changed."""
-    body, _, mark = data.rpartition(_MARK)
-    if mark != f'{crc32c(body):08x}"\n}}\n'.encode():
+    if FIELD.opened(data) is None:
         raise CorruptFile(f"{path}: its checksum does not match; restore it from a copy")
-    try:
+    with parsing(path):
         fields: dict[str, Any] = parse_json(data)
-    except ValueError as error:
-        raise CorruptFile(f"{path} does not parse: {error}") from error
-    del fields["crc32c"]
+        del fields["crc32c"]
     return fields
 
 

@@ -8,11 +8,11 @@ topics/<name>/topic.json     id, name, partitions, settings, created_ms: see doc
 from __future__ import annotations
 
 import errno
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..clock import now_ms
 from ..errors import CorruptFile, InvalidConfig, StorageError, TopicNotFound
 from ..storage import Directory
 from . import documents, settings
@@ -39,7 +39,7 @@ class TopicEntry:
         """The entry of a new topic."""
         check_topic_name(name)
         check_partitions(partitions)
-        return cls(str(uuid.uuid4()), name, partitions, settings.changed({}, given), time.time_ns() // 1_000_000)
+        return cls(str(uuid.uuid4()), name, partitions, settings.changed({}, given), now_ms())
 
     @classmethod
     def load(cls, directory: Directory, name: str) -> TopicEntry:

@@ -6,7 +6,9 @@ converted; the others have the default of `LogConfig`, also after an update that
 
 -1 means "none" where it does in Kafka: no limit, never.
 
-Some settings are for opening a log (`LogConfig`), the others for its upkeep (`UpkeepConfig`).
+Some settings are for opening a log (`LogConfig`), some for its upkeep (`UpkeepConfig`), some for what a broker lets
+clients produce (`serving`). And some of Kafka's are kept and shown because programs set them, and have no effect: there
+is one replica, and the `durability` of a topic says when it is synced.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from ..batch.compression import CODECS
 from ..config import MAX_SEGMENT_BYTES, Interval, LogConfig, UpkeepConfig
@@ -34,7 +36,10 @@ class Setting:
     about: str
     #: Converts the stored value to the one in the config.
     convert: Callable[[Any], Any] = lambda value: value
-    upkeep: bool = False
+    #: What it is for.
+    part: Literal["log", "upkeep", "serving", "none"] = "log"
+    #: The default of a setting that is in no config.
+    default: Value | None = None
 
     @property
     def keyword(self) -> str:
@@ -99,6 +104,19 @@ def _interval(text: str) -> Interval:
     return Interval(int(ms), int(size_bytes))
 
 
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidConfig(f"{name} must be a str, not {value!r}")
+    return value
+
+
+def _truth(name: str, value: object) -> str:
+    text = str(value).lower() if isinstance(value, (str, bool)) else ""
+    if text not in ("true", "false"):
+        raise InvalidConfig(f"{name} must be true or false, not {value!r}")
+    return text
+
+
 def _none_if_negative(value: int) -> int | None:
     return None if value < 0 else value
 
@@ -106,6 +124,7 @@ def _none_if_negative(value: int) -> int | None:
 _FROM_0, _FROM_1, _OR_NONE = partial(_whole, lowest=0), partial(_whole, lowest=1), partial(_whole, lowest=-1)
 _COMPRESSIONS = ("producer", *CODECS)
 _TIMESTAMPS = {"CreateTime": "create", "LogAppendTime": "append"}
+_TIMESTAMP_NAMES = {ours: name for name, ours in _TIMESTAMPS.items()}
 
 SETTINGS: dict[str, Setting] = {
     each.name: each
@@ -115,7 +134,7 @@ SETTINGS: dict[str, Setting] = {
             "",
             _policy,
             "delete: drop old records by age and size; compact: keep the last record of each key; or both",
-            upkeep=True,
+            part="upkeep",
         ),
         Setting(
             "retention.ms",
@@ -150,21 +169,21 @@ SETTINGS: dict[str, Setting] = {
             "delete_retention_ms",
             _FROM_0,
             "how long compaction keeps tombstones",
-            upkeep=True,
+            part="upkeep",
         ),
         Setting(
             "min.cleanable.dirty.ratio",
             "min_dirty_ratio",
             _fraction,
             "compact when this share of the log is new",
-            upkeep=True,
+            part="upkeep",
         ),
         Setting(
             "min.compaction.lag.ms",
             "min_compaction_lag_ms",
             _FROM_0,
             "do not compact records younger than this",
-            upkeep=True,
+            part="upkeep",
         ),
         Setting(
             "compression.type",
@@ -219,7 +238,7 @@ SETTINGS: dict[str, Setting] = {
             "merge_bytes",
             _FROM_0,
             "neighbouring sealed segments smaller than this are merged; 0: never",
-            upkeep=True,
+            part="upkeep",
         ),
         Setting(
             "recompress.after.ms",
@@ -227,7 +246,7 @@ SETTINGS: dict[str, Setting] = {
             _OR_NONE,
             "sealed segments older than this are recompressed with zstd; -1: never",
             _none_if_negative,
-            upkeep=True,
+            part="upkeep",
         ),
         Setting(
             "scrub.interval.ms",
@@ -235,7 +254,49 @@ SETTINGS: dict[str, Setting] = {
             _OR_NONE,
             "sealed segments are read and checked this often; -1: never",
             _none_if_negative,
-            upkeep=True,
+            part="upkeep",
+        ),
+        Setting(
+            "max.message.bytes",
+            "",
+            _FROM_0,
+            "the largest batch that a client of the broker may produce",
+            part="serving",
+            default=1_048_588,
+        ),
+        Setting(
+            "message.timestamp.before.max.ms",
+            "",
+            _FROM_0,
+            "a client of the broker may produce records that are this much older than now",
+            part="serving",
+            default=2**63 - 1,
+        ),
+        Setting(
+            "message.timestamp.after.max.ms",
+            "",
+            _FROM_0,
+            "a client of the broker may produce records that are this far in the future",
+            part="serving",
+            default=3_600_000,
+        ),
+        *(
+            Setting(name, "", read, "accepted from programs that set it; has no effect", part="none", default=default)
+            for name, read, default in (
+                ("file.delete.delay.ms", _FROM_0, 60_000),
+                ("flush.messages", _FROM_0, 2**63 - 1),
+                ("flush.ms", _FROM_0, 2**63 - 1),
+                ("follower.replication.throttled.replicas", _text, ""),
+                ("leader.replication.throttled.replicas", _text, ""),
+                ("max.compaction.lag.ms", _FROM_1, 2**63 - 1),
+                ("message.downconversion.enable", _truth, "true"),
+                ("message.format.version", _text, "3.0-IV1"),
+                ("min.insync.replicas", _FROM_1, 1),
+                ("preallocate", _truth, "false"),
+                ("remote.storage.enable", _truth, "false"),
+                ("segment.jitter.ms", _FROM_0, 0),
+                ("unclean.leader.election.enable", _truth, "false"),
+            )
         ),
     )
 }
@@ -262,7 +323,7 @@ def changed(settings: Mapping[str, Value], changes: Mapping[str, object]) -> dic
 
 def log_config(settings: Mapping[str, Value]) -> LogConfig:
     """How the logs of a topic with these settings are opened."""
-    return LogConfig(**_fields(settings, upkeep=False))
+    return LogConfig(**_fields(settings, "log"))
 
 
 def upkeep_config(settings: Mapping[str, Value]) -> UpkeepConfig:
@@ -271,12 +332,38 @@ def upkeep_config(settings: Mapping[str, Value]) -> UpkeepConfig:
     return UpkeepConfig(
         compact="compact" in policy,
         delete="delete" in policy,
-        **_fields({name: value for name, value in settings.items() if name != "cleanup.policy"}, upkeep=True),
+        **_fields({name: value for name, value in settings.items() if name != "cleanup.policy"}, "upkeep"),
     )
 
 
-def _fields(settings: Mapping[str, Value], *, upkeep: bool) -> dict[str, Any]:
-    chosen = {_find(name): value for name, value in settings.items() if _find(name).upkeep == upkeep}
+def serving(settings: Mapping[str, Value]) -> dict[str, Any]:
+    """What clients of a broker may produce to a topic with these settings: name to value, defaults included."""
+    return {
+        name: settings.get(name, setting.default) for name, setting in SETTINGS.items() if setting.part == "serving"
+    }
+
+
+def default_of(name: str) -> Value:
+    """The value of a setting that is not given, as it would be given."""
+    setting = _find(name)
+    if setting.name == "cleanup.policy":
+        return "delete"
+    if setting.default is not None:
+        return setting.default
+    config = UpkeepConfig(compact=False, delete=True) if setting.part == "upkeep" else LogConfig()
+    value: Any = getattr(config, setting.field)
+    if value is None:
+        return -1
+    if isinstance(value, Interval):
+        return f"interval:{value.ms}:{value.bytes}"
+    if setting.name == "compression.type":
+        return "producer"
+    found: Value = _TIMESTAMP_NAMES[value] if setting.name == "message.timestamp.type" else value
+    return found
+
+
+def _fields(settings: Mapping[str, Value], part: str) -> dict[str, Any]:
+    chosen = {_find(name): value for name, value in settings.items() if _find(name).part == part}
     return {setting.field: setting.convert(value) for setting, value in chosen.items()}
 
 

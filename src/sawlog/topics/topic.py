@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -36,8 +37,9 @@ from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, TopicNotFound
 from ..log.log import Log
+from ..log.maintain.findings import RecoveryReport
 from ..log.maintain.upkeep import UpkeepReport
-from ..log.read.reader import ARROW_ROWS
+from ..log.read.reader import ARROW_ROWS, Isolation
 from ..log.write.encoders import recipe_of
 from ..log.write.writer import BATCH_BYTES, Writer
 from ..storage import Directory
@@ -45,6 +47,7 @@ from ..storage.forking import forkable
 from . import settings
 from .catalog import Catalog
 from .entry import TopicEntry
+from .packing import Packer
 from .partitioner import Sticky, partition_for, partitions_for
 from .writer import TopicWriter
 
@@ -57,6 +60,10 @@ class Position(NamedTuple):
 
     partition: int
     offset: int
+
+
+#: `Position` of a pair: its constructor is a Python function, and takes twice as long.
+_position: Callable[[tuple[int, int]], Position] = partial(tuple.__new__, Position)
 
 
 class Offsets(NamedTuple):
@@ -142,12 +149,16 @@ class Topic:
     ) -> None:
         self._catalog = catalog
         self._entry = entry
+        #: Whether every record needs a key.
+        self._keyed = settings.is_compacted(entry.settings)
         self._on_lock = on_lock
         self._elsewhere = elsewhere
         #: For partitions that other processes hold.
         self._outlets: dict[int, Outlet] = {}
         self._lock = forkable(threading.RLock())
         self._logs: dict[int, Log] = {}
+        #: Those of them that were locked by a write. One that has released its lock since takes it again by itself.
+        self._ready: dict[int, Log] = {}
         self._writers: set[TopicWriter] = set()
         #: Logs that were opened for upkeep only.
         self._tended: set[Log] = set()
@@ -245,6 +256,7 @@ class Topic:
             if entry.partitions != self._entry.partitions:
                 self._sticky = Sticky(entry.partitions)
             self._entry = entry
+            self._keyed = settings.is_compacted(entry.settings)
 
     def _open(self, number: int) -> Log:
         entry = self._entry
@@ -272,10 +284,33 @@ class Topic:
         finally:
             log.close()
 
+    def recover(self) -> dict[int, RecoveryReport]:
+        """Lock the partitions that were not closed cleanly, which recovers them; what that found. Those that another
+        process writes are left to it."""
+        reports: dict[int, RecoveryReport] = {}
+        for number in range(self.partitions):
+            log = self.partition(number)
+            if log.locked or log.was_closed_cleanly:
+                continue
+            try:
+                reports[number] = self._writable(number).recovery
+            except DirectoryLocked:
+                continue
+        return reports
+
+    def reopen(self) -> None:
+        """Close the open logs; the next use opens them again, with the current settings."""
+        with self._lock, ExitStack() as last:
+            self._ready.clear()
+            for log in self._logs.values():
+                last.callback(log.close)
+            self._logs = {}
+
     def end(self, why: LogClosed | TopicNotFound) -> None:
         """Close everything; from now on it only raises this error."""
         with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
             self._ended = self._ended or why
+            self._ready.clear()
             for log in self._logs.values():
                 last.callback(log.close)
             last.callback(self.close_writers)
@@ -301,8 +336,17 @@ class Topic:
         partition: int | None = None,
     ) -> Position:
         """Append one record and return its position. The partition is the key's, or chosen, unless it is given."""
-        number = self.place_for(value, key, partition)
-        return Position(number, self._appends(number).append(value, key, headers, timestamp))
+        if partition is None and self._entry.partitions == 1 and (key is not None or not self._keyed):
+            number = 0
+        else:
+            number = self.place_for(value, key, partition)
+        log = self._ready.get(number)
+        if log is not None:
+            try:
+                return _position((number, log.append(value, key, headers, timestamp)))
+            except DirectoryLocked:  # it had released its lock, and another process has it now
+                self._ready.pop(number, None)
+        return _position((number, self._appends(number).append(value, key, headers, timestamp)))
 
     def _appends(self, number: int) -> Appends:
         """The log of a partition, locked; or, if another process holds the lock and takes requests, what hands over to
@@ -331,6 +375,9 @@ class Topic:
             except StorageError:
                 self.refresh()  # if the topic was deleted meanwhile, raise that
                 raise
+        self._ready[number] = log
+        if self._ended is not None:
+            self._ready.clear()
         return log
 
     def place_for(self, value: bytes | None, key: bytes | None, partition: int | None = None) -> int:
@@ -346,7 +393,7 @@ class Topic:
 
     def _refuse_keyless(self) -> None:
         """Raise if a record without a key cannot be accepted."""
-        if settings.is_compacted(self._entry.settings):
+        if self._keyed:
             raise InvalidRecord(
                 f"the topic {self.name!r} keeps the last record of each key (cleanup.policy), so a record needs a key"
             )
@@ -365,7 +412,7 @@ class Topic:
         """Which records go where; those without a key stay together."""
         if not records:
             raise InvalidRecord("no record to append")
-        if settings.is_compacted(self._entry.settings) and any(key_of(record) is None for record in records):
+        if self._keyed and any(key_of(record) is None for record in records):
             self._refuse_keyless()
         if partition is not None or self.partitions == 1:
             return {0 if partition is None else partition: records}
@@ -408,10 +455,21 @@ class Topic:
         """A buffered writer over all partitions: the fast way to append records one by one."""
         logs = [self._appends(number) for number in range(self.partitions)]
         writers = [log.writer(batch_bytes, linger_ms) for log in logs]
-        keyed = settings.is_compacted(self._entry.settings)
-        made = TopicWriter(writers, batch_bytes, keyed=keyed, on_close=self._writers.discard)
+        made = TopicWriter(writers, batch_bytes, keyed=self._keyed, on_close=self._writers.discard)
         self._writers.add(made)
         return made
+
+    def packer(self, compression: str, *, partition: int | None = None, linger_ms: float | None = None) -> Packer:
+        """A buffered writer with another compression than the topic's, for all partitions or for one."""
+        config = self.partition(partition or 0).config
+        return Packer(
+            self.partitions,
+            lambda number, batch: self._appends(number).append_batches(batch.data),
+            recipe_of(config.with_(compression=compression, compression_level=None)),
+            partition=partition,
+            batch_bytes=min(BATCH_BYTES, config.segment_bytes),
+            linger_ms=linger_ms,
+        )
 
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return how many."""
@@ -473,10 +531,12 @@ class Topic:
         end: Mapping[int, int] | None = None,
         *,
         partitions: Iterable[int] | None = None,
+        isolation: Isolation = "committed",
     ) -> Iterator[Record]:
-        """The current records, partition by partition, each from its start to its end: by default all of them."""
-        scans = [log.scan(first, last) for log, first, last, _ in self._spans(start, end, partitions)]
-        return chain.from_iterable(scans)
+        """The current records, partition by partition, each from its start to its end: by default all of them.
+        `isolation` as in `Log.scan`."""
+        spans = self._spans(start, end, partitions)
+        return chain.from_iterable([log.scan(first, last, isolation=isolation) for log, first, last, _ in spans])
 
     def scan_arrow(
         self,
@@ -487,11 +547,12 @@ class Topic:
         partitions: Iterable[int] | None = None,
         columns: Sequence[str] = ("partition", *DEFAULT_COLUMNS),
         views: bool = False,
+        isolation: Isolation = "committed",
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow record batches; `columns` may also include `partition`."""
         stored = [column for column in columns if column != "partition"]
         scans = [
-            (number, log.scan_arrow(first, last, batch_rows, columns=stored, views=views))
+            (number, log.scan_arrow(first, last, batch_rows, columns=stored, views=views, isolation=isolation))
             for log, first, last, number in self._spans(start, end, partitions)
         ]
         return (_with_partition(batch, number, columns) for number, batches in scans for batch in batches)

@@ -1,21 +1,18 @@
 """Upkeep in the background of an open store: retention, compaction, merging, recompression, scrubbing.
 
-All topics are checked at a fixed interval, without a lock. What is due is done by a thread that lives only as long as
-there is something to do: on partitions that this process writes, and on those that nobody writes. A partition that
-another process writes is left to that process. Each task is logged; a failure is logged and retried the next time;
-damage that scrubbing finds is logged as an error.
+All topics are checked at a fixed interval (`sawlog.background`), without a lock. What is due is done on partitions that
+this process writes, and on those that nobody writes. A partition that another process writes is left to that process.
+Each task is logged; a failure is logged and retried the next time; damage that scrubbing finds is logged as an error.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
+from .. import background
 from ..errors import LogClosed, SawlogError
 from ..log.maintain.upkeep import UpkeepReport
-from ..log.write import background
-from ..storage.forking import forkable
 
 _logger = logging.getLogger("sawlog.upkeep")
 
@@ -25,19 +22,9 @@ class Upkeep:
 
     def __init__(self, work: Callable[[], list[UpkeepReport]], interval_s: float) -> None:
         self._work = work
-        self._lock = forkable(threading.Lock())
-        self._thread: threading.Thread | None = None
-        self._stopped = False
         #: What was done so far, oldest first; the last hundred reports.
         self.reports: list[UpkeepReport] = []
-        background.every(interval_s, self._start)
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._stopped or (self._thread is not None and self._thread.is_alive()):
-                return
-            self._thread = threading.Thread(target=self._run, name="sawlog-upkeep", daemon=True)
-            self._thread.start()
+        self._task = background.every(interval_s, self._run)
 
     def _run(self) -> None:
         try:
@@ -56,11 +43,8 @@ class Upkeep:
 
     def stop(self) -> None:
         """No more calls from now on. `wait` waits for a current one."""
-        with self._lock:
-            self._stopped = True
+        self._task.cancel()
 
     def wait(self) -> None:
         """Wait until the current call has ended."""
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        self._task.wait()

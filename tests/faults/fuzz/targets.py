@@ -97,7 +97,7 @@ def kernel_target(data: bytes) -> None:
     rows = new_rows(6)
     table = memoryview(rows)
     for least, dense in ((-1, False), (0, True), (0, False)):
-        count, end, _ = kernel.scan_batches(view, 0, size, size, least, table, dense)
+        count, end, _, _ = kernel.scan_batches(view, 0, size, size, least, table, dense)
         assert 0 <= count <= 6
         assert 0 <= end <= size
     probe = size % 64
@@ -215,7 +215,7 @@ def batch_target(data: bytes) -> None:
     headers = allowed(lambda: scan_headers(data))
     view = memoryview(data)
     rows = new_rows(16)
-    count, _, why = kernel.scan_batches(view, 0, len(view), len(view), 0, memoryview(rows))
+    count, _, why, _ = kernel.scan_batches(view, 0, len(view), len(view), 0, memoryview(rows))
     rows = rows[:count]
     if why == kernel.SCAN_MORE or not count:
         return

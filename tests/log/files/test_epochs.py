@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from sawlog import CorruptFile, Interval, Log, LogConfig, OffsetOutOfRange, StorageError, StorageFull
 from sawlog.batch import kernel
 from sawlog.batch.build import encode
-from sawlog.batch.checksum import with_line
 from sawlog.batch.header import scan
 from sawlog.log.files import checkpoint
 from sawlog.log.files.checkpoint import Checkpoint
@@ -35,6 +34,7 @@ from sawlog.log.shared import SharedLog
 from sawlog.storage import MemoryDirectory
 from sawlog.storage import file as file_module
 from sawlog.storage import published as published_module
+from sawlog.storage.checked import LINE
 from sawlog.testing import FaultyStorage
 from sawlog.testing.disk import MODES
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
@@ -883,7 +883,7 @@ def as_version_02(place: Place, *, closed: bool, epochs: dict[int, int] | None =
     saved = Checkpoint.decode(made.files()["checkpoint"])
     fields = {name: getattr(saved, name) for name in ("clean", "durable_offset", "segment", "position", "log_start")}
     assert saved.clean == closed
-    made.write("checkpoint", with_line(f"sawlog checkpoint 1\n{json.dumps(fields)}\n".encode()))
+    made.write("checkpoint", LINE.put(f"sawlog checkpoint 1\n{json.dumps(fields)}\n".encode()))
     for name in ("visible", FILE):
         if name in made.names():
             made.remove(name)

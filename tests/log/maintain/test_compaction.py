@@ -19,6 +19,7 @@ import pytest
 
 from sawlog import CorruptBatch, Log, LogConfig, OutOfOrderSequence, Producer, RecordRemoved, UpkeepConfig
 from sawlog.batch.compression import CODECS
+from sawlog.batch.header import scan
 from sawlog.log.files import state
 from sawlog.log.files.state import load_state
 from sawlog.log.maintain import compaction, rebatch, rewrite
@@ -28,6 +29,7 @@ from ...batch import wire
 from ...batch.twins import interpreted
 from ..keyed import LONG_MS, Entry, Filling, T, appender, check_everything, compacted, entry
 from ..places import FilePlace, MemoryPlace, Place, named, now_ms
+from ..transactional import batch
 
 #: The smallest table: 896 keys a round.
 SMALL_TABLE = 1
@@ -66,11 +68,11 @@ def test_the_last_record_of_every_key_stays_and_nothing_else_of_it(
     for _ in range(3):
         filling.fill(250)
         end, following = active_base(log), log.next_offset
-        before = len(list(log.scan()))
+        before = len(list(log.scan(isolation="uncommitted")))
         report = compact(log)
         filling.leave(compacted(filling.entries, end))
         assert log.next_offset == following
-        assert report.records_removed == before - len(filling.entries) > 0
+        assert report.records_removed == before - len(list(log.scan(isolation="uncommitted"))) > 0
         assert report.clean_offset == end
         check_everything(log, filling.entries)
     log.close()
@@ -230,17 +232,69 @@ def test_compaction_joins_small_segments_but_not_beyond_their_limit(place: Place
     assert all(each.size_bytes <= 1000 for each in log.segments)
 
 
-def test_a_transactions_marker_stays(memory_place: MemoryPlace) -> None:
-    log = memory_place.open()
+def markers(log: Log) -> int:
+    return sum(header.is_control for header in scan(log.fetch(log.lowest_offset).raw))
+
+
+def test_a_marker_stays_as_long_as_a_batch_of_its_transaction_does(memory_place: MemoryPlace) -> None:
+    log = memory_place.open(producer_expiry_ms=1)
     filling = Filling(log, random.Random(1), keys=1)
-    for _ in range(4):
-        filling.mark()
+    for commit in (True, True, False, True):
+        filling.transact(commit=commit)
+    log.append(b"last", b"k0")
     log.seal()
+    filling.took(range(log.next_offset - 1, log.next_offset))
+    appender(log).producers.expire(now_ms() + 10)
     compact(log)
     filling.leave(compacted(filling.entries, active_base(log)))
-    assert sum(e.control for e in filling.entries) == 4
-    assert len(filling.entries) == 5
+    assert len(filling.entries) == 1
+    assert markers(log) == 0
     check_everything(log, filling.entries)
+
+
+def test_the_markers_of_what_is_kept_are_kept(memory_place: MemoryPlace) -> None:
+    log = memory_place.open(producer_expiry_ms=1)
+    for number, commit in enumerate((True, False, True)):
+        log.append_batches(batch([b"v"], 7, keys=[b"k%d" % number]))
+        log.seal()  # the marker is in the next segment
+        log.append_marker(7, 0, commit=commit)
+    log.seal()
+    appender(log).producers.expire(now_ms() + 10)
+    compact(log)
+    assert [record.offset for record in log] == [0, 4]
+    assert markers(log) == 2
+    log.append(b"w", b"k0")
+    log.seal()
+    compact(log)
+    assert [record.offset for record in log] == [4, 6]
+    assert markers(log) == 1
+
+
+def test_nothing_from_the_last_stable_offset_on_is_compacted(memory_place: MemoryPlace) -> None:
+    log = memory_place.open()
+    log.append(b"1", b"k")
+    log.seal()
+    log.append_batches(batch([b"2"], 7, keys=[b"k"]))
+    log.seal()
+    log.append(b"3", b"k")
+    log.seal()
+    compact(log)
+    assert [record.value for record in log] == [b"1"]
+    log.append_marker(7, 0, commit=False)
+    log.seal()
+    compact(log)
+    assert [record.value for record in log] == [b"3"]
+
+
+def test_an_aborted_record_supersedes_nothing_and_goes(memory_place: MemoryPlace) -> None:
+    log = memory_place.open()
+    log.append(b"1", b"k")
+    log.append_batches(batch([b"2"], 7, keys=[b"k"]))
+    log.append_marker(7, 0, commit=False)
+    log.seal()
+    compact(log)
+    assert [record.value for record in log] == [b"1"]
+    assert [record.value for record in log.scan(isolation="uncommitted")] == [b"1"]
 
 
 def test_young_segments_wait_for_the_lag(place: Place) -> None:
@@ -895,10 +949,10 @@ def check_against(log: Log, entries: list[Entry]) -> None:
     for good: if what superseded it is truncated later, none of that key is left.)"""
     log.seal()
     compact(log)
-    last = {e.key: e for e in entries if not e.control}
+    last = {e.key: e for e in entries}
     found = {record.offset: entry(record).fields for record in log}
     for each in entries:
-        if each.key is None or each.control:
+        if each.key is None:
             assert found.pop(each.offset) == each.fields
     assert all(last[fields[3]].fields == fields for fields in found.values())
     assert log.verify()

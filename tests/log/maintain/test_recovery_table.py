@@ -313,7 +313,7 @@ def rebuild(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> N
         log.seal()
         log.append(b"x")
         log.truncate(13)
-        assert place.files()["producers"].startswith(b"sawlog producers 1 13\n")
+        assert place.files()["producers"].startswith(b"sawlog producers 2 13\n")
 
 
 def remove(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> None:

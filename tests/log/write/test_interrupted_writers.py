@@ -10,7 +10,7 @@ import pytest
 import sawlog
 from sawlog import Log
 
-from .test_interrupts_anywhere import Interrupter, Stop
+from ...faults.interrupts import Interrupter, Stop
 
 #: What comes in a finalizer cannot be raised; Python says so.
 pytestmark = [

@@ -1,79 +1,24 @@
 """A signal handler may raise during an append. Then nothing is stored twice, and nothing is lost.
 
-Interrupts come from a trace function that raises where the interpreter would call a handler: after a call, at a jump
-back and at the beginning of a function, chosen by its number. So it is the same every time, and all of them can be
-tried. What comes while the first is being handled is tried as well."""
+Interrupts come where the interpreter would call a handler (see `Within`), chosen by a number. So it is the same every
+time, and all of them can be tried. What comes while the first is being handled is tried as well."""
 
 from __future__ import annotations
 
-import dis
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache, partial
-from types import CodeType, FrameType
+from functools import partial
 from typing import Any
 
 import pytest
 
-import sawlog
 from sawlog import Log, LogConfig, Producer
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyStorage
 
+from ...faults.interrupts import Interrupter, Stop
+
 #: What is collected meanwhile may be interrupted as well.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-SOURCE = sawlog.__file__.rpartition("/")[0]
-
-
-class Stop(BaseException):
-    """What a handler of Ctrl-C or of a timer raises."""
-
-
-@cache
-def _operations(code: CodeType) -> dict[int, str]:
-    return {each.offset: each.opname for each in dis.get_instructions(code)}
-
-
-class Interrupter:
-    """Raises at the n-th place of this library where a signal would be handled, and at the m-th after that."""
-
-    def __init__(self, *numbers: int) -> None:
-        self._left = list(numbers)
-        self._count = 0
-        self._before: dict[FrameType, str] = {}
-        self.fired = 0
-
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
-        if not frame.f_code.co_filename.startswith(SOURCE):
-            return None
-        frame.f_trace_opcodes = True
-        if event in ("return", "exception"):  # after a call that raises no handler runs
-            self._before.pop(frame, None)
-        if event == "opcode" and self._left:
-            before = self._before.get(frame, "")
-            self._before[frame] = _operations(frame.f_code).get(frame.f_lasti, "")
-            if before.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
-                self._handle()
-        return self._trace
-
-    def _handle(self) -> None:
-        self._count += 1
-        if self._count >= self._left[0]:
-            self._left.pop(0)
-            self._count = 0
-            self.fired += 1
-            self._before.clear()  # a signal would not keep the frames that it interrupts
-            raise Stop
-
-    @contextmanager
-    def on(self) -> Iterator[None]:
-        before = sys.gettrace()
-        sys.settrace(self._trace)
-        try:
-            yield
-        finally:
-            sys.settrace(before)
 
 
 def numbers() -> Iterator[tuple[int, ...]]:
@@ -118,7 +63,7 @@ def test_a_producers_batch_is_stored_once_whenever_an_interrupt_comes(config: Lo
             log.append_many([b"after"], producer=Producer(7, 0, 4))
             assert [record.value for record in log.scan()] == [b"before", *values, b"after"], when
             assert log.verify(), when
-            fired += interrupter.fired
+            fired += interrupter.done
     assert fired > 100
 
 
@@ -136,7 +81,7 @@ def test_a_writers_records_are_stored_once_whenever_a_flush_is_interrupted(confi
             writer.append(b"after")
             writer.flush()
             assert [record.value for record in log.scan()] == [b"before", b"one", b"two", b"after"], when
-            fired += interrupter.fired
+            fired += interrupter.done
     assert fired > 100
 
 

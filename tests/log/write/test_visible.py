@@ -20,10 +20,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sawlog import Interval, Log, LogConfig, OffsetOutOfRange, StorageFull
+from sawlog import Interval, Log, LogConfig, OffsetOutOfRange, StorageFull, clock
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
-from sawlog.log.read import reader as reading
 from sawlog.log.segment.segments import SegmentSet
 from sawlog.log.write import marks, tables
 from sawlog.log.write.commit import GroupCommit
@@ -220,7 +219,7 @@ def test_what_is_not_durable_is_shown_to_no_other_process(tmp_path: Path) -> Non
     writer = Log.open(directory, QUIET)
     stamped(writer, 3)
     with Elsewhere(tmp_path / "log") as other:
-        other.tell("from sawlog import Log, OffsetOutOfRange; log = Log.open(place, mode='r')")
+        other.tell("from sawlog import clock, Log, OffsetOutOfRange; log = Log.open(place, mode='r')")
         other.tell(
             "def seen(log):\n"
             "    try: log.read(3); read = True\n"
@@ -340,8 +339,8 @@ def test_a_follower_is_woken_when_the_visible_end_moves(
     directory: FaultyDirectory, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not look by itself here: only who is woken gets the record."""
-    monkeypatch.setattr(reading, "_POLL_S", 3600.0)
-    monkeypatch.setattr(reading, "_POLL_MOST_S", 3600.0)
+    monkeypatch.setattr(clock, "_POLL_S", 3600.0)
+    monkeypatch.setattr(clock, "_POLL_MOST_S", 3600.0)
     log = Log.open(directory, QUIET.with_(durability=policy))
     thread, given = following(log)
     for offset in range(5):
@@ -380,7 +379,7 @@ def test_a_follower_in_another_process_is_given_a_record_when_it_is_durable(tmp_
     log = Log.open(directory, QUIET)
     stamped(log, 2)
     with Elsewhere(tmp_path / "log") as other:
-        other.tell("from sawlog import Log; log = Log.open(place, mode='r'); records = log.follow(timeout=30)")
+        other.tell("from sawlog import clock, Log; log = Log.open(place, mode='r'); records = log.follow(timeout=30)")
         assert [other.tell("next(records).offset") for _ in range(2)] == [0, 1]
         with held(gate, lambda: log.append(b"value")):
             assert other.tell("[record.offset for record in log.follow(timeout=0.02)]") == [0, 1]
@@ -627,7 +626,7 @@ def test_a_batch_that_a_killed_writer_had_not_synced_is_hidden_until_the_next_wr
     """The page cache has it, and a power cut could still take it."""
     place = tmp_path / "log"
     with Elsewhere(place) as other:
-        other.tell("import os, signal; from sawlog import Log; log = Log.open(place)")
+        other.tell("import os, signal; from sawlog import clock, Log; log = Log.open(place)")
         other.tell("[log.append(b'%d' % i) for i in range(3)] and None")
         reader = Log.open(place, mode="r")
         other.tell("os.fdatasync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)")
@@ -652,7 +651,7 @@ def test_a_batch_that_a_killed_writer_had_not_synced_is_hidden_until_the_next_wr
 def test_readers_go_on_with_what_was_published_after_the_writer_has_ended(tmp_path: Path, end: str) -> None:
     place = tmp_path / "log"
     with Elsewhere(place) as other:
-        other.tell("from sawlog import Log, LogConfig; log = Log.open(place, LogConfig(durability='os'))")
+        other.tell("from sawlog import clock, Log, LogConfig; log = Log.open(place, LogConfig(durability='os'))")
         other.tell("[log.append(b'%d' % i) for i in range(50)] and None")
         reader = Log.open(place, mode="r")
         other.tell("log.append(b'last')")

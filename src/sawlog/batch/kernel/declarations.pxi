@@ -17,7 +17,7 @@ cpdef enum:
     BODY = 12
     BODY_END = 13
     LEADER_EPOCH = 14
-    SPARE = 15
+    MARKER = 15
     ROW_WIDTH = 16
 
 cpdef enum:
@@ -32,6 +32,13 @@ cpdef enum:
     TRANSACTIONAL_BIT = 0x10
     CONTROL_BIT = 0x20
     DELETE_HORIZON_BIT = 0x40
+
+cpdef enum:
+    ABORT_MARKER = 1
+    COMMIT_MARKER = 2
+    OTHER_MARKER = 3
+    MARKER_MASK = 0xFF
+    MARKER_SHIFT = 8
 
 cpdef enum:
     HEADER_BYTES = 61

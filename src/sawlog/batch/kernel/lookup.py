@@ -8,7 +8,14 @@ from sawlog.batch.cyshim import cython
 
 if not cython.compiled:
     from .batches import header_is_sound, seek_batch
-    from .declarations import CELL_SHIFT, COMPRESSION_MASK, HEADER_BYTES, LENGTH_END
+    from .declarations import (
+        CELL_SHIFT,
+        COMPRESSION_MASK,
+        CONTROL_BIT,
+        HEADER_BYTES,
+        LENGTH_END,
+        TRANSACTIONAL_BIT,
+    )
     from .primitives import crc32c_of, get16, get32, get32s, get64
     from .records import find_record
 
@@ -68,8 +75,9 @@ def read_usual(
     landmarks: dict,
     step: cython.longlong,
 ):
-    """The record at `offset`, of a plain batch without gaps. The checksum of a batch of at least a cell was compared
-    before, says its bit in `large`; `landmarks` says where every `step`-th record of the batch at a position is."""
+    """The record at `offset`, of a plain batch without gaps that is not part of a transaction. The checksum of a batch
+    of at least a cell was compared before, says its bit in `large`; `landmarks` says where every `step`-th record of
+    the batch at a position is."""
     p: cython.Py_ssize_t = find_whole(b, b.shape[0], offset, least_offset, dense, wanted)
     size: cython.Py_ssize_t
     base: cython.longlong
@@ -81,7 +89,9 @@ def read_usual(
         return None
     size = LENGTH_END + cython.cast(cython.Py_ssize_t, get32s(b, p + 8))
     base = get64(b, p)
-    if get16(b, p + 21) & COMPRESSION_MASK or get32s(b, p + 57) != get32s(b, p + 23) + 1:
+    if get16(b, p + 21) & (COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT):
+        return None
+    if get32s(b, p + 57) != get32s(b, p + 23) + 1:
         return None
     if size >> CELL_SHIFT:
         if not is_marked(large, (origin + p) >> CELL_SHIFT):
@@ -128,7 +138,8 @@ def page_usual(
     small: cython.uchar[::1],
 ):
     """The batches from the one that has `offset` on: (start, end, the offset after them, whether the buffer is too
-    short for the next one). As many as have up to `max_bytes` bytes, but at least one, and none from `end_offset` on.
+    short for the next one, whether one of them is part of a transaction). As many as have up to `max_bytes` bytes, but
+    at least one, and none from `end_offset` on.
 
     Their checksums are compared, except where it was done before: bit n of `large` is for the batch of at least a cell
     that starts in cell n of the file, bit n of `small` for all smaller ones that start there. The buffer begins at
@@ -145,6 +156,7 @@ def page_usual(
     entered: cython.longlong = -1
     known: cython.bint = False
     short: cython.bint = False
+    met: cython.int = 0
     if start < 0:
         return None
     if origin + start == 0:
@@ -169,6 +181,7 @@ def page_usual(
                     break
                 if size >> CELL_SHIFT:
                     mark_cell(large, cell)
+            met |= get16(b, p + 21)
             last = p
             p += size
             if (origin + p) >> CELL_SHIFT != cell:
@@ -179,4 +192,4 @@ def page_usual(
             short = True
     if p == start:
         return None
-    return start, p, last_of(b, last) + 1, short
+    return start, p, last_of(b, last) + 1, short, (met & TRANSACTIONAL_BIT) != 0

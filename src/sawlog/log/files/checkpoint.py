@@ -1,6 +1,6 @@
 """The checkpoint: what is known to be durable, where the log starts, and whether it was closed cleanly.
 
-A small text file, replaced as a whole (written next to it, fsynced, renamed), so it is either the old or the new one:
+A small text file with a checksum (`sawlog.storage.checked`):
 
 ```
 sawlog checkpoint 1
@@ -13,24 +13,22 @@ crc32c 1c291ca3
 byte `position` of segment `segment`. Bad bytes below it are corruption, never a torn tail. It may be lower than what is
 actually durable, never higher. With `clean` the log ended exactly there. `log_start` is the first offset that is not
 trimmed. `leader_epoch` is the current one and `epochs_crc` the CRC-32C of `leader-epoch-checkpoint` (see epochs.py).
-Version 0.2 wrote neither, and can read a checkpoint that has them. (The JSON is on one line.)
+Version 0.2 wrote neither, and can read a checkpoint that has them. `"undecided": true` is there if a transaction was
+open that began before that segment. (The JSON is on one line.)
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from ...batch.checksum import with_line, without_line
-from ...batch.text import parse_json
-from ...errors import CorruptFile
 from ...storage import Directory
+from ...storage.checked import TitledFile, parsing
 from .names import CHECKPOINT
 
 T = TypeVar("T", int, bool)
 
-_TITLE = "sawlog checkpoint 1"
+_FILE = TitledFile("the checkpoint", "sawlog checkpoint 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +43,20 @@ class Checkpoint:
     #: None: written by version 0.2.
     leader_epoch: int | None = None
     epochs_crc: int | None = None
+    undecided: bool = False
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        body = f"{_TITLE}\n{json.dumps(asdict(self))}\n".encode()
-        return with_line(body)
+        fields = asdict(self)
+        if not self.undecided:
+            del fields["undecided"]
+        return _FILE.encode_fields(fields)
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
         """From the file's bytes; `CorruptFile` unless every byte is right."""
-        body = without_line(data)
-        if body is None or not body.startswith(f"{_TITLE}\n".encode()):
-            raise CorruptFile("the checksum of the checkpoint does not match")
-        try:
-            found = parse_json(body[len(_TITLE) + 1 :])
+        found = _FILE.decode_fields(data)
+        with parsing(_FILE.what):
             return cls(
                 clean=_as(bool, found["clean"]),
                 durable_offset=_as(int, found["durable_offset"]),
@@ -67,9 +65,8 @@ class Checkpoint:
                 log_start=_as(int, found["log_start"]),
                 leader_epoch=_as_optional(found.get("leader_epoch")),
                 epochs_crc=_as_optional(found.get("epochs_crc")),
+                undecided=_as(bool, found.get("undecided", False)),
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFile(f"the checkpoint does not parse: {error}") from error
 
 
 def _as(kind: type[T], value: object) -> T:
@@ -84,7 +81,8 @@ def _as_optional(value: object) -> int | None:
 
 def load(directory: Directory) -> Checkpoint | None:
     """The checkpoint, None if there is none; `CorruptFile` if it is damaged."""
-    return Checkpoint.decode(directory.read(CHECKPOINT)) if directory.exists(CHECKPOINT) else None
+    data = _FILE.find(directory, CHECKPOINT)
+    return None if data is None else Checkpoint.decode(data)
 
 
 def store(directory: Directory, checkpoint: Checkpoint) -> None:

@@ -4,6 +4,7 @@
 00000000000000001234.log         batches; the number is the first offset that may be in it
 00000000000000001234.index       sparse offsets, see index.py
 00000000000000001234.timeindex   sparse times
+00000000000000001234.txnindex    aborted transactions, see aborted.py
 LOCK                             held by the writer; never deleted
 checkpoint                       watermark, log start, clean-shutdown mark, see checkpoint.py
 producers                        state of idempotent producers, see producers.py
@@ -34,13 +35,13 @@ WANTED = "wanted"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 #: A directory with this file is a store of topics, not a log.
 STORE = "sawlog.json"
-LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
+LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 TMP, SWAP, DELETED, TORN, QUARANTINED = ".tmp", ".swap", ".deleted", ".torn", ".quarantined"
 
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _SWAP = re.compile(r"([0-9]{20})-([0-9]{20})\.log\.swap")
 _OURS = re.compile(
-    r"[0-9]{20}\.(log|index|timeindex)(\.tmp|\.swap|\.deleted|\.torn(\.[0-9]+)?|\.quarantined(\.[0-9]+)?)?"
+    r"[0-9]{20}\.(log|index|timeindex|txnindex)(\.tmp|\.swap|\.deleted|\.torn(\.[0-9]+)?|\.quarantined(\.[0-9]+)?)?"
     r"|[0-9]{20}-[0-9]{20}\.log\.(tmp|swap|quarantined)"
 )
 _SMALL = frozenset(

@@ -1,6 +1,6 @@
 """What upkeep remembers about a log between two runs and across restarts.
 
-A small text file, replaced as a whole, with a checksum:
+A small text file with a checksum (`sawlog.storage.checked`):
 
 ```
 sawlog upkeep 1
@@ -16,16 +16,14 @@ live longer.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 
-from ...batch.checksum import with_line, without_line
-from ...batch.text import parse_json
 from ...errors import CorruptFile
 from ...storage import Directory
+from ...storage.checked import TitledFile, parsing
 from .names import UPKEEP
 
-_TITLE = b"sawlog upkeep 1\n"
+_FILE = TitledFile("the upkeep file", "sawlog upkeep 1")
 #: Compactions that are remembered separately; older ones are merged into one.
 _MOST = 100
 
@@ -51,6 +49,22 @@ class UpkeepState:
             self.cleaned.append((offset, now_ms))
             del self.cleaned[: max(len(self.cleaned) - _MOST, 0)]
 
+    def forget_compactions(self) -> None:
+        """Everything is compacted again."""
+        self.cleaned = []
+
+    def note_round(self, tombstones: int, *, damaged: bool) -> None:
+        """Record what a round of compaction has left."""
+        self.tombstones, self.damaged = tombstones, damaged
+
+    def note_recompressed(self, offset: int) -> None:
+        """Record that everything below this offset was recompressed, or is not worth it."""
+        self.recompressed_offset = offset
+
+    def note_scrubbed(self, times: dict[int, int]) -> None:
+        """Record when which segment was found good."""
+        self.scrubbed = times
+
     def forget_below(self, time_ms: int) -> int:
         """What was compacted at that time or earlier is below this offset."""
         return max((offset for offset, when in self.cleaned if when <= time_ms), default=0)
@@ -68,17 +82,13 @@ class UpkeepState:
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        body = _TITLE + json.dumps(asdict(self)).encode() + b"\n"
-        return with_line(body)
+        return _FILE.encode_fields(asdict(self))
 
     @classmethod
     def decode(cls, data: bytes) -> UpkeepState:
         """From the file's bytes; `CorruptFile` unless every byte is right."""
-        body = without_line(data)
-        if body is None or not body.startswith(_TITLE):
-            raise CorruptFile("the checksum of the upkeep file does not match")
-        try:
-            found = parse_json(body[len(_TITLE) :])
+        found = _FILE.decode_fields(data)
+        with parsing(_FILE.what):
             return cls(
                 cleaned=[(int(offset), int(when)) for offset, when in found["cleaned"]],
                 damaged=bool(found["damaged"]),
@@ -86,14 +96,13 @@ class UpkeepState:
                 recompressed_offset=int(found["recompressed_offset"]),
                 scrubbed={int(base): int(when) for base, when in found["scrubbed"].items()},
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptFile(f"the upkeep file does not parse: {error}") from error
 
 
 def load_state(directory: Directory) -> UpkeepState:
     """What is remembered; empty if the file is missing or damaged."""
     try:
-        return UpkeepState.decode(directory.read(UPKEEP)) if directory.exists(UPKEEP) else UpkeepState()
+        data = _FILE.find(directory, UPKEEP)
+        return UpkeepState() if data is None else UpkeepState.decode(data)
     except CorruptFile:
         return UpkeepState()
 

@@ -5,6 +5,10 @@ compaction (the *dirty* part); its table has a fixed size: when it is full, this
 The second rewrites everything from the log's start to there without the superseded records (see rewrite.py), into as
 few segments as possible. The active segment is not changed.
 
+Nothing from the last stable offset on is compacted: what is not decided supersedes nothing. Records of aborted
+transactions supersede nothing either, and are removed. The marker at the end of a transaction is removed after its last
+batch.
+
 A *tombstone* (a key whose value is None) deletes a key. It is kept for `delete_retention_ms` after it was first
 compacted, so that current readers have time to see it, and is then removed as well. Records without a key are kept. A
 damaged segment is never rewritten, and from then on no tombstone is removed, because the records that it deletes might
@@ -14,9 +18,8 @@ be in that segment, until a compaction from the log's start on has met no damage
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -24,14 +27,14 @@ import numpy as np
 from ...batch.header import LAST
 from ...batch.kernel import KeyMap
 from ...batch.read import MALFORMED, unpack
-from ...clock import now_ms
+from ...clock import Stopwatch, now_ms
 from ...errors import CorruptBatch, StorageError
 from ..files.state import UpkeepState, load_state, store_state
 from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
 from ..write.appender import Appender
 from . import rewrite
-from .rebatch import Counts, Wanted
+from .rebatch import Counts, Markers, Wanted
 from .replacement import TooLarge
 from .rewrite import Gone, Rewritten, locked, unless_gone
 
@@ -89,26 +92,26 @@ def compact(
     appender: Appender, *, delete_retention_ms: int, min_lag_ms: int = 0, key_bytes: int = KEY_BYTES
 ) -> CompactionReport:
     """Remove superseded records from the sealed segments. One at a time per log; appends and reads continue."""
-    began = time.perf_counter()
+    watch = Stopwatch()
     report = CompactionReport()
     with appender.upkeep.turn():
         cuts, state = rewrite.begin(appender)
         if state.damaged:
-            state.cleaned = []
+            state.forget_compactions()
         while _round(appender, state, report, cuts, delete_retention_ms, min_lag_ms, key_bytes):
             pass
         report.clean_offset = state.clean_offset
-        report.duration_ms = (time.perf_counter() - began) * 1000
+        report.duration_ms = watch.elapsed_ms
     return report
 
 
 def _eligible(segments: SegmentSet, min_lag_ms: int) -> list[Segment]:
     """The sealed segments that are old enough."""
-    newest = now_ms() - min_lag_ms
+    newest, stable = now_ms() - min_lag_ms, segments.end(committed=True)
     found: list[Segment] = []
     for segment in segments.all[:-1]:
-        if segment.next_offset > segments.visible_offset:
-            break  # what would supersede the rest is not visible yet
+        if segment.next_offset > stable:
+            break  # what would supersede the rest is not visible yet, or not decided
         if min_lag_ms and times_of(segments, segment)[1] > newest:
             break
         found.append(segment)
@@ -153,9 +156,11 @@ def _round(
         floor=appender.segments.lowest_offset,
         forget_below=0 if damaged else forget,
         remembered=appender.producers.remembers,
+        aborted=appender.segments.outlook.aborted_rows,
+        markers=Markers(),
     )
-    state.tombstones = _rewrite_all(appender, taken, wanted, report, damaged, cuts)
-    state.damaged = bool(damaged)
+    tombstones = _rewrite_all(appender, taken, wanted, report, damaged, cuts)
+    state.note_round(tombstones, damaged=bool(damaged))
     if end <= clean and last:
         return False  # only damage, or a batch with more keys than the table can hold
     with locked(appender):  # a truncation either has happened, or will see what is noted here
@@ -208,6 +213,8 @@ def _note_segment(appender: Appender, segment: Segment, start: int, keys: KeyMap
         appender.upkeep.check()
         # Keys below `start` are already unique. Recorded again they would fill the table in each round.
         dirty_rows = chunk.rows[chunk.rows[:, LAST] >= start]
+        if chunk.special:
+            dirty_rows = appender.segments.outlook.committed(dirty_rows)
         for body, rows, error in unpack(chunk.view, dirty_rows, appender.config.max_decompressed_bytes):
             if error is not None:
                 raise error
@@ -240,8 +247,10 @@ def _rewrite_all(
     """Replace neighbouring segments by as few as possible and return how many tombstones are left. Empties the list."""
     report.segments_before += len(left)
     tombstones = 0
+    markers = wanted.markers or Markers()
     while left:
-        made, taken = _replace_some(appender, left, wanted, damaged)
+        before = markers.copy()
+        made, taken = _replace_some(appender, left, wanted, damaged, markers)
         run = left[:taken]
         del left[:taken]
         report.damaged += [each.path for each in run if each in damaged and each.path not in report.damaged]
@@ -253,6 +262,7 @@ def _rewrite_all(
                 # The beginning of the run was trimmed meanwhile; the rest of it still has to be rewritten.
                 listed = appender.segments.all
                 left[:0] = [each for each in run if each in listed]
+                markers.become(before)
                 continue
         else:
             if made is not None:
@@ -264,9 +274,26 @@ def _rewrite_all(
 
 
 def _replace_some(
-    appender: Appender, segments: Sequence[Segment], wanted: Wanted, damaged: dict[Segment, CorruptBatch]
+    appender: Appender,
+    segments: Sequence[Segment],
+    wanted: Wanted,
+    damaged: dict[Segment, CorruptBatch],
+    markers: Markers,
 ) -> tuple[Rewritten | None, int]:
     """The replacement of the first of these segments, and as many more as fit; None for one that is damaged."""
+    made, count = _try_to_replace(appender, segments, wanted, damaged, markers)
+    if made is None:
+        markers.go_blind()  # which transactions have batches in there is not known
+    return made, count
+
+
+def _try_to_replace(
+    appender: Appender,
+    segments: Sequence[Segment],
+    wanted: Wanted,
+    damaged: dict[Segment, CorruptBatch],
+    markers: Markers,
+) -> tuple[Rewritten | None, int]:
     most, limit = 1, min(len(segments), rewrite.most_segments())
     while most < limit and segments[most] not in damaged and segments[most - 1] not in damaged:
         most += 1
@@ -274,8 +301,11 @@ def _replace_some(
         return None, 1
     count = most
     while True:
+        tried = markers.copy()
         try:
-            return rewrite.replace_run(appender, segments[:count], wanted), count
+            made = rewrite.replace_run(appender, segments[:count], replace(wanted, markers=tried))
+            markers.become(tried)
+            return made, count
         except Gone:
             return None, 1
         except TooLarge as full:

@@ -100,6 +100,24 @@ class RecoveryReport:
     findings: list[RecoveryFinding] = field(default_factory=list)
     duration_ms: float = 0.0
 
+    def note_end(self, *, clean: bool) -> None:
+        """Whether the log had been closed cleanly, and its end was where it had been."""
+        self.clean = clean
+
+    def note_index(self) -> None:
+        """An index was rebuilt."""
+        self.rebuilt_indexes += 1
+
+    def note_torn(self, size_bytes: int, file: str | None) -> None:
+        """A torn tail was cut off, and saved to this file unless it was empty."""
+        self.truncated_bytes += size_bytes
+        if file is not None:
+            self.torn_files += (file,)
+
+    def finish(self, duration_ms: float) -> None:
+        """Opening is done."""
+        self.duration_ms = duration_ms
+
     @property
     def corruption(self) -> tuple[RecoveryFinding, ...]:
         """The findings that mean lost or damaged data."""

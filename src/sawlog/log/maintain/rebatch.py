@@ -2,32 +2,39 @@
 
 Every offset that was taken is covered by a batch, also where all records are dropped. No batch covers offsets of two
 leader epochs. Batches that contain more than records (an idempotent producer's, a transaction's) keep their header and
-their place. A large batch that would not change is copied as it is. One thread.
+their place. A large batch that would not change is copied as it is. The marker at the end of a transaction is copied as
+it is, as long as a batch of that transaction is left; if it were dropped before, the transaction would seem to be open.
+One thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from ...batch import kernel
 from ...batch.checksum import crc32c
 from ...batch.compression import compress
 from ...batch.header import (
+    ABORT_MARKER,
     ATTRIBUTES,
     BASE,
     BASE_SEQUENCE,
     BASE_TIME,
     BODY,
     BODY_END,
+    COMMIT_MARKER,
     COMPRESSION_MASK,
     CONTROL_BIT,
     COUNT,
     HEADER_BYTES,
     LAST,
     LEADER_EPOCH,
+    MARKER,
+    MARKER_MASK,
     MAX_TIME,
     POSITION,
     PRODUCER_EPOCH,
@@ -50,6 +57,38 @@ BATCH_BYTES = 128 << 10
 _SPECIAL = CONTROL_BIT | TRANSACTIONAL_BIT
 
 
+@dataclass(slots=True)
+class Markers:
+    """Which transactions still have batches, as far as the log was rewritten from its start on."""
+
+    #: Producers with batches since their last marker.
+    alive: set[int] = field(default_factory=set)
+    #: Whether something before was not rewritten: then nothing is known, and all markers stay.
+    blind: bool = False
+
+    def copy(self) -> Markers:
+        """The same, for an attempt that may be repeated."""
+        return Markers(set(self.alive), self.blind)
+
+    def go_blind(self) -> None:
+        """Something could not be read: it is not known which transactions have batches there."""
+        self.blind = True
+
+    def become(self, other: Markers) -> None:
+        """The attempt has succeeded, or is taken back."""
+        self.alive, self.blind = set(other.alive), other.blind
+
+    def keep(self, producer_id: int) -> None:
+        """A batch of a transaction stays."""
+        self.alive.add(producer_id)
+
+    def needed(self, producer_id: int) -> bool:
+        """Whether the next marker of this producer is needed."""
+        was = producer_id in self.alive
+        self.alive.discard(producer_id)
+        return was or self.blind
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What is kept of a run, and how it is compressed."""
@@ -65,6 +104,10 @@ class Wanted:
     level: int | None = None
     #: Which producers' batches keep their header even if no record is left: those that the log's state contains.
     remembered: Callable[[int, int], bool] = lambda producer_id, last_offset: False
+    #: Which batches belong to aborted transactions: their records are dropped. None: all are kept.
+    aborted: Callable[[Rows], npt.NDArray[np.bool_]] | None = None
+    #: Which markers are needed; None: all of them.
+    markers: Markers | None = None
 
 
 @dataclass(slots=True)
@@ -91,6 +134,9 @@ class Rebatch:
         self._wanted = wanted
         self._max_bytes = max_bytes
         self.counts = Counts()
+        #: Whether a batch of a transaction or a marker was kept, and the offsets of markers that say abort.
+        self.special = False
+        self.aborts: set[int] = set()
         #: The first offset that no finished batch covers, and the first one after what was added.
         self._covered = self._taken = base
         #: The newest timestamp since then: the timestamp of a batch without records for those that are removed.
@@ -113,9 +159,12 @@ class Rebatch:
         self.counts.records_before += int(chunk.rows[:, COUNT].sum())
         self.counts.bytes_before += int(chunk.rows[:, SIZE].sum())
         done = 0
+        aborted = self._wanted.aborted
+        gone = aborted(chunk.rows) if chunk.special and aborted is not None else np.zeros(len(chunk.rows), bool)
         for body, run, error in unpack(chunk.view, chunk.rows, self._max_bytes):
-            whole = chunk.rows[done : done + len(run)]
-            stopped = 0 if error is not None else self._take_run(chunk.view, whole, body, run)
+            part = slice(done, done + len(run))
+            whole = chunk.rows[part]
+            stopped = 0 if error is not None else self._take_run(chunk.view, whole, body, run, gone[part])
             if stopped < len(run):
                 raise CorruptBatch(
                     MALFORMED if error is None else error.reason,
@@ -125,14 +174,18 @@ class Rebatch:
                 )
             done += len(run)
 
-    def _take_run(self, view: memoryview, rows: Rows, body: memoryview, unpacked: Rows) -> int:
-        """Batches that can be decoded, and how they are in the file (`rows` in `view`); returns the number of the first
-        that does not parse."""
+    def _take_run(
+        self, view: memoryview, rows: Rows, body: memoryview, unpacked: Rows, gone: npt.NDArray[np.bool_]
+    ) -> int:
+        """Batches that can be decoded, and how they are in the file (`rows` in `view`), and which of them are aborted;
+        returns the number of the first that does not parse."""
         kinds = self._kinds(rows)
         at = 0
         while at < len(rows):
             self._enter_epoch(int(rows[at, LEADER_EPOCH]))
-            if kinds[at, 0]:
+            if kinds[at, 0] and gone[at]:
+                at, parses = at + 1, self._drop(rows[at])
+            elif kinds[at, 0]:
                 at, parses = at + 1, self._take_special(view, rows[at], body, unpacked[at : at + 1])
             else:
                 different = np.flatnonzero((kinds[at:] != kinds[at]).any(axis=1))
@@ -219,15 +272,12 @@ class Rebatch:
 
     def _take_special(self, view: memoryview, row: Rows, body: memoryview, unpacked: Rows) -> bool:
         """A batch that keeps its header and its place: with the remaining records; or empty, if its producer's state
-        needs it; or dropped. Transaction markers are kept unchanged. False if it does not parse."""
+        needs it; or dropped. False if it does not parse."""
         self._close()
         self._kind = (-1, 0, 0)
         wanted, base = self._wanted, int(row[BASE])
         if int(row[ATTRIBUTES]) & CONTROL_BIT:
-            self._fill(base)
-            self._taken = int(row[LAST]) + 1
-            self.counts.records_after += int(row[COUNT])
-            self._copy(view, row)
+            self._take_marker(view, row)
             return True
         self._make_room(int(unpacked[0, BODY_END] - unpacked[0, BODY]) + 24 * int(row[COUNT]))
         _, kept, end, _, newest, dropped, left, bad = kernel.keep_records(
@@ -250,13 +300,44 @@ class Rebatch:
         self.counts.tombstones_dropped += dropped
         self.counts.tombstones_kept += left
         self.counts.records_after += kept
-        self._taken = int(row[LAST]) + 1
-        if kept or wanted.remembered(int(row[PRODUCER_ID]), int(row[LAST])):
-            self._fill(base)
-            self._put_special(row, kept, end, newest)
-        else:
-            self._passed_time = max(self._passed_time, int(row[MAX_TIME]))
+        self._leave(row, kept, end, newest)
         return True
+
+    def _drop(self, row: Rows) -> bool:
+        """A batch of an aborted transaction: nothing of it is kept but its header, if its producer's state needs it."""
+        self._close()
+        self._kind = (-1, 0, 0)
+        self._leave(row, 0, HEADER_BYTES, -1)
+        return True
+
+    def _leave(self, row: Rows, kept: int, end: int, newest: int) -> None:
+        """The records of a batch that are kept are in the buffer: write them with its header, if it is needed."""
+        producer, last = int(row[PRODUCER_ID]), int(row[LAST])
+        self._taken = last + 1
+        if not kept and not self._wanted.remembered(producer, last):
+            self._passed_time = max(self._passed_time, int(row[MAX_TIME]))
+            return
+        self._fill(int(row[BASE]))
+        self._put_special(row, kept, end, newest)
+        if int(row[ATTRIBUTES]) & TRANSACTIONAL_BIT:
+            self.special = True
+            if self._wanted.markers is not None:
+                self._wanted.markers.keep(producer)
+
+    def _take_marker(self, view: memoryview, row: Rows) -> None:
+        """A control batch: copied as it is, or dropped with the last batch of its transaction."""
+        producer, last, said = int(row[PRODUCER_ID]), int(row[LAST]), int(row[MARKER]) & MARKER_MASK
+        markers = self._wanted.markers
+        needed = markers is None or said not in (ABORT_MARKER, COMMIT_MARKER) or markers.needed(producer)
+        self._taken = last + 1
+        if not needed and not self._wanted.remembered(producer, last):
+            self._passed_time = max(self._passed_time, int(row[MAX_TIME]))
+            return
+        self._fill(int(row[BASE]))
+        self._copy(view, row)
+        self.special = True
+        if said == ABORT_MARKER:
+            self.aborts.add(last)
 
     def _put_special(self, row: Rows, kept: int, end: int, newest: int) -> None:
         attributes = int(row[ATTRIBUTES])

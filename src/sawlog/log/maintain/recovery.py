@@ -15,11 +15,11 @@ whole; of a large one, only the part above the watermark, which becomes its own 
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ...batch.header import LAST, POSITION, SIZE
+from ...clock import Stopwatch
 from ...config import LogConfig
 from ...errors import CorruptBatch, CorruptFile, InvalidConfig
 from ...storage import Directory, Storage
@@ -49,7 +49,7 @@ from ..segment.histories import as_the_batches_say, epochs_of, unfinished_cut
 from ..segment.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from ..segment.segment import Segment
 from ..write.cutting import cut, cut_at, delete_above
-from ..write.producers import ProducerState, replayed
+from ..write.producers import ProducerState, load_producers, replayed
 from .findings import DECISIONS, Action, RecoveryFinding, RecoveryReport, Where
 from .swapping import UnfinishedSwap, finish_swap
 
@@ -102,7 +102,7 @@ class _Recovery:
         self.clean = False
 
     def run(self) -> Recovered:
-        began = time.perf_counter()
+        watch = Stopwatch()
         names = self.directory.names()
         self._load_checkpoint(any(segment_base(name) is not None for name in names))
         if not self.clean:
@@ -116,7 +116,8 @@ class _Recovery:
         lowest = self._trim(segments)
         epochs, in_order, stored = self._epochs(segments)
         producers = self._producers(segments, epochs)
-        self.report.duration_ms = (time.perf_counter() - began) * 1000
+        producers.transactions.trim(lowest)
+        self.report.finish(watch.elapsed_ms)
         return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored)
 
     def _find(self, where: Where, detail: str) -> Action:
@@ -183,10 +184,10 @@ class _Recovery:
 
     def _segments(self, bases: list[int]) -> list[Segment]:
         if not bases:
-            self.report.clean = self.clean
+            self.report.note_end(clean=self.clean)
             return [self._first_segment()]
         trusted = self._trusted_end(bases[-1])
-        self.report.clean = self.clean and trusted
+        self.report.note_end(clean=self.clean and trusted)
         segments: list[Segment] = []
         for base, following in pairwise(bases):
             segments.append(self._sealed(base, following))
@@ -215,8 +216,7 @@ class _Recovery:
     def _sealed(self, base: int, following: int) -> Segment:
         """A segment before the last. What was sealed before the checkpoint is trusted until it is read."""
         size = self.directory.size(file_name(base))
-        segment = Segment(self.directory, base, following, size, self.config.index_interval_bytes)
-        segment.repairs = True
+        segment = Segment(self.directory, base, following, size, self.config.index_interval_bytes, repairs=True)
         if self.saved is not None and following <= self.saved.log_start:
             return segment  # an interrupted trim: it will be deleted
         if self.clean or (self.saved is not None and base < self.saved.segment):
@@ -259,7 +259,7 @@ class _Recovery:
 
     def _rebuild(self, segment: Segment) -> None:
         self._find(Where.INDEX, f"the indexes of {segment.path}")
-        self.report.rebuilt_indexes += 1
+        self.report.note_index()
         segment.remove_index()
         segment.timestamps()  # reading it rebuilds it, and `repairs` writes it
         segment.unload()
@@ -270,7 +270,7 @@ class _Recovery:
             segment.remove_index()
             storage.truncate(end)
             storage.sync()
-            segment.tail = following, end
+            segment.go_back((following, end))
 
     # --- the last segment
 
@@ -285,11 +285,11 @@ class _Recovery:
                 segment.remove_index()
                 return [self._activate(base, storage, index, self.saved.durable_offset, size)]
             self._find(Where.INDEX, f"the indexes of {segment.path}")
-            self.report.rebuilt_indexes += 1
-        segment = Segment(self.directory, base, base, size, interval)
-        segment.sealed = False
-        if self.saved is not None and (self.saved.segment, self.saved.position) == (base, size):
-            segment.expected_end = self.saved.durable_offset
+            self.report.note_index()
+        saved = self.saved
+        whole = saved is not None and (saved.segment, saved.position) == (base, size)
+        expected = saved.durable_offset if saved is not None and whole else None
+        segment = Segment(self.directory, base, base, size, interval, sealed=False, expected_end=expected)
         segment.remove_index()
         index = SegmentIndex(base, interval)
         walk = segment.walk(storage, 0, size, index)
@@ -318,8 +318,17 @@ class _Recovery:
             return 2**63, self.saved.durable_offset
         return self.saved.position, self.saved.durable_offset
 
-    def _activate(self, base: int, storage: Storage, index: SegmentIndex, following: int, size: int) -> Segment:
-        segment = Segment.active(self.directory, base, storage, index, following, size)
+    def _activate(
+        self,
+        base: int,
+        storage: Storage,
+        index: SegmentIndex,
+        following: int,
+        size: int,
+        *,
+        repairs: bool = False,
+    ) -> Segment:
+        segment = Segment.active(self.directory, base, storage, index, following, size, repairs=repairs)
         segment.timestamps()  # the age of the segment is counted from its first batch
         return segment
 
@@ -331,10 +340,10 @@ class _Recovery:
             name = f"{file_name(segment.base_offset, LOG + TORN)}.{number}"
             number += 1
         tail = storage.read(walk.position, storage.size - walk.position)
-        if tail.strip(b"\0"):  # only zeros: space that was reserved and never written
+        written = bool(tail.strip(b"\0"))  # only zeros: space that was reserved and never written
+        if written:
             self.directory.replace(name, tail)
-            self.report.torn_files += (name,)
-        self.report.truncated_bytes += len(tail)
+        self.report.note_torn(len(tail), name if written else None)
 
     def _settle(
         self, segment: Segment, storage: Storage, index: SegmentIndex, walk: Walk, watermark: int
@@ -365,10 +374,9 @@ class _Recovery:
         storage.sync()
         index = SegmentIndex(base, interval)
         following = segment.walk(storage, 0, watermark, index).next_offset
-        kept = self._activate(base, storage, index, following, watermark)
+        kept = self._activate(base, storage, index, following, watermark, repairs=bool(moved))
         if moved:
             kept.seal()
-            kept.repairs = True
         return [kept, *moved]
 
     def _copy(self, storage: Storage, start: int, end: int, base: int) -> Storage:
@@ -396,8 +404,8 @@ class _Recovery:
         if following == segment.base_offset:
             following += 1  # its content is unknown; its name must not be used again
         storage.sync()
-        kept = Segment.active(self.directory, segment.base_offset, storage, index, following, storage.size)
-        kept.repairs = True
+        base, size = segment.base_offset, storage.size
+        kept = Segment.active(self.directory, base, storage, index, following, size, repairs=True)
         kept.seal()
         return [kept, Segment.create(self.directory, following, self.config.index_interval_bytes)]
 
@@ -470,18 +478,18 @@ class _Recovery:
         return as_the_batches_say(epochs, segments), True, False
 
     def _producers(self, segments: list[Segment], epochs: Epochs) -> ProducerState:
-        expiry_ms, lowest, end = self.config.producer_expiry_ms, segments[0].base_offset, segments[-1].next_offset
-        state, known, epoch = ProducerState(expiry_ms), lowest, -1
-        if self.directory.exists(PRODUCERS):
-            try:
-                state, known, epoch = ProducerState.decode(self.directory.read(PRODUCERS), expiry_ms)
-            except CorruptFile as error:
-                self._find(Where.PRODUCERS, str(error))
-        elif self.clean and self.saved is not None and any(segment.size for segment in segments):
-            self._find(Where.PRODUCERS, f"{PRODUCERS} is missing")
-        if known > (end if epoch < 0 else epochs.end_of(epoch, end)):  # of a longer log than this is, or once was
-            state, known = ProducerState(expiry_ms), lowest
-        return replayed(segments, expiry_ms, state, known)
+        found = None
+        try:
+            found = load_producers(self.directory, epochs, segments[-1].next_offset)
+        except CorruptFile as error:
+            self._find(Where.PRODUCERS, str(error))
+        else:
+            missing = found is None and not self.directory.exists(PRODUCERS)
+            if missing and self.clean and self.saved is not None and any(segment.size for segment in segments):
+                self._find(Where.PRODUCERS, f"{PRODUCERS} is missing")
+        if found is not None and found.segment > segments[-1].base_offset:
+            found = None  # of another list of segments: what was aborted in the active one is not known
+        return replayed(segments, self.config.producer_expiry_ms, found)
 
 
 def _end_of(segment: Segment, storage: Storage, following: int) -> int:

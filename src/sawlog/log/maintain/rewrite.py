@@ -12,7 +12,7 @@ The files, for a run of the segments 0, 100 and 250 that ends at 400:
 1  00…0000-00…0400.log.tmp     written, fsynced
 2  00…0000-00…0400.log.swap    renamed, the directory fsynced: from here on the run is replaced, also for readers
 3                              the indexes of 0 and the files of 100 and 250 are deleted; the directory is fsynced
-4  00…0000.index, .timeindex   written
+4  00…0000.index, .timeindex   written; .txnindex before them, if there is anything to say about transactions
 5  00…0000.log                 renamed over the old one; the directory is fsynced
 ```
 
@@ -31,6 +31,7 @@ from ...batch.header import COUNT, LAST
 from ...config import MAX_SEGMENT_BYTES
 from ...errors import CorruptBatch, LogClosed, StorageError
 from ...storage.system import most_descriptors
+from ..files.aborted import Outcomes
 from ..files.names import SWAP, TMP, run_name
 from ..files.state import UpkeepState, load_state
 from ..segment.batches import Chunk
@@ -61,6 +62,8 @@ class Rewritten:
     size: int
     index: SegmentIndex
     counts: Counts
+    #: What it says about transactions, if anything.
+    outcomes: Outcomes | None = None
 
 
 class Gone(Exception):
@@ -116,16 +119,33 @@ def _replace_run(appender: Appender, run: Sequence[Segment], wanted: Wanted) -> 
     with _replacement(appender, run, name) as out:
         work = Rebatch(out, base, wanted, appender.config.max_decompressed_bytes)
         fitted = 0
+        special: set[Segment] = set()
         try:
             for fitted, segment in enumerate(run):
                 for chunk in chunks_of(segment, ends[fitted]):
                     appender.upkeep.check()
                     work.take(chunk, segment)
+                    if chunk.special:
+                        special.add(segment)
                 out.check_room(work.open_bytes)
             work.finish(ends[-1])
         except TooLarge:
             raise TooLarge(fitted) from None
-    return Rewritten(tuple(run), name, out.position, out.index, work.counts)
+    outcomes = _outcomes(appender, run, special)
+    if outcomes is not None:
+        left = tuple(each for each in outcomes.aborted if each.last_offset in work.aborts)
+        outcomes = Outcomes(left, outcomes.stable_end) if work.special or outcomes.stable_end < ends[-1] else None
+    return Rewritten(tuple(run), name, out.position, out.index, work.counts, outcomes)
+
+
+def _outcomes(appender: Appender, run: Sequence[Segment], special: set[Segment]) -> Outcomes | None:
+    """What the segments of a run say about transactions; `special` are those that contain batches of some."""
+    outlook = appender.segments.outlook
+    found = [outlook.outcomes_of(segment, special=segment in special) for segment in run]
+    if not any(each is not None for each in found):
+        return None
+    aborted = tuple(each for outcomes in found if outcomes is not None for each in outcomes.aborted)
+    return Outcomes(aborted, run[-1].next_offset if found[-1] is None else found[-1].stable_end)
 
 
 @contextmanager
@@ -156,16 +176,19 @@ def merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
 def _merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
     ends = [segment.next_offset for segment in run]
     name = run_name(run[0].base_offset, ends[-1], TMP)
-    counts = Counts()
+    records = 0
+    special: set[Segment] = set()
     with _replacement(appender, run, name) as out:
         for segment, segment_end in zip(run, ends, strict=True):
             for chunk in chunks_of(segment, segment_end):
                 appender.upkeep.check()
                 out.copy(chunk)
-                counts.records_before += int(chunk.rows[:, COUNT].sum())
-    counts.records_after = counts.records_before
-    counts.bytes_before = counts.bytes_after = out.position
-    return Rewritten(tuple(run), name, out.position, out.index, counts)
+                if chunk.special:
+                    special.add(segment)
+                records += int(chunk.rows[:, COUNT].sum())
+    size = out.position
+    counts = Counts(records, records, size, size)
+    return Rewritten(tuple(run), name, size, out.index, counts, _outcomes(appender, run, special))
 
 
 def _limit(appender: Appender, run: Sequence[Segment]) -> int:
@@ -236,12 +259,13 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
             raise
         try:
             directory.sync()
-            replacement = Segment(directory, base, end, made.size, appender.config.index_interval_bytes)
-            finish_swap(directory, name, base, [each.base_offset for each in run[1:]], made.index)
-            replacement.repairs = True
+            interval = appender.config.index_interval_bytes
+            replacement = Segment(directory, base, end, made.size, interval, repairs=True, outcomes=made.outcomes)
+            stored = None if made.outcomes is None else made.outcomes.encode(end, made.size)
+            finish_swap(directory, name, base, [each.base_offset for each in run[1:]], made.index, stored)
             appender.segments.set([*listed[:at], replacement, *listed[at + len(run) :]])
         except BaseException as error:
-            appender.commit.fail(error)  # replaced or not, only opening anew can tell
+            appender.commit.fail(error)  # only reopening can tell whether it was replaced
             raise
     appender.segments.wake()
     return True

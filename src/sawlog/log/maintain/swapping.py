@@ -10,22 +10,29 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ...storage import Directory
-from ..files.names import INDEX, LOG, TIME_INDEX, file_name, segment_base
+from ..files.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name, segment_base
 from ..segment.batches import Walk
 from ..segment.index import SegmentIndex
 from ..segment.segment import Segment
 
 
 def finish_swap(
-    directory: Directory, name: str, base: int, others: Sequence[int], index: SegmentIndex | None = None
+    directory: Directory,
+    name: str,
+    base: int,
+    others: Sequence[int],
+    index: SegmentIndex | None = None,
+    transactions: bytes | None = None,
 ) -> None:
-    """Steps 3 to 5 of the protocol. Without an index it is built when it is needed."""
-    directory.remove(file_name(base, INDEX))
-    directory.remove(file_name(base, TIME_INDEX))
+    """Steps 3 to 5 of the protocol. Without indexes they are built when they are needed."""
+    for suffix in (INDEX, TIME_INDEX, TXN_INDEX):
+        directory.remove(file_name(base, suffix))
     for other in others:
-        for suffix in (INDEX, TIME_INDEX, LOG):
+        for suffix in (INDEX, TIME_INDEX, TXN_INDEX, LOG):
             directory.remove(file_name(other, suffix))
     directory.sync()
+    if transactions is not None:
+        directory.replace(file_name(base, TXN_INDEX), transactions)
     if index is not None:
         offsets, times = index.encode()
         directory.replace(file_name(base, INDEX), offsets)

@@ -58,13 +58,13 @@ def _make_room(appender: Appender, kept: list[Segment], gone: list[Segment]) -> 
     segments = appender.segments
     for number, segment in enumerate(gone, 1):
         lowest, left = segments.lowest_offset, [*gone[number:], *kept]
-        segments.lowest_offset = max(lowest, left[0].base_offset)
+        segments.start_at(max(lowest, left[0].base_offset))
         segments.set(left)
         try:
             segment.delete()
         except BaseException:
             if appender.directory.exists(segment.name):
                 segments.set([segment, *left])
-                segments.lowest_offset = lowest
+                segments.start_at(lowest)
             raise
         appender.directory.sync()

@@ -7,12 +7,11 @@ point (see rewrite.py for how files are replaced).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...batch.compression import codec_id
-from ...clock import now_ms
+from ...clock import Stopwatch, now_ms
 from ...config import UpkeepConfig
 from ...errors import CorruptBatch, InvalidConfig, StorageError
 from ..files.state import load_state, store_state
@@ -115,7 +114,7 @@ def upkeep(appender: Appender, config: UpkeepConfig) -> UpkeepReport:
 
 
 def _upkeep(appender: Appender, config: UpkeepConfig) -> UpkeepReport:
-    began = time.perf_counter()
+    watch = Stopwatch()
     report = UpkeepReport(appender.directory.path)
     removed = retention.apply_retention(appender) if config.delete else None
     report.retention = removed if removed is not None and removed.removed_records else None
@@ -129,7 +128,7 @@ def _upkeep(appender: Appender, config: UpkeepConfig) -> UpkeepReport:
         report.recompression = recompress(appender, "zstd", older_than_ms=config.recompress_after_ms) or None
     if config.scrub_interval_ms is not None:
         report.scrub = scrub(appender, not_since_ms=config.scrub_interval_ms) or None
-    report.duration_ms = (time.perf_counter() - began) * 1000
+    report.duration_ms = watch.elapsed_ms
     return report
 
 
@@ -248,7 +247,7 @@ def recompress(
             with locked(appender):  # a truncation either has happened, or will see what is noted here
                 if appender.cuts != cuts:
                     break
-                state.recompressed_offset = segment.next_offset
+                state.note_recompressed(segment.next_offset)
                 store_state(appender.directory, state)
     return report
 
@@ -297,6 +296,6 @@ def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
                 known[segment.base_offset] = now
         with locked(appender):  # as in `recompress`
             if report.segments and appender.cuts == cuts:
-                state.scrubbed = {base: when for base, when in known.items() if when >= 0}
+                state.note_scrubbed({base: when for base, when in known.items() if when >= 0})
                 store_state(appender.directory, state)
     return report

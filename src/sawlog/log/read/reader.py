@@ -1,6 +1,8 @@
 """Reads a log: by offset, in order, as Arrow, as raw batches, by time, and as it grows.
 
-Nobody reads beyond the visible end (see visible.py). Nothing here takes a lock. Each call works on the segments as they
+Nobody reads beyond the visible end (see visible.py). Who reads only what is *committed* stops at the last stable
+offset, and does not see the records of aborted transactions (see segment/transactions.py); markers are records for
+nobody. Nothing here takes a lock. Each call works on the segments as they
 were when it started, checks every batch, and never skips one silently: what cannot be read raises `CorruptBatch` with
 the next readable offset, from where the caller may continue. If a file is missing because the log was trimmed
 meanwhile, that is `OffsetOutOfRange`, not a gap.
@@ -11,9 +13,8 @@ Memory: a scan reads about a megabyte at a time and releases mapped pages after 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,9 +22,9 @@ from ...batch import kernel
 from ...batch import read as batch_read
 from ...batch.header import BASE, COUNT, LAST, LEADER_EPOCH, POSITION, SIZE, Rows
 from ...batch.kernel import Record
-from ...clock import Deadline
+from ...clock import Deadline, Pauses
 from ...config import LogConfig, whole_number
-from ...errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, StorageError
+from ...errors import CorruptBatch, InvalidConfig, OffsetOutOfRange, RecordRemoved, StorageError
 from ..segment.batches import CHUNK_BYTES, Chunk
 from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
@@ -37,18 +38,33 @@ ARROW_ROWS = 65_536
 #: Python objects are made from fewer bytes at a time: otherwise more of them would be alive than fit into the
 #: caches.
 RECORD_CHUNK_BYTES = 256 << 10
-#: A follower in another process checks again after this long; doubled while nothing comes.
-_POLL_S, _POLL_MOST_S = 0.001, 0.05
 #: How often a reader starts again because the segments changed, without making progress.
 _RETRIES = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+#: What a reader sees of transactions: those that are committed, or all records that are visible.
+Isolation = Literal["committed", "uncommitted"]
+
+
+def is_committed(isolation: Isolation) -> bool:
+    """Whether only what is committed is to be read; `InvalidConfig` if it is neither of the two."""
+    if isolation == "committed":
+        return True
+    if isolation == "uncommitted":
+        return False
+    raise InvalidConfig(f'isolation must be "committed" or "uncommitted", not {isolation!r}')
+
+
+class Fetched(NamedTuple):
     """Complete batches as they are stored. The first may begin below the requested offset."""
 
     buffers: tuple[memoryview, ...]
     next_offset: int
+    #: Below this every transaction was decided when the page was fetched.
+    last_stable_offset: int = -1
+    #: (producer id, first offset) of the aborted transactions that have batches in the page, by offset; only if it was
+    #: fetched with isolation "committed". The batches are not filtered.
+    aborted: tuple[tuple[int, int], ...] = ()
 
     @property
     def raw(self) -> bytes:
@@ -79,51 +95,61 @@ class Reader:
 
     # --- one record
 
-    def read(self, offset: int) -> Record:
+    def read(self, offset: int, committed: bool = True) -> Record:
         """The record at `offset`."""
         if type(offset) is not int:
             offset = whole_number(offset)
         for _ in range(_RETRIES):
             version = self.segments.version
             try:
-                return self._placed(self._read(offset))
+                return self._placed(self._read(offset, committed))
             except (CorruptBatch, StorageError):
                 if not self._changed_since(version):
                     raise
-        return self._placed(self._read(offset))
+        return self._placed(self._read(offset, committed))
 
     def _placed(self, record: Record) -> Record:
         return record if self._topic is None else kernel.placed(record, self._topic, self._partition)
 
-    def _read(self, offset: int) -> Record:
+    def _read(self, offset: int, committed: bool) -> Record:
         segments = self.segments
-        if not segments.lowest_offset <= offset < segments.visible_offset:
+        end = segments.visible_offset
+        if segments.unsettled and committed:
+            end = segments.outlook.stable(end)
+        if not segments.lowest_offset <= offset < end:
             segments.refresh()
-            segments.check(offset)
+            segments.check(offset, committed=committed)
         segment = segments.find(offset)
         segments.use(segment)
         try:
-            found = segment.read(offset, self.config.max_decompressed_bytes)
+            found = segment.read(offset, self.config.max_decompressed_bytes, segments.outlook if committed else None)
         finally:
             segments.done(segment)
         if found is None or found.offset != offset:
-            raise self._missing(segment, offset, segments.base_after(offset) if found is None else found.offset)
+            following = segments.base_after(offset) if found is None else found.offset
+            raise self._missing(segment, offset, following, committed=committed)
         return found
 
-    def _missing(self, segment: Segment, offset: int, following: int) -> Exception:
-        """No record has that offset although the log covers it: a hole that compaction left, or damage."""
-        if not segment.dense or segment.has_hole_at(offset):
-            lowest, end = self.segments.lowest_offset, self.segments.visible_offset
-            return RecordRemoved(offset, lowest, end, self._first_from(following))
+    def _missing(self, segment: Segment, offset: int, following: int, *, committed: bool) -> Exception:
+        """No record has that offset although the log covers it: a hole that compaction or an aborted transaction left,
+        or damage."""
+        if not segment.dense or segment.has_hole_at(offset) or (committed and self._is_aborted(segment, offset)):
+            lowest, end = self.segments.lowest_offset, self.segments.end(committed=committed)
+            return RecordRemoved(offset, lowest, end, self._first_from(following, committed))
         return CorruptBatch(
             f"offset {offset} is missing", path=segment.path, position=segment.size, next_offset=following
         )
 
-    def _first_from(self, offset: int) -> int:
+    def _is_aborted(self, segment: Segment, offset: int) -> bool:
+        for chunk in segment.chunks(offset, offset + 1):
+            return chunk.special and not len(self.segments.outlook.committed(chunk.rows[:1]))
+        return False
+
+    def _first_from(self, offset: int, committed: bool) -> int:
         """The offset of the first record from `offset` on; the end if there is none."""
-        end = self.segments.visible_offset
+        end = self.segments.end(committed=committed)
         try:
-            found = next(chain.from_iterable(self._cursors(offset, end)), None)
+            found = next(chain.from_iterable(self._cursors(offset, end, committed=committed)), None)
         except CorruptBatch:
             return offset
         return end if found is None else found.offset
@@ -135,8 +161,11 @@ class Reader:
 
     # --- many records
 
-    def chunks(self, start: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[Segment, Chunk]]:
-        """All checked batches that contain offsets from `start` to `end`, with their segment."""
+    def chunks(
+        self, start: int, end: int, chunk_bytes: int = CHUNK_BYTES, *, committed: bool = False
+    ) -> Iterator[tuple[Segment, Chunk]]:
+        """All checked batches that contain offsets from `start` to `end`, with their segment; without those of aborted
+        transactions, if only what is `committed` is wanted."""
         offset, retries = start, 0
         while offset < end:
             version = self.segments.version
@@ -145,21 +174,34 @@ class Reader:
                 segment = self._segment_for(offset)
                 following = segment.next_offset  # as of now: it may be truncated and grow again meanwhile
                 for chunk in self._chunks_of(segment, offset, end, chunk_bytes):
-                    chunk.start = offset
+                    chunk.skip_below(offset)
                     beyond = self._beyond(segment, chunk, following)
+                    reached = int(chunk.rows[-1, LAST]) + 1 if len(chunk.rows) else offset
+                    if chunk.special and committed:
+                        end = self._without_aborted(chunk, end)
                     if len(chunk.rows):
                         yield segment, chunk
-                        offset = int(chunk.rows[-1, LAST]) + 1
+                    offset = reached
                     if beyond is not None:
                         raise beyond
                 if offset < min(end, following):
                     if segment.dense:
-                        raise self._missing(segment, offset, following)
+                        raise self._missing(segment, offset, following, committed=False)
                     offset = following
             except (CorruptBatch, StorageError):
                 retries = 0 if offset > before else retries + 1
                 if retries > _RETRIES or not self._changed_since(version):
                     raise
+
+    def _without_aborted(self, chunk: Chunk, end: int) -> int:
+        """Leave out the batches of aborted transactions, and return where to stop: that may be earlier if a transaction
+        is open that was not known of before."""
+        segments = self.segments
+        chunk.keep(segments.outlook.committed(chunk.rows))
+        end = min(end, segments.end(committed=True))
+        if len(chunk.rows) and chunk.rows[-1, BASE] >= end:
+            chunk.keep(chunk.rows[chunk.rows[:, BASE] < end])
+        return end
 
     def _beyond(self, segment: Segment, chunk: Chunk, following: int) -> CorruptBatch | None:
         """An error if a batch claims offsets of the next segment: trusting it would skip records. The chunk keeps the
@@ -168,7 +210,7 @@ class Reader:
             return None
         bad = int((chunk.rows[:, LAST] < following).sum())
         where = chunk.origin + int(chunk.rows[bad, POSITION])
-        chunk.rows = chunk.rows[:bad]
+        chunk.keep(chunk.rows[:bad])
         reason = f"a batch extends beyond the end of its segment at offset {following}"
         return CorruptBatch(reason, path=segment.path, position=where, next_offset=following)
 
@@ -182,7 +224,7 @@ class Reader:
         segments.check(offset)
         segment = segments.find(offset)
         if offset >= segment.next_offset:
-            raise self._missing(segment, offset, segments.base_after(offset))
+            raise self._missing(segment, offset, segments.base_after(offset), committed=False)
         return segment
 
     def _chunks_of(self, segment: Segment, offset: int, end: int, chunk_bytes: int) -> Iterator[Chunk]:
@@ -199,7 +241,7 @@ class Reader:
         finally:
             self.segments.done(segment)
 
-    def span(self, start: int | None, end: int | None) -> tuple[int, int]:
+    def span(self, start: int | None, end: int | None, *, committed: bool = True) -> tuple[int, int]:
         """Where a scan starts and ends: checked, with defaults, the end no later than now."""
         segments = self.segments
         segments.refresh()
@@ -208,21 +250,26 @@ class Reader:
         end = None if end is None else whole_number(end)
         if not lowest <= start <= visible:
             raise OffsetOutOfRange(start, lowest, visible, segments.directory.path)
-        return start, visible if end is None else min(end, visible)
+        last = segments.outlook.stable(visible) if segments.unsettled and committed else visible
+        return start, last if end is None else min(end, last)
 
-    def scan(self, start: int | None, end: int | None, max_bytes: int | None = None) -> Iterator[Record]:
+    def scan(
+        self, start: int | None, end: int | None, max_bytes: int | None = None, *, committed: bool = True
+    ) -> Iterator[Record]:
         """Records in order. `max_bytes` ends it before the batch that would exceed it, but never before the first."""
-        start, end = self.span(start, end)
-        return chain.from_iterable(self._cursors(start, end, max_bytes))
+        start, end = self.span(start, end, committed=committed)
+        return chain.from_iterable(self._cursors(start, end, max_bytes, committed=committed))
 
-    def cursors(self, start: int | None, end: int | None) -> Iterator[kernel.RecordCursor]:
+    def cursors(self, start: int | None, end: int | None, *, committed: bool = True) -> Iterator[kernel.RecordCursor]:
         """The same as cursors, one after the other, each to be drained or stopped before the next."""
-        start, end = self.span(start, end)
-        return self._cursors(start, end)
+        start, end = self.span(start, end, committed=committed)
+        return self._cursors(start, end, committed=committed)
 
-    def _cursors(self, start: int, end: int, max_bytes: int | None = None) -> Iterator[kernel.RecordCursor]:
+    def _cursors(
+        self, start: int, end: int, max_bytes: int | None = None, *, committed: bool
+    ) -> Iterator[kernel.RecordCursor]:
         """One cursor after the other, each to be drained before the next, and over batches of one leader epoch."""
-        for segment, whole in self._limited(start, end, max_bytes, needs_record=True):
+        for segment, whole in self._limited(start, end, max_bytes, needs_record=True, committed=committed):
             for chunk in _by_epoch(whole):
                 done = 0
                 for body, run, error in batch_read.unpack(chunk.view, chunk.rows, self.config.max_decompressed_bytes):
@@ -245,23 +292,23 @@ class Reader:
         return error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
 
     def _limited(
-        self, start: int, end: int, max_bytes: int | None, *, needs_record: bool = False
+        self, start: int, end: int, max_bytes: int | None, *, needs_record: bool = False, committed: bool = False
     ) -> Iterator[tuple[Segment, Chunk]]:
         """Chunks up to `max_bytes`, but at least one batch; if it `needs_record`, one with a record from `start` on:
         then batches that compaction has emptied do not count."""
         if max_bytes is None:
-            yield from self.chunks(start, end, RECORD_CHUNK_BYTES)
+            yield from self.chunks(start, end, RECORD_CHUNK_BYTES, committed=committed)
             return
         used = 0
         # What is read beyond the page is wasted: limit that to a quarter of it.
         step = min(max(max_bytes // 4, CHUNK_BYTES // 32), CHUNK_BYTES)
         try:
-            for segment, chunk in self.chunks(start, end, step):
+            for segment, chunk in self.chunks(start, end, step, committed=committed):
                 counted = np.where(_may_be_empty(chunk.rows, start), 0, chunk.rows[:, SIZE])
                 sizes = np.cumsum(counted if needs_record else chunk.rows[:, SIZE]) + used
                 fits = int((sizes <= max_bytes).sum())
                 if fits < len(chunk.rows):
-                    chunk.rows = chunk.rows[: max(fits, 0 if used else int((sizes == 0).sum()) + 1)]
+                    chunk.keep(chunk.rows[: max(fits, 0 if used else int((sizes == 0).sum()) + 1)])
                     if len(chunk.rows):
                         yield segment, chunk
                     return
@@ -274,21 +321,28 @@ class Reader:
     # --- Arrow
 
     def scan_arrow(
-        self, start: int | None, end: int | None, batch_rows: int, columns: Sequence[str], views: bool
+        self,
+        start: int | None,
+        end: int | None,
+        batch_rows: int,
+        columns: Sequence[str],
+        views: bool,
+        *,
+        committed: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """Record batches of at most `batch_rows` rows, made of about two megabytes of log each."""
         from ...batch.arrow import schema
 
         schema(columns, views=views)  # refuses unknown columns before anything is read
-        start, end = self.span(start, end)
-        return self._arrow(start, end, batch_rows, columns, views)
+        start, end = self.span(start, end, committed=committed)
+        return self._arrow(start, end, batch_rows, columns, views, committed)
 
     def _arrow(
-        self, start: int, end: int, batch_rows: int, columns: Sequence[str], views: bool
+        self, start: int, end: int, batch_rows: int, columns: Sequence[str], views: bool, committed: bool
     ) -> Iterator[pa.RecordBatch]:
         from ...batch.arrow import to_arrow
 
-        for segment, chunk in self.chunks(start, end):
+        for segment, chunk in self.chunks(start, end, committed=committed):
             try:
                 batch = to_arrow(
                     chunk.view,
@@ -323,40 +377,60 @@ class Reader:
 
     # --- raw batches
 
-    def fetch(self, start: int, max_bytes: int) -> Fetched:
+    def fetch(self, start: int, max_bytes: int, *, committed: bool = True) -> Fetched:
         """Complete batches from the one that contains `start` on, at least one if there is one."""
         start, max_bytes = whole_number(start), whole_number(max_bytes, "max_bytes")
         segments = self.segments
         if not segments.lowest_offset <= start < segments.visible_offset:
             segments.refresh()
             segments.check(start, end_allowed=True)
-        page = self._usual_page(start, segments.visible_offset, max(max_bytes, 1))
+        end = stable = segments.visible_offset
+        if segments.unsettled:
+            stable = segments.outlook.stable(end)
+            end = stable if committed else end
+        page = self._usual_page(start, end, max(max_bytes, 1), stable, committed)
         if page is not None:
             return page
         buffers: list[memoryview] = []
-        following = start
-        for _, chunk in self._limited(start, segments.visible_offset, max(max_bytes, 1)):
+        following, special = start, False
+        for _, chunk in self._limited(start, end, max(max_bytes, 1)):
             if buffers and chunk.rows[0, BASE] < following:
                 break  # batches were merged meanwhile; the next page begins with one that contains some of this one
             buffers.append(_bytes_of(chunk.view, chunk.rows))
-            following = int(chunk.rows[-1, LAST]) + 1
-        return Fetched(tuple(buffers), following)
+            following, special = int(chunk.rows[-1, LAST]) + 1, special or chunk.special
+        aborted = self._aborted(start, following) if special and committed else ()
+        return Fetched(tuple(buffers), following, stable, aborted)
 
-    def fetch_patiently(self, start: int, max_bytes: int, min_bytes: int, timeout: float | None) -> Fetched:
+    def _aborted(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
+        """The aborted transactions in a page."""
+        for _ in range(_RETRIES):
+            version = self.segments.version
+            try:
+                return tuple(
+                    (each.producer_id, each.first_offset) for each in self.segments.outlook.aborted(start, end - 1)
+                )
+            except (CorruptBatch, StorageError):
+                if not self._changed_since(version):
+                    raise
+        return tuple((each.producer_id, each.first_offset) for each in self.segments.outlook.aborted(start, end - 1))
+
+    def fetch_patiently(
+        self, start: int, max_bytes: int, min_bytes: int, timeout: float | None, *, committed: bool = True
+    ) -> Fetched:
         """As `fetch`, after waiting for at least `min_bytes`, or for as much as a page can have."""
         deadline, epoch = Deadline(timeout), self.segments.current_epoch
         wanted = min(whole_number(min_bytes, "min_bytes"), max(max_bytes, 1))
         while True:
-            page = self.fetch(start, max_bytes)
+            page = self.fetch(start, max_bytes, committed=committed)
             if page.size_bytes >= wanted or deadline.passed:
                 return page
-            end = self.segments.visible_offset
+            end = self.segments.end(committed=committed)
             if page.next_offset < end:  # the next batch does not fit into the page
                 return page
-            if not self._wait(max(end, start), epoch, deadline.rest_s):
+            if not self._wait(max(end, start), epoch, deadline.rest_s, committed):
                 return page
 
-    def _usual_page(self, start: int, end: int, max_bytes: int) -> Fetched | None:
+    def _usual_page(self, start: int, end: int, max_bytes: int, stable: int, committed: bool) -> Fetched | None:
         """A page out of one segment, in one call; None if there may be more to it."""
         if start >= end:
             return None
@@ -371,7 +445,8 @@ class Reader:
             segments.done(segment)
         if found is None or not (found[2] or found[1] >= end):
             return None
-        return Fetched((found[0],), found[1])
+        aborted = self._aborted(start, found[1]) if found[3] and committed else ()
+        return Fetched((found[0],), found[1], stable, aborted)
 
     # --- time
 
@@ -402,25 +477,42 @@ class Reader:
                 self.segments.done(segment)
         return self.segments.visible_offset
 
+    def newest(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record with the largest timestamp; None if there is no record."""
+        self.segments.refresh()
+        end = self.segments.visible_offset
+        for timestamp in sorted({self._largest(segment) for segment in self.segments.all}, reverse=True):
+            offset = self.offset_at(timestamp)
+            if timestamp >= 0 and offset < end:  # else it is a record that nobody can read yet
+                return offset, timestamp
+        return None
+
+    def _largest(self, segment: Segment) -> int:
+        self.segments.use(segment)
+        try:
+            return segment.timestamps()[1] if segment.size else -1
+        finally:
+            self.segments.done(segment)
+
     # --- as it grows
 
-    def follow(self, start: int | None, timeout: float | None) -> Iterator[Record]:
+    def follow(self, start: int | None, timeout: float | None, *, committed: bool = True) -> Iterator[Record]:
         """Records from `start` on, and new ones as they become visible; ends after `timeout` seconds without any."""
         self.segments.refresh()
         epoch = self.segments.current_epoch  # first: what is read in a later epoch does not belong to an earlier one
         offset, _ = self.span(start, None)
-        return chain.from_iterable(self._follow(offset, epoch, timeout))
+        return chain.from_iterable(self._follow(offset, epoch, timeout, committed))
 
-    def _follow(self, offset: int, epoch: int, timeout: float | None) -> Iterator[kernel.RecordCursor]:
+    def _follow(self, offset: int, epoch: int, timeout: float | None, committed: bool) -> Iterator[kernel.RecordCursor]:
         while True:
-            end, ended = self.segments.position()
-            for cursor in self._cursors(offset, end):
+            end, ended = self.segments.position(committed=committed)
+            for cursor in self._cursors(offset, end, committed=committed):
                 epoch = self._entered(cursor.leader_epoch, epoch, offset)
                 yield cursor
                 offset = cursor.next_offset
             if offset < end:
                 offset, epoch = end, self._entered(ended, epoch, offset)
-            if not self._wait(offset, epoch, timeout):
+            if not self._wait(offset, epoch, timeout, committed):
                 return
 
     def _entered(self, epoch: int, before: int, offset: int) -> int:
@@ -433,13 +525,12 @@ class Reader:
                 raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
         return max(epoch, before)
 
-    def _wait(self, offset: int, epoch: int, timeout: float | None) -> bool:
+    def _wait(self, offset: int, epoch: int, timeout: float | None, committed: bool) -> bool:
         """Wait until there is a record at `offset`; False if time ran out or the log was closed. What was returned was
         read in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown
         since."""
         segments = self.segments
-        deadline = Deadline(timeout)
-        pause = _POLL_S
+        deadline, pauses = Deadline(timeout), Pauses()
         segments.refresh()
         while True:
             if segments.successor is not None:  # the lock was released: others write now
@@ -448,19 +539,12 @@ class Reader:
                 continue
             if (end := segments.epoch_end(epoch)) < offset:  # truncated: what was returned is no longer there
                 raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
-            if segments.visible_offset > offset:
+            if segments.end(committed=committed) > offset:
                 return True
             if deadline.passed or not self._is_open():
                 return False
-            with segments.changed:
-                segments.waiting += 1
-                try:
-                    if segments.visible_offset <= offset:
-                        segments.changed.wait(deadline.at_most(pause))
-                finally:
-                    segments.waiting -= 1
+            segments.wait_beyond(offset, deadline.at_most(pauses.next_s()), committed=committed)
             segments.refresh()
-            pause = min(pause * 2, _POLL_MOST_S)
 
 
 def _by_epoch(chunk: Chunk) -> Iterator[Chunk]:

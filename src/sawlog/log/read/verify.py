@@ -105,7 +105,7 @@ def verify_segment(segment: Segment, report: VerifyReport, most: int) -> None:
         try:
             for chunk in segment.batches(storage, position, size, least):
                 if chunk.rows[-1, BASE] >= following:
-                    chunk.rows = _without_surplus(segment, chunk, report)
+                    chunk.keep(_without_surplus(segment, chunk, report))
                     if not len(chunk.rows):
                         position = size
                         break

@@ -35,6 +35,16 @@ class Chunk:
     #: Records below this offset have already been returned: the segment may have been replaced during a scan by one
     #: in which they share a batch with the next records.
     start: int = 0
+    #: Whether a batch may be part of a transaction, or be a control batch.
+    special: bool = False
+
+    def keep(self, rows: Rows) -> None:
+        """Only these of its batches are wanted."""
+        self.rows = rows
+
+    def skip_below(self, offset: int) -> None:
+        """Records below this offset have already been returned."""
+        self.start = offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,8 @@ class Walk:
 class Batches(Extent):
     """A segment as a row of batches, in whatever storage."""
 
+    __slots__ = ()
+
     def batches(
         self,
         storage: Storage,
@@ -61,35 +73,41 @@ class Batches(Extent):
         check: bool = True,
         skip_below: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
+        first_bytes: int = CHUNK_BYTES,
     ) -> Iterator[Chunk]:
         """All complete batches from `position` to `limit`; `CorruptBatch` where there is anything else.
 
-        Batches completely below `skip_below` are skipped without checking their content.
+        Batches completely below `skip_below` are skipped without checking their content. The first chunk has about
+        `first_bytes`, if that is less than the others.
         """
-        want = chunk_bytes
+        want = min(chunk_bytes, max(first_bytes, HEADER_BYTES))
         room = new_rows(CHUNK_ROWS)
+        view = memoryview(b"")
         while position < limit:
-            view = storage.view(position, min(want, limit - position))
+            if not view:
+                view = storage.view(position, min(want, limit - position))
             end = len(view)
-            n, stopped, why = kernel.scan_batches(view, 0, end, end, least, memoryview(room), self.dense)
+            n, stopped, why, special = kernel.scan_batches(view, 0, end, end, least, memoryview(room), self.dense)
             rows = room[:n].copy()
             if n == 0:
                 if why == kernel.SCAN_SHORT and position + len(view) < limit:
                     want = batch_size(view) if len(view) >= HEADER_BYTES else chunk_bytes
                     if want <= limit - position:
+                        view = view[:0]
                         continue
                 raise corrupt(self, storage, position, limit, max(least, self.base_offset), NO_BATCH)
             if check:
                 bad = _first_bad(view, rows, skip_below)
                 if bad >= 0:
                     if bad:
-                        yield Chunk(view, rows[:bad], position)
+                        yield Chunk(view, rows[:bad], position, 0, special)
                         least = int(rows[bad - 1, LAST]) + 1
                     at = position + int(rows[bad, POSITION])
                     raise corrupt(self, storage, at, limit, int(rows[bad, BASE]), BAD_CRC)
-            yield Chunk(view, rows, position)
+            yield Chunk(view, rows, position, 0, special)
             least = int(rows[-1, LAST]) + 1
             position += stopped
+            view = view[stopped:] if n == CHUNK_ROWS else view[:0]  # there may be more batches in it than rows
             want = chunk_bytes
 
     def chunks_in(
@@ -115,18 +133,21 @@ class Batches(Extent):
             start, wanted = self.resume(storage, behind, limit, self.base_offset)[0], -1
         if wanted >= 0 and not names_batch(storage, start, wanted):
             start = 0
+        # A short scan asks for no more than it needs, as far as the index knows.
+        first_bytes = index.bounds(end - 1, limit)[1] - start if end < self.next_offset else chunk_bytes
         least = -1 if start else self.base_offset
         hops = True
         while True:
             try:
                 skip_below = offset if hops else 0
                 for chunk in self._from(
-                    storage, start, limit, least, offset, end, check or not hops, skip_below, chunk_bytes
+                    storage, start, limit, least, offset, end, check or not hops, skip_below, chunk_bytes, first_bytes
                 ):
                     if hops and not check and _first_bad(chunk.view, chunk.rows[-1:], 0) >= 0:
                         break  # each is confirmed by the next one, except for the last
+                    reached = int(chunk.rows[-1, LAST]) + 1  # whoever gets it may leave some of the rows out
                     yield chunk
-                    offset = int(chunk.rows[-1, LAST]) + 1
+                    offset = reached
                 if offset >= end or not hops:
                     return
                 hops = False
@@ -154,9 +175,18 @@ class Batches(Extent):
         check: bool,
         skip_below: int,
         chunk_bytes: int,
+        first_bytes: int,
     ) -> Iterator[Chunk]:
-        steps = self.batches(storage, start, limit, least, check=check, skip_below=skip_below, chunk_bytes=chunk_bytes)
-        for chunk in steps:
+        for chunk in self.batches(
+            storage,
+            start,
+            limit,
+            least,
+            check=check,
+            skip_below=skip_below,
+            chunk_bytes=chunk_bytes,
+            first_bytes=first_bytes,
+        ):
             rows = chunk.rows
             if rows[0, LAST] < offset:
                 first = int((rows[:, LAST] < offset).sum())
@@ -166,10 +196,10 @@ class Batches(Extent):
             if rows[-1, BASE] >= end:
                 rows = rows[: int((rows[:, BASE] < end).sum())]
                 if len(rows):
-                    chunk.rows = rows
+                    chunk.keep(rows)
                     yield chunk
                 return
-            chunk.rows = rows
+            chunk.keep(rows)
             yield chunk
             if rows[-1, LAST] + 1 >= end:
                 return  # what follows may be damaged, and was not requested

@@ -2,20 +2,57 @@
 
 from __future__ import annotations
 
+from ...batch import kernel
 
-class Extent:
+
+class Extent(kernel.ExtentFields):
     """The part of a log that is in one segment."""
 
-    def __init__(self, base_offset: int, next_offset: int, size: int, path: str) -> None:
+    __slots__ = ("dense", "expected_end", "path", "sealed")
+    base_offset: int
+    #: (next offset, size): what has been committed, as one value, so that readers never see halves of two.
+    tail: tuple[int, int]
+
+    def __init__(
+        self,
+        base_offset: int,
+        next_offset: int,
+        size: int,
+        path: str,
+        *,
+        sealed: bool = True,
+        expected_end: int | None = None,
+        dense: bool = True,
+    ) -> None:
         self.base_offset = base_offset
-        #: (next offset, size): what has been committed, as one value, so that readers never see halves of two.
         self.tail = (next_offset, size)
-        self.sealed = True
+        self.sealed = sealed
         #: Where it should end, if recovery knows it; see `known_end`.
-        self.expected_end: int | None = None
-        #: Whether each batch begins where the previous one ended; not so after compaction.
-        self.dense = True
+        self.expected_end = expected_end
+        #: Whether each batch begins where the previous one ended: in a log of ours, but not in one of Kafka's.
+        self.dense = dense
         self.path = path
+
+    def reach(self, next_offset: int, size: int) -> None:
+        """It has grown up to here."""
+        self.tail = next_offset, size
+
+    def open_end(self) -> None:
+        """It is not known yet where it ends."""
+        self.sealed = False
+
+    def close_end(self, next_offset: int, size: int) -> None:
+        """It ends here, and does not grow."""
+        self.tail, self.sealed = (next_offset, size), True
+
+    def go_back(self, tail: tuple[int, int]) -> None:
+        """What was after this tail is no longer part of it: it was rolled back, or will be cut."""
+        self.tail = tail
+
+    def expect(self, next_offset: int, size: int) -> None:
+        """It has to extend up to here: what cannot be read of it is damage."""
+        self.expected_end = next_offset
+        self.tail = next_offset, size
 
     @property
     def next_offset(self) -> int:

@@ -10,7 +10,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from ...batch.header import (
     BODY,
     BODY_END,
     COMPRESSION_MASK,
+    CONTROL_BIT,
     COUNT,
     HEADER_BYTES,
     LAST,
@@ -31,6 +32,7 @@ from ...batch.header import (
     POSITION,
     SIZE,
     TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
 )
 from ...batch.kernel import Record
 from ...batch.read import MALFORMED, records
@@ -54,16 +56,28 @@ _NOTHING = bytearray()
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 #: Where some fields are in what that unpacks.
-_BASE, _LENGTH, _CRC, _LAST_DELTA, _LARGEST_TIME = 0, 1, 4, 6, 8
+_BASE, _LENGTH, _CRC, _ATTRIBUTES, _LAST_DELTA, _LARGEST_TIME, _PRODUCER = 0, 1, 4, 5, 6, 8, 9
 
 
-class Lookup:
+class Decisions(Protocol):
+    """What is known about transactions."""
+
+    def is_aborted(self, producer_id: int, base: int) -> bool:
+        """Whether the batch of this producer that begins there was aborted."""
+
+
+class Lookup(kernel.LookupFields):
     """Finds records in the open file of a segment. It has no reference to the segment, which each call passes: so a
     segment that is no longer used is closed at once."""
+
+    __slots__ = ("_free", "_landmarks", "_large", "_small", "_unpacked")
+    storage: Storage
+    index: SegmentIndex
 
     def __init__(self, storage: Storage, index: SegmentIndex) -> None:
         self.storage = storage
         self.index = index
+        self._free = bool(getattr(storage, "views_are_free", False))
         #: Which large batches had the right CRC, and in which cells all small ones had: a bit for each cell.
         self._large = bytearray()
         self._small = bytearray()
@@ -73,12 +87,14 @@ class Lookup:
     def _chunks(self, segment: Batches, offset: int, end: int, **how: Any) -> Iterator[Chunk]:
         return segment.chunks_in(self.storage, self.index, offset, end, **how)
 
-    def read(self, segment: Batches, offset: int, max_bytes: int) -> Record | None:
+    def read(self, segment: Batches, offset: int, max_bytes: int, outcomes: Decisions | None = None) -> Record | None:
         """The record at `offset`, or the first one after it; None if the segment has none."""
         start, stop, wanted = self.index.bounds(offset, segment.tail[1])
+        view = None
         if start < stop:
+            view = self.storage.view(start, stop - start)
             found = kernel.read_usual(
-                self.storage.view(start, stop - start),
+                view,
                 offset,
                 -1 if start else segment.base_offset,
                 segment.dense,
@@ -90,18 +106,21 @@ class Lookup:
             )
             if found is not None:
                 return found  # type: ignore[no-any-return]
-        return self._read(segment, offset, max_bytes, start, stop, wanted)
+        return self._read(segment, offset, max_bytes, outcomes, start, stop, wanted, view)
 
-    def page(self, segment: Batches, offset: int, end: int, max_bytes: int) -> tuple[memoryview, int, bool] | None:
+    def page(
+        self, segment: Batches, offset: int, end: int, max_bytes: int
+    ) -> tuple[memoryview, int, bool, bool] | None:
         """The batches from the one that has `offset` on, up to `max_bytes` but at least one, and none from `end` on;
-        the offset after them, and whether the segment goes on there. None if something is not as usual: then
-        `chunks_in` finds out."""
+        the offset after them, whether the segment goes on there, and whether one of them is part of a transaction. None
+        if something is not as usual: then `chunks_in` finds out."""
         size = segment.tail[1]
         start, _, wanted = self.index.bounds(offset, size)
         if segment.sealed and len(self._small) << (kernel.CELL_SHIFT + 3) < size:
             self._remember_up_to(size)
-        # What is not mapped is copied: then only what is needed.
-        stop = size if segment.sealed else min(size, start + max_bytes + _PAGE_MARGIN_BYTES)
+        # What is not mapped is copied, or fetched: then only what is needed.
+        free = segment.sealed and self._free
+        stop = size if free else min(size, start + max_bytes + _PAGE_MARGIN_BYTES)
         if start >= stop:
             return None
         view = self.storage.view(start, stop - start)
@@ -119,10 +138,10 @@ class Lookup:
         )
         if found is None:
             return None
-        first, last, next_offset, short = found
+        first, last, next_offset, short, special = found
         if short and next_offset < end and stop < size:
             return None
-        return view[first:last], next_offset, start + last < size
+        return view[first:last], next_offset, start + last < size, special
 
     def _remember_up_to(self, size: int) -> None:
         """Have bits for a file of that size. They are replaced: other threads may be using what there is."""
@@ -130,22 +149,33 @@ class Lookup:
         self._large = self._large + bytes(max(needed - len(self._large), 0))
         self._small = self._small + bytes(max(needed - len(self._small), 0))
 
-    def _read(self, segment: Batches, offset: int, max_bytes: int, start: int, stop: int, wanted: int) -> Record | None:
-        """As `read`, from what the index says, whatever is there."""
-        if segment.sealed:
-            stop = segment.size
+    def _read(
+        self,
+        segment: Batches,
+        offset: int,
+        max_bytes: int,
+        outcomes: Decisions | None,
+        start: int,
+        stop: int,
+        wanted: int,
+        view: memoryview | None,
+    ) -> Record | None:
+        """As `read`, from what the index says, whatever is there. `view` has these bytes, if they were read."""
+        size, free = segment.size, segment.sealed and self._free
+        if free:
+            stop, view = size, None
         if wanted >= 0 and not names_batch(self.storage, start, wanted):
-            start, stop = 0, segment.size
+            start, stop, view = 0, size if free else min(size, CHUNK_BYTES), None
         least = -1 if start else segment.base_offset
-        view = self.storage.view(start, stop - start)
         while True:
+            if view is None:
+                view = self.storage.view(start, stop - start)
             at = kernel.find_batch(view, 0, len(view), offset, least, segment.dense)
             if at >= 0:
                 break
-            if stop >= segment.size:  # it is after damage, or is damaged itself
+            if stop >= size:  # it is after damage, or is damaged itself
                 return self._first_from(segment, offset, max_bytes)
-            stop = segment.size
-            view = self.storage.view(start, stop - start)
+            stop, view = min(size, start + 2 * max(stop - start, CHUNK_BYTES)), None
         header = _HEADER.unpack_from(view, at)
         batch = view[at : at + 12 + header[_LENGTH]]
         try:
@@ -155,7 +185,9 @@ class Lookup:
             if damage.next_offset is None or damage.next_offset > offset or damage.next_offset <= header[_BASE]:
                 raise
             return self._read_behind(segment, start + at, offset, max_bytes)
-        found = self._record_in(segment, start + at, batch, header, offset, max_bytes)
+        found = None
+        if not _is_hidden(header, outcomes):
+            found = self._record_in(segment, start + at, batch, header, offset, max_bytes)
         if found is None and start + at + len(batch) < segment.size:
             return self._first_from(segment, header[_BASE] + header[_LAST_DELTA] + 1, max_bytes)
         return found
@@ -292,10 +324,10 @@ class Lookup:
 
     def batch_ending_at(self, segment: Batches, last_offset: int, max_timestamp: int) -> int:
         """The position of the batch with that last offset and largest timestamp; -1 if there is none."""
-        start, _, wanted = self.index.bounds(last_offset, segment.size)
-        if wanted >= 0 and not names_batch(self.storage, start, wanted):
+        start, stop, wanted = self.index.bounds(last_offset, segment.size)
+        if start >= stop or (wanted >= 0 and not names_batch(self.storage, start, wanted)):
             return -1
-        view = self.storage.view(start, segment.size - start)
+        view = self.storage.view(start, stop - start)
         at: int = kernel.find_batch(
             view, 0, len(view), last_offset, -1 if start else segment.base_offset, segment.dense
         )
@@ -304,3 +336,12 @@ class Lookup:
         header = _HEADER.unpack_from(view, at)
         ends = header[_BASE] + header[_LAST_DELTA], header[_LARGEST_TIME]
         return start + at if ends == (last_offset, max_timestamp) else -1
+
+
+def _is_hidden(header: tuple[int, ...], outcomes: Decisions | None) -> bool:
+    """Whether a batch contains no record for this reader: it is a control batch, or its transaction was aborted."""
+    attributes, producer_id = header[_ATTRIBUTES], header[_PRODUCER]
+    if attributes & CONTROL_BIT:
+        return True
+    is_part = attributes & TRANSACTIONAL_BIT and producer_id >= 0
+    return bool(is_part and outcomes is not None and outcomes.is_aborted(producer_id, header[_BASE]))

@@ -12,33 +12,66 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from ...batch.header import HEADER_BYTES, LAST, MAX_TIME, Rows
+from ...batch.header import HEADER_BYTES, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ...batch.kernel import Record
 from ...errors import CorruptBatch, StorageError, SyncFailed
 from ...storage import Directory, Storage
-from ..files.names import INDEX, LOG, TIME_INDEX, file_name
+from ..files.aborted import Outcomes
+from ..files.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from .batches import CHUNK_BYTES, Batches, Chunk
 from .index import SegmentIndex
-from .lookup import Lookup
+from .lookup import Decisions, Lookup
 
 
 class Segment(Batches):
     """One segment of a log."""
 
+    __slots__ = (
+        "_interval_bytes",
+        "_times",
+        "directory",
+        "identity",
+        "met_until",
+        "name",
+        "outcomes",
+        "pinned",
+        "repairs",
+    )
+    _open: Lookup | None
+
     def __init__(
-        self, directory: Directory, base_offset: int, next_offset: int, size: int, interval_bytes: int
+        self,
+        directory: Directory,
+        base_offset: int,
+        next_offset: int,
+        size: int,
+        interval_bytes: int,
+        *,
+        name: str | None = None,
+        sealed: bool = True,
+        expected_end: int | None = None,
+        repairs: bool = False,
+        identity: object = None,
+        dense: bool = True,
+        outcomes: Outcomes | None = None,
     ) -> None:
         #: The file: under a different name while it is about to replace others.
-        self.name = file_name(base_offset)
-        super().__init__(base_offset, next_offset, size, f"{directory.path}/{self.name}")
+        self.name = file_name(base_offset) if name is None else name
+        path = f"{directory.path}/{self.name}"
+        super().__init__(base_offset, next_offset, size, path, sealed=sealed, expected_end=expected_end, dense=dense)
         self.directory = directory
         #: Whether it must stay open: its file is being replaced, and its name already refers to another file.
         self.pinned = False
         #: Whether a bad index found while reading is replaced on disk: only the writer may do this.
-        self.repairs = False
-        self.identity: object = None
+        self.repairs = repairs
+        #: Which file this is, for a reader: another one may get its name.
+        self.identity = identity
+        #: What it says about transactions, as far as it is known; None: nothing, or it is in its file.
+        self.outcomes = outcomes
+        #: While a reader follows it: the offset after the last batch of a transaction that was met.
+        self.met_until = -1
         self._interval_bytes = interval_bytes
-        self._open: Lookup | None = None
+        self._open = None
         self._times: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
@@ -62,10 +95,15 @@ class Segment(Batches):
         index: SegmentIndex,
         next_offset: int,
         size: int,
+        *,
+        repairs: bool = False,
+        identity: object = None,
     ) -> Segment:
         """Open a segment that stays open because it still grows."""
-        made = cls(directory, base_offset, next_offset, size, index._interval_bytes)
-        made.sealed = False
+        interval = index.interval_bytes
+        made = cls(
+            directory, base_offset, next_offset, size, interval, sealed=False, repairs=repairs, identity=identity
+        )
         made._open = Lookup(storage, index)
         return made
 
@@ -134,15 +172,40 @@ class Segment(Batches):
         self._open = Lookup(self._data.storage, index)
 
     def write_index(self, *, durable: bool = True) -> None:
-        """Write both index files, each replaced atomically."""
+        """Write the index files, each replaced atomically. That of transactions comes first: with the others the
+        segment is sealed for everybody."""
         offsets, times = self._data.index.encode()
+        if self.outcomes is not None:
+            content = self.outcomes.encode(*self.tail)
+            self.directory.replace(file_name(self.base_offset, TXN_INDEX), content, durable=durable)
         self.directory.replace(file_name(self.base_offset, INDEX), offsets, durable=durable)
         self.directory.replace(file_name(self.base_offset, TIME_INDEX), times, durable=durable)
 
     def remove_index(self) -> None:
-        """Delete the index files before a segment grows again: a stale one must not survive a crash."""
+        """Delete the index files before a segment grows again: a stale one must not survive a crash. That of
+        transactions says itself which bytes it describes, and stays."""
         self.directory.remove(file_name(self.base_offset, INDEX))
         self.directory.remove(file_name(self.base_offset, TIME_INDEX))
+
+    def stored_outcomes(self) -> Outcomes | None:
+        """What its file says about transactions; None if there is none, or it is not that of these bytes."""
+        try:
+            data = self.directory.read(file_name(self.base_offset, TXN_INDEX))
+        except StorageError:
+            return None
+        self.outcomes = Outcomes.decode(data, self.base_offset, *self.tail)
+        return self.outcomes
+
+    def store_outcomes(self) -> None:
+        """Write what is known about transactions, if possible: it is a cache."""
+        if self.outcomes is not None:
+            try:
+                content = self.outcomes.encode(*self.tail)
+                self.directory.replace(file_name(self.base_offset, TXN_INDEX), content)
+            except SyncFailed:
+                raise
+            except StorageError:
+                pass
 
     def unload(self) -> None:
         """Close the file and the indexes. A reader that uses them keeps them alive until it is done; then they are
@@ -150,6 +213,10 @@ class Segment(Batches):
         if self.pinned:
             return
         self._open = None
+
+    def stay_open(self) -> None:
+        """Its file is about to be replaced, and current readers continue with it."""
+        self.pinned = True
 
     def begin_replacement(self) -> None:
         """Another file is about to get its name: stay open for current readers, and leave the index files alone."""
@@ -175,7 +242,7 @@ class Segment(Batches):
     def delete(self) -> None:
         """Remove all files. Readers that have it open keep what they have."""
         self.unload()
-        for suffix in (LOG, INDEX, TIME_INDEX):
+        for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
             self.directory.remove(file_name(self.base_offset, suffix))
 
     # --- writing (the active segment, under the log's lock)
@@ -195,6 +262,21 @@ class Segment(Batches):
         """Whether it is currently open or mapped."""
         return self._open is not None
 
+    def take_in(self, rows: Rows, origin: int) -> None:
+        """Add complete batches that another process has written after its end; `origin` is added to their
+        positions."""
+        self.index.add_rows(rows, origin)
+        last = rows[-1]
+        self.reach(int(last[LAST]) + 1, origin + int(last[POSITION] + last[SIZE]))
+
+    def learn(self, outcomes: Outcomes | None) -> None:
+        """What it says about transactions."""
+        self.outcomes = outcomes
+
+    def meet(self, offset: int) -> None:
+        """A batch of a transaction ends there."""
+        self.met_until = offset
+
     # --- known without reading
 
     def timestamps(self) -> tuple[int, int]:
@@ -211,7 +293,7 @@ class Segment(Batches):
     def _open_times(self) -> tuple[int, int]:
         index = self._data.index
         if index.first_timestamp < 0 and self.size >= HEADER_BYTES:
-            index.first_timestamp = struct.unpack(">q", self.storage.read(35, 8))[0]
+            index.note_first(struct.unpack(">q", self.storage.read(35, 8))[0])
         self._times = index.first_timestamp, index.max_timestamp
         return self._times
 
@@ -253,11 +335,12 @@ class Segment(Batches):
                     break
                 offset = damage.next_offset
 
-    def read(self, offset: int, max_bytes: int) -> Record | None:
-        """The record at `offset`, or the first one after it; None if the segment has none."""
-        return (self._open or self._load()).read(self, offset, max_bytes)
+    def read(self, offset: int, max_bytes: int, outcomes: Decisions | None = None) -> Record | None:
+        """The record at `offset`, or the first one after it; None if the segment has none. `outcomes` says which
+        batches of transactions contain no record."""
+        return (self._open or self._load()).read(self, offset, max_bytes, outcomes)
 
-    def page(self, offset: int, end: int, max_bytes: int) -> tuple[memoryview, int, bool] | None:
+    def page(self, offset: int, end: int, max_bytes: int) -> tuple[memoryview, int, bool, bool] | None:
         """A page of batches in one call, if all is as usual: see `Lookup.page`."""
         return (self._open or self._load()).page(self, offset, end, max_bytes)
 

@@ -15,7 +15,8 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from ...batch.header import BASE, LAST, POSITION, SIZE
+from ...batch import kernel
+from ...batch.header import BASE
 from ...config import LogConfig
 from ...errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
 from ...storage import Directory, Published, open_published
@@ -27,23 +28,49 @@ from ..files.epochs import Epochs, load_epochs
 from ..files.names import INDEX, VISIBLE, file_name, segment_base, swap_range
 from .histories import as_the_batches_say, epochs_of, unfinished_cut
 from .index import SegmentIndex
+from .outlook import FollowedOutlook, Outlook
 from .segment import Segment
 
 
-class SegmentSet:
+class SegmentSet(kernel.SegmentSetFields):
     """The writer's view of its segments. Never empty once it is filled; the last one is active."""
+
+    __slots__ = (
+        "_list",
+        "_mapped",
+        "_mapped_lock",
+        "_most_mapped",
+        "_moved",
+        "_newest",
+        "changed",
+        "config",
+        "directory",
+        "epochs",
+        "epochs_known",
+        "lowest_offset",
+        "outlook",
+        "successor",
+        "unsettled",
+        "version",
+    )
+    #: The first offset that may not be read yet.
+    visible_offset: int
+    #: How many wait for `changed`, or are called.
+    waiting: int
 
     def __init__(self, directory: Directory, config: LogConfig) -> None:
         self.directory = directory
         self.config = config
         #: The log start: the first offset that is not trimmed.
         self.lowest_offset = 0
-        #: The first offset that may not be read yet.
         self.visible_offset = 0
         #: The leader epochs up to the current one; and whether they are known, which they are not in a log of
         #: version 0.2.
         self.epochs = Epochs()
         self.epochs_known = True
+        #: Transactions, and whether one was met: until then everything that is visible is stable.
+        self.outlook = self._outlook()
+        self.unsettled = False
         self._list: tuple[tuple[Segment, ...], list[int]] = ((), [])
         #: Counts the replacements: a reader that meets something unexpected checks whether the list has changed.
         self.version = 0
@@ -59,6 +86,24 @@ class SegmentSet:
         self._moved: Callable[[], None] | None = None
         #: The set that continues after this one has ended: see `Log.release`.
         self.successor: SegmentSet | None = None
+
+    @classmethod
+    def of(
+        cls, directory: Directory, config: LogConfig, segments: Iterable[Segment], lowest_offset: int, epochs: Epochs
+    ) -> SegmentSet:
+        """What recovery has found."""
+        made = cls(directory, config)
+        made.set(segments)
+        made.start_at(lowest_offset)
+        made.begin_epoch(epochs)
+        return made
+
+    def _outlook(self) -> Outlook:
+        return Outlook(self)
+
+    def unsettle(self) -> None:
+        """There is a transaction: from now on what is visible need not be stable."""
+        self.unsettled = True
 
     # --- the list
 
@@ -76,6 +121,14 @@ class SegmentSet:
             for gone in self._mapped.keys() - set(made):
                 del self._mapped[gone]
             self._newest = None
+
+    def cut(self, kept: Sequence[Segment], offset: int, size: int) -> None:
+        """Keep these segments, the last of them up to an offset and a size: the rest is about to be deleted."""
+        last = kept[-1]
+        last.stay_open()
+        self.set(kept)
+        last.go_back((offset, size))
+        self.version += 1  # for a reader between the two lines above
 
     @property
     def active(self) -> Segment:
@@ -103,11 +156,25 @@ class SegmentSet:
         at = bisect_right(bases, offset)
         return bases[at] if at < len(bases) else self.next_offset
 
-    def check(self, offset: int, *, end_allowed: bool = False) -> None:
-        """Raise `OffsetOutOfRange` unless the log contains that offset."""
-        lowest, end = self.lowest_offset, self.visible_offset
+    def check(self, offset: int, *, end_allowed: bool = False, committed: bool = False) -> None:
+        """Raise `OffsetOutOfRange` unless the log contains that offset, and it may be read."""
+        lowest, end = self.lowest_offset, self.end(committed=committed)
         if not lowest <= offset < end + end_allowed:
             raise OffsetOutOfRange(offset, lowest, end, self.directory.path)
+
+    # --- its ends, and its epochs: set by the writer
+
+    def start_at(self, offset: int) -> None:
+        """The log starts here."""
+        self.lowest_offset = offset
+
+    def show(self, offset: int) -> None:
+        """The log may be read up to here. Does not wake those who wait: see `wake`."""
+        self.visible_offset = offset
+
+    def begin_epoch(self, epochs: Epochs) -> None:
+        """Appends belong to the last of these epochs."""
+        self.epochs = epochs
 
     def epoch_end(self, epoch: int) -> int:
         """Where a leader epoch ends: no position that was read in it is after that. An unknown epoch (a position
@@ -116,10 +183,15 @@ class SegmentSet:
             return self.visible_offset
         return self.epochs.end_of(epoch, self.visible_offset)
 
-    def position(self) -> tuple[int, int]:
-        """The visible end, and the epoch in which it was read: an older one, if another has begun meanwhile."""
+    def end(self, *, committed: bool) -> int:
+        """Where readers stop: at the visible end, or at the last stable offset."""
+        end = self.visible_offset  # first: a transaction that begins after that begins there or later
+        return self.outlook.stable(end) if committed and self.unsettled else end
+
+    def position(self, *, committed: bool = False) -> tuple[int, int]:
+        """The end, and the epoch in which it was read: an older one, if another has begun meanwhile."""
         epoch = self.current_epoch
-        return self.visible_offset, epoch
+        return self.end(committed=committed), epoch
 
     @property
     def current_epoch(self) -> int:
@@ -137,6 +209,21 @@ class SegmentSet:
                 self.changed.notify_all()
             if self._moved is not None:
                 self._moved()
+
+    def wait_beyond(self, offset: int, seconds: float, *, committed: bool = False) -> None:
+        """Wait until something changes, unless readers can go beyond `offset` now."""
+        with self.changed:
+            self.waiting += 1
+            try:
+                if self.end(committed=committed) <= offset:
+                    self.changed.wait(seconds)
+            finally:
+                self.waiting -= 1
+
+    def continue_in(self, successor: SegmentSet) -> None:
+        """Another set continues: those who wait are told."""
+        self.successor = successor
+        self.wake()
 
     def tell(self, moved: Callable[[], None]) -> None:
         """Call this, too, when something changed."""
@@ -188,10 +275,13 @@ def _files(names: Iterable[str]) -> dict[int, str]:
 class FollowedSet(SegmentSet):
     """A reader's view of a log that another process may be writing, trimming and replacing."""
 
+    __slots__ = ("_followed", "_published", "_published_as", "_rebuilt", "_refreshing", "_seen", "_told")
+
     def __init__(self, directory: Directory, config: LogConfig, *, late: bool = False) -> None:
         """Reads the directory immediately, or, if `late`, when it is first needed."""
         super().__init__(directory, config)
         self._refreshing = forkable(threading.Lock())
+        self.unsettled = True  # until it is known
         #: The directory's stamp when it was last listed, and what was published then, or else the size of the active
         #: file.
         self._seen: tuple[object, object] = (None, None)
@@ -203,6 +293,16 @@ class FollowedSet(SegmentSet):
         self._rebuilt = False
         if not late:
             self.refresh()
+
+    def _outlook(self) -> Outlook:
+        self._followed = FollowedOutlook(self, self._settle)
+        return self._followed
+
+    def _settle(self, end: int) -> None:
+        """No transaction is open up to there, which was the end of what is known."""
+        with self._refreshing:
+            if self._list[0] and self.next_offset == end:
+                self.unsettled = False
 
     def refresh(self) -> bool:
         """Read the directory again and return whether anything has changed."""
@@ -308,6 +408,11 @@ class FollowedSet(SegmentSet):
             return 0  # which will be rebuilt from the batches
         return None if found is None else found.current
 
+    def _meet(self, segment: Segment, offset: int) -> None:
+        """A batch of a transaction, or what may be one, ends there."""
+        segment.meet(offset)
+        self.unsettle()
+
     def _look_through(self) -> None:
         files = _files(self.directory.names())
         bases = sorted(files)
@@ -317,9 +422,11 @@ class FollowedSet(SegmentSet):
             self._segment(base, after, known.get(base), files[base])
             for base, after in zip(bases, following, strict=False)
         ]
-        start = self._log_start(found)
+        saved = self._saved()
+        start = self._log_start(found, saved)
         if found and tuple(found) != self._list[0]:
             self.set(found)
+            self.unsettled = self._may_be_undecided(saved)
         if not found and self._list[0]:
             return  # the directory was deleted: what is open can still be read
         end = self.next_offset if found else start
@@ -343,14 +450,12 @@ class FollowedSet(SegmentSet):
         # Only a segment that its writer has sealed, with its index, is mapped: what may still be truncated must be
         # copied.
         if following is not None and (name != file_name(base) or self.directory.exists(file_name(base, INDEX))):
-            made = Segment(self.directory, base, following, self.directory.size(name), self.config.index_interval_bytes)
-            made.name, made.path = name, f"{self.directory.path}/{name}"
-        else:
-            storage = self.directory.open_shared(name)
-            index = SegmentIndex(base, self.config.index_interval_bytes)
-            made = Segment.active(self.directory, base, storage, index, base, 0)
-            self._grow(made)
-        made.identity = identity
+            size, interval = self.directory.size(name), self.config.index_interval_bytes
+            return Segment(self.directory, base, following, size, interval, name=name, identity=identity)
+        storage = self.directory.open_shared(name)
+        index = SegmentIndex(base, self.config.index_interval_bytes)
+        made = Segment.active(self.directory, base, storage, index, base, 0, identity=identity)
+        self._grow(made)
         return made
 
     def _grow(self, segment: Segment) -> None:
@@ -365,8 +470,8 @@ class FollowedSet(SegmentSet):
         if self._take_in(segment) or segment.size >= saved.position:
             return  # it was completed between the two checks
         if segment.storage.size >= saved.position:
-            segment.expected_end = saved.durable_offset
-            segment.tail = saved.durable_offset, saved.position
+            segment.expect(saved.durable_offset, saved.position)
+            self._meet(segment, saved.durable_offset)  # what is after the damage was not looked at
             segment.use_index(segment.rebuild_index(segment.storage))
 
     def _take_in(self, segment: Segment) -> bool:
@@ -380,9 +485,12 @@ class FollowedSet(SegmentSet):
                 # A batch that extends beyond the end is being cut: its file is about to be replaced, not truncated.
                 rows = chunk.rows if chunk.rows[-1, BASE] < most else chunk.rows[chunk.rows[:, BASE] < most]
                 if len(rows):
-                    segment.index.add_rows(rows, chunk.origin)
-                    last = rows[-1]
-                    segment.tail = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
+                    before = segment.tail[0]
+                    segment.take_in(rows, chunk.origin)
+                    if chunk.special:
+                        self._meet(segment, segment.tail[0])
+                    else:
+                        self._followed.grown(before, segment.tail[0])
                 if segment.tail[0] >= most or len(rows) < len(chunk.rows):
                     break
         except CorruptBatch:
@@ -401,7 +509,13 @@ class FollowedSet(SegmentSet):
         except CorruptFile:
             return None
 
-    def _log_start(self, found: list[Segment]) -> int:
-        saved = self._saved()
+    def _may_be_undecided(self, saved: Checkpoint | None) -> bool:
+        """Whether a transaction may be open: one that began before the active segment, as far as the writer has said
+        it, or one that was met since."""
+        if saved is None or saved.undecided or saved.segment != self._list[0][-1].base_offset:
+            return True
+        return any(not segment.sealed and segment.met_until >= 0 for segment in self._list[0])
+
+    def _log_start(self, found: list[Segment], saved: Checkpoint | None) -> int:
         start = found[0].base_offset if found else self.config.initial_offset
         return start if saved is None else max(start, saved.log_start)

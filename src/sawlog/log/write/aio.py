@@ -13,11 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ...batch import kernel
-from ...batch.build import KEEP_BYTES, seal
-from ...batch.refusals import refuse
 from ...errors import LogClosed, RecordTooLarge
 from .appender import Appender
+from .batcher import Batcher, Taken
 
 _BUFFER_BYTES = 64 << 10
 
@@ -64,7 +62,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 class _Batch:
     """A batch on its way to the log, and the tasks that wait for it."""
 
-    taken: tuple[bytearray, int, int, int, int]
+    taken: Taken
     waiting: list[asyncio.Future[int]]
 
 
@@ -76,11 +74,8 @@ class AsyncAppends:
         self.loop = asyncio.get_running_loop()
         self.running_loop = asyncio.get_running_loop
         self._new_future: Callable[[], asyncio.Future[int]] = self.loop.create_future
-        recipe = appender.encoders.recipe
-        self._builder = kernel.BatchBuilder(
-            refuse, max_record=recipe.max_record_bytes, max_total=recipe.max_batch_bytes, capacity=_BUFFER_BYTES
-        )
-        self._spare: list[bytearray] = []
+        self._batcher = Batcher(appender.encoders.recipe, capacity=_BUFFER_BYTES, keep=4)
+        self._add = self._batcher.add
         self._waiting: list[asyncio.Future[int]] = []
         self._full: list[_Batch] = []
         self._flushing = False
@@ -92,12 +87,12 @@ class AsyncAppends:
         Whether the log can still be written to is checked when the batch is placed; every task in it gets the result.
         """
         try:
-            self._builder.add(value, key, headers, timestamp)
+            self._add(value, key, headers, timestamp)
         except RecordTooLarge:
             if not self._waiting:
                 raise
             self._close_batch()  # it was full; alone the record may fit
-            self._builder.add(value, key, headers, timestamp)
+            self._add(value, key, headers, timestamp)
         future = self._new_future()
         self._waiting.append(future)
         if not self._flushing:
@@ -107,8 +102,7 @@ class AsyncAppends:
 
     def _close_batch(self) -> None:
         if self._waiting:
-            spare = self._spare.pop() if self._spare else bytearray(_BUFFER_BYTES)
-            self._full.append(_Batch(self._builder.take(spare), self._waiting))
+            self._full.append(_Batch(self._batcher.take(), self._waiting))
             self._waiting = []
 
     def _flush(self) -> None:
@@ -129,7 +123,7 @@ class AsyncAppends:
         results: list[tuple[_Batch, range, BaseException | None]] = []
         for batch in batches:
             try:
-                placed = self._appender.place(seal(*batch.taken, self._appender.encoders.recipe))
+                placed = self._appender.place(self._batcher.sealed(batch.taken))
                 results.append((batch, placed, None))
             except BaseException as error:
                 results.append((batch, range(0), error))
@@ -146,8 +140,7 @@ class AsyncAppends:
 
     def _report(self, results: list[tuple[_Batch, range, BaseException | None]]) -> None:
         for batch, placed, error in results:
-            if len(batch.taken[0]) <= KEEP_BYTES and len(self._spare) < 4:
-                self._spare.append(batch.taken[0])
+            self._batcher.give_back(batch.taken[0])
             if error is None:
                 for future, offset in zip(batch.waiting, placed, strict=True):
                     if not future.done():

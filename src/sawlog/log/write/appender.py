@@ -22,15 +22,17 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ... import background
 from ...batch import kernel
 from ...batch.build import NOBODY, Encoded, Producer, Recipe
 from ...batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
+from ...batch.refusals import refuse
 from ...clock import now_ms
 from ...config import Interval, LogConfig
 from ...errors import (
@@ -45,20 +47,19 @@ from ...errors import (
     SyncFailed,
 )
 from ...storage import Directory, Lock
-from ...storage.forking import forkable
+from ...storage.forking import forkable, in_children
 from ..files.names import PRODUCERS
 from ..files.state import retreat_state
 from ..segment.index import MAX_SPAN
 from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
-from . import background
 from .active import Active
 from .appending import Appending, OpenAppends, Settled
 from .checkpointer import Checkpointer
 from .cutting import cut, cut_at, delete_above, epochs_after
 from .encoders import Encoders, recipe_of
 from .history import History
-from .producers import ProducerState, replayed
+from .producers import ProducerState, after_cut, has_transactions
 from .settling import Settling
 from .upkeeping import UpkeepTurns
 
@@ -75,6 +76,11 @@ class Answer:
     def __init__(self) -> None:
         self.placed: range | None = None
 
+    def give(self, placed: range) -> range:
+        """It is placed there."""
+        self.placed = placed
+        return placed
+
 
 #: The producer of a batch, its first and last offset, and the placement for a caller that may ask again.
 _Batch = tuple[Producer, int, int, Answer | None]
@@ -90,8 +96,35 @@ def check_expected(expected: int | None, offset: int) -> None:
         raise OffsetMismatch(expected, offset)
 
 
-class Appender:
+class Appender(kernel.AppenderFields):
     """The writing half of a log."""
+
+    __slots__ = (
+        "_rolling_back",
+        "active",
+        "blocks",
+        "checkpoints",
+        "commit",
+        "config",
+        "cuts",
+        "directory",
+        "encoders",
+        "held",
+        "history",
+        "lock",
+        "marks",
+        "producers",
+        "segments",
+        "settling",
+        "spools",
+        "streaming",
+        "upkeep",
+        "usual",
+        "writers",
+    )
+    closed: bool
+    #: What `place` is doing: the segment, its tail before, and what to record of the batch.
+    _unfinished: tuple[Segment, tuple[int, int], _Batch] | None
 
     def __init__(
         self,
@@ -106,7 +139,7 @@ class Appender:
         self.directory = directory
         self.config = config
         self.segments = segments
-        self.producers = producers
+        self._know(producers)
         self.held = held
         # A log that is dropped without `close` releases its lock when it is collected.
         weakref.finalize(self, held.release).atexit = False
@@ -121,8 +154,7 @@ class Appender:
         self.history = History(segments, self.marks, self.checkpoints)
         self.settling = Settling(self.commit, self._waits)
         self.blocks = OpenAppends(self.lock, self.take_back, self.appended)
-        #: What `place` is doing: the segment, its tail before, and what to record of the batch.
-        self._unfinished: tuple[Segment, tuple[int, int], _Batch] | None = None
+        self._unfinished = None
         self._rolling_back = False
         self.closed = False
         #: How often the log was truncated: upkeep must not record what was true before.
@@ -134,12 +166,41 @@ class Appender:
         self.writers: set[Writer] = set()
         #: Files that collect async streams; closing the log discards them.
         self.spools: set[Spool] = set()
+        #: Appends in one call of the kernel, where all is as usual. Not if they wait for the disk, or the storage is
+        #: not a file of the system.
+        self.usual = self._usual_appends()
         # Nothing is published yet: `take_over` does it when the epoch is known.
         known, end = self.marks.visible.before, self.marks.written[0]
-        segments.visible_offset = end if known is None else min(known[0], end)
+        segments.show(end if known is None else min(known[0], end))
         if isinstance(config.durability, Interval):
             background.every(config.durability.ms / 1000, self._sync_in_time)
         background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
+
+    def _know(self, producers: ProducerState) -> None:
+        """This is what producers have written."""
+        self.producers = producers
+        transactions = producers.transactions
+        self.segments.outlook.replace(transactions)
+        if transactions.open or transactions.reached >= 0:
+            self.segments.unsettle()
+
+    def _usual_appends(self) -> kernel.UsualAppends | None:
+        recipe, policy = self.encoders.recipe, self.config.durability
+        on_files = isinstance(self.active.segment.storage, kernel.FileFields)
+        if not kernel.COMPILED or policy == "always" or not on_files:
+            return None
+        builder = kernel.BatchBuilder(refuse, max_total=recipe.max_batch_bytes, capacity=2 * kernel.SMALL_CRC_BYTES)
+        made = kernel.UsualAppends(
+            self,
+            self.marks.visible,
+            builder,
+            NOBODY,
+            recipe.append_time,
+            recipe.max_record_bytes if recipe.codec == 0 else -1,
+            policy.bytes if isinstance(policy, Interval) else -1,
+        )
+        in_children(made)
+        return made
 
     def _is_held(self) -> bool:
         """Whether the calling thread holds the lock."""
@@ -216,6 +277,10 @@ class Appender:
     ) -> range:
         """Give one finished batch the next offsets and write it. A caller that would ask again after an interrupt
         passes an `answer`, which has the offsets from the moment at which the batch counts."""
+        if self.usual is not None and expect_offset is None and producer.id < 0:
+            placed: int = self.usual.place(batch, answer)
+            if placed >= 0:
+                return range(placed, placed + batch.count)
         data, count, active, marks = batch.data, batch.count, self.active, self.marks
         with self.lock:
             if (
@@ -230,17 +295,19 @@ class Appender:
                 self.check_open()
             if answer is not None and answer.placed is not None:
                 return answer.placed
-            offset = active.segment.tail[0]
+            segment = active.segment
+            before = segment.tail
+            offset = before[0]
             if expect_offset is not None:
                 check_expected(expect_offset, offset)
             if producer.id >= 0:
                 known = self.producers.duplicate(producer.id, producer.epoch, producer.sequence, count)
                 if known is not None:
                     return known
-            segment, last = active.segment, offset + count - 1
+            last = offset + count - 1
             if not active.has_room(len(data), last, batch.max_timestamp):
                 segment = active.room(len(data), count, batch.max_timestamp)
-            before = segment.tail
+                before = segment.tail
             size = before[1]
             kernel.patch_place(data, 0, offset, marks.epoch)
             self._unfinished = segment, before, (producer, offset, last, answer)
@@ -275,11 +342,11 @@ class Appender:
                     self.marks.show(self.marks.written[0])
             elif self._rolling_back or segment.tail is not before or segment.storage.size != before[1]:
                 self._rolling_back = True  # an interrupt may come before the index is right again
-                segment.tail = before
+                segment.go_back(before)
                 self.active.undo(segment, before[1])
                 segment.use_index(segment.rebuild_index(segment.storage))
                 if self.producers.remembers(producer.id, last):
-                    self.producers = replayed(list(self.segments.all), self.config.producer_expiry_ms)
+                    self._replay(self.segments.all)
         self._rolling_back = False
         self._unfinished = None
 
@@ -350,8 +417,23 @@ class Appender:
         begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
         self.active.put(segment, data[begin:end], int(following[-1]))
         segment.index.add_rows(run, size - begin)
-        self.producers.note_rows(run, now_ms())
+        self.note_rows(run)
         return start + count
+
+    def note_rows(self, rows: Rows) -> None:
+        """Take note of what producers have written, before it counts."""
+        transactions = self.producers.transactions
+        if self.segments.unsettled:
+            transactions.see(self.segments.visible_offset)
+        self.producers.note_rows(rows, now_ms())
+        if transactions.reached >= 0:
+            self.segments.unsettle()  # before it is visible
+
+    def _replay(self, segments: Sequence[Segment]) -> None:
+        """Something that producers have written is gone."""
+        lowest, visible = self.segments.lowest_offset, self.segments.visible_offset
+        epochs, expiry_ms = self.segments.epochs, self.config.producer_expiry_ms
+        self._know(after_cut(self.directory, epochs, segments, expiry_ms, lowest=lowest, visible=visible))
 
     def take_back(self, offset: int) -> None:
         """An append of several batches failed half-way: cut off what it had placed."""
@@ -414,6 +496,9 @@ class Appender:
                 return 0
             target = segments.find(offset)
             point = cut_at(target, offset, self.config)
+            replays = self.producers.reaches(offset) or (
+                target is not self.active.segment and has_transactions(target, offset)
+            )
             self.cuts += 1
             retreat_state(self.directory, offset)
             self.history.retreat(offset, point.tail, epochs_after(segments, offset))
@@ -421,14 +506,13 @@ class Appender:
             kept = kept[: kept.index(target) + 1]
             try:
                 # From here on it cannot be undone, only finished at the next open. First hide what will be dropped.
-                target.pinned = True
-                segments.set(kept)
-                target.tail = offset, point.visible
-                segments.version += 1  # for a reader between the two lines above
+                segments.cut(kept, offset, point.visible)
                 delete_above(self.directory, target.base_offset)
                 kept[-1] = cut(self.directory, self.config, point)
-                if self.producers.reaches(offset):
-                    self.producers = replayed(kept, self.config.producer_expiry_ms)
+                if replays:
+                    self._replay(kept)
+                else:
+                    self.producers.transactions.begin_segment(target.base_offset)
                 self.adopt(kept)
             except BaseException as error:
                 self.commit.fail(error)
@@ -466,7 +550,7 @@ class Appender:
         except SyncFailed:
             raise
         except StorageError as error:
-            self.checkpoints.error = error
+            self.checkpoints.note_error(error)
 
     def _save_in_time(self) -> None:
         """Called by the background: a watermark that moved is written, also when nothing was appended since."""
@@ -512,7 +596,7 @@ class Appender:
             self.active.segment.write_index(durable=False)
             self.save_producers(durable=False)
         except StorageError as error:
-            self.checkpoints.error = error
+            self.checkpoints.note_error(error)
             self.active.segment.remove_index()
 
     def abandon(self) -> None:

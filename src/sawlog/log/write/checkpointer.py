@@ -43,10 +43,15 @@ class Checkpointer:
             epochs = self.noted  # before the watermark, which is lowered before they change: see `Appender.retreat`
             offset, segment, position = self._marks.durable
             start = self._segments.lowest_offset
-            made = Checkpoint(clean, offset, segment, position, start, epochs.current, epochs.crc)
+            undecided = self._segments.outlook.state.first_open < segment
+            made = Checkpoint(clean, offset, segment, position, start, epochs.current, epochs.crc, undecided)
             checkpoint.store(self._directory, made)
             self._saved = (offset, start)
             self._ended = clean
+
+    def note_error(self, error: StorageError) -> None:
+        """What was to be saved with the checkpoint could not be written."""
+        self.error = error
 
     def end(self) -> None:
         """Write nothing from now on."""

@@ -44,7 +44,7 @@ from ...config import LogConfig
 from ...errors import CorruptBatch
 from ...storage import Directory
 from ..files.epochs import Epochs
-from ..files.names import INDEX, LOG, TIME_INDEX, TMP, file_name, segment_base
+from ..files.names import INDEX, LOG, TIME_INDEX, TMP, TXN_INDEX, file_name, segment_base
 from ..segment.batches import Chunk
 from ..segment.index import SegmentIndex
 from ..segment.segment import Segment
@@ -92,7 +92,7 @@ def delete_above(directory: Directory, base_offset: int) -> None:
     for name in reversed(directory.names()):
         base = segment_base(name)
         if base is not None and base > base_offset:
-            for suffix in (LOG, INDEX, TIME_INDEX):
+            for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
                 directory.remove(file_name(base, suffix))
             directory.sync()
 
@@ -151,6 +151,7 @@ def cut(directory: Directory, config: LogConfig, point: Cut) -> Segment:
     segment, position, rest = point.segment, point.position, point.rest
     base, interval = segment.base_offset, config.index_interval_bytes
     segment.remove_index()
+    directory.remove(file_name(base, TXN_INDEX))
     temporary = file_name(base) + TMP
     directory.remove(temporary)
     copy = directory.create(temporary)
@@ -167,6 +168,5 @@ def cut(directory: Directory, config: LogConfig, point: Cut) -> Segment:
     index = SegmentIndex(base, interval)
     size = position + len(rest)
     made = Segment.active(directory, base, storage, index, point.offset, size)
-    made.dense = segment.dense
     made.walk(storage, 0, size, index)
     return made

@@ -22,12 +22,14 @@ class History:
 
     def move_start(self, offset: int) -> None:
         """Record where the log starts now; or leave it where it started. The caller holds the lock."""
-        before, self._segments.lowest_offset = self._segments.lowest_offset, offset
+        before = self._segments.lowest_offset
+        self._segments.start_at(offset)
         try:
             self._checkpoints.save(clean=False)
         except BaseException:
-            self._segments.lowest_offset = before
+            self._segments.start_at(before)
             raise
+        self._segments.outlook.state.trim(offset)
 
     def retreat(self, offset: int, tail: Tail, epochs: Epochs) -> None:
         """Before the log is cut at `offset`: record that no batch after `tail` counts as durable (if a batch is cut
@@ -45,7 +47,7 @@ class History:
             raise
         try:
             self._marks.cut((offset, *tail[1:]), epochs.current)
-            self._segments.epochs = epochs  # after that: a position beyond the cut is of an earlier epoch
+            self._segments.begin_epoch(epochs)  # after that: a position beyond the cut is of an earlier epoch
         except BaseException as error:
             self._marks.commit.fail(error)  # it cannot be undone: the next open finishes the cut
             raise
@@ -54,7 +56,7 @@ class History:
         """From now on batches belong to the last of these epochs, which is first recorded durably. The caller holds the
         lock, or nobody else can have it."""
         self._checkpoints.note(epochs)
-        self._segments.epochs = epochs
+        self._segments.begin_epoch(epochs)
         self._marks.begin_epoch(epochs.current)
 
     def take_over(self, *, clean: bool, in_order: bool, stored: bool) -> None:

@@ -21,6 +21,7 @@ from ...batch.header import (
     PRODUCER_ID,
     SIZE,
     TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
     Rows,
     new_rows,
 )
@@ -67,7 +68,7 @@ def rows_of(data: memoryview) -> Rows:
     position = 0
     while position < len(data):
         rows = new_rows(1024)
-        n, position, why = kernel.scan_batches(data, position, len(data), len(data), -1, memoryview(rows))
+        n, position, why, _ = kernel.scan_batches(data, position, len(data), len(data), -1, memoryview(rows))
         parts.append(rows[:n])
         if why not in (kernel.SCAN_MORE, kernel.SCAN_END):
             raise CorruptBatch(f"no complete batch at byte {position}; not stored")
@@ -79,9 +80,12 @@ def _without_duplicates(state: ProducerState, rows: Rows) -> tuple[Rows, range]:
     known = range(0)
     fresh: list[int] = []
     ahead: dict[int, tuple[int, int]] = {}  # producer -> (epoch, next sequence), as if the fresh ones were stored
-    for i, row in enumerate(rows[:, (PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, BASE, LAST)].tolist()):
-        producer_id, epoch, sequence, base, last = row
+    columns = (PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, BASE, LAST, ATTRIBUTES)
+    for i, row in enumerate(rows[:, columns].tolist()):
+        producer_id, epoch, sequence, base, last, attributes = row
         if producer_id < 0 or sequence < 0:
+            if producer_id >= 0:  # a marker, or not idempotent
+                state.check_epoch(producer_id, epoch)
             fresh.append(i)
             continue
         if producer_id in ahead:
@@ -91,7 +95,8 @@ def _without_duplicates(state: ProducerState, rows: Rows) -> tuple[Rows, range]:
                     f"{(epoch, sequence)} is refused, with all batches of the same call"
                 )
         else:
-            found = state.duplicate(producer_id, epoch, sequence, last - base + 1)
+            transactional = bool(attributes & TRANSACTIONAL_BIT)
+            found = state.duplicate(producer_id, epoch, sequence, last - base + 1, transactional=transactional)
             if found is not None:
                 known = range(min(known.start, found.start), max(known.stop, found.stop)) if known else found
                 continue

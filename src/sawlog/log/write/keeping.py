@@ -21,7 +21,6 @@ import numpy as np
 from ...batch import kernel
 from ...batch.checksum import crc32c
 from ...batch.header import BASE, COUNT, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE, Rows
-from ...clock import now_ms
 from ...errors import InvalidRecord, OffsetMismatch
 from ..files.names import file_name
 from ..segment.index import MAX_SPAN, SegmentIndex
@@ -112,6 +111,7 @@ def _rename(appender: Appender, base: int) -> None:
             directory.sync()
             index = SegmentIndex(base, appender.config.index_interval_bytes)
             storage = directory.open(file_name(base))
+            appender.producers.transactions.begin_segment(base)
             appender.adopt([Segment.active(directory, base, storage, index, base, 0)])
         except BaseException as error:
             appender.commit.fail(error)  # only reopening can tell which name the file has now
@@ -180,5 +180,5 @@ def _place_run(appender: Appender, data: memoryview, rows: Rows, start: int) -> 
     segment.storage.reserve(end - begin)  # whatever the policy: nobody waits for the disk here
     appender.active.put(segment, data[begin:end], int(run[-1, LAST]) + 1)
     segment.index.add_rows(run, size - begin)
-    appender.producers.note_rows(run, now_ms())
+    appender.note_rows(run)
     return start + len(run)

@@ -17,9 +17,10 @@ segment (see active.py).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
+from ...batch import kernel
+from ...clock import give_way
 from ..segment.segments import SegmentSet
 from .commit import GroupCommit
 from .visible import VisibleEnd
@@ -30,8 +31,13 @@ _LOOKS = 10_000
 Tail = tuple[int, int, int]
 
 
-class Marks:
+class Marks(kernel.MarksFields):
     """The three ends of a log, the visible one, and the leader epoch that batches get."""
+
+    __slots__ = ("_show", "commit", "durable", "shows_written", "visible")
+    written: Tail
+    synced: Tail
+    epoch: int
 
     def __init__(
         self, visible: VisibleEnd, tail: Tail, epoch: int, *, shows_written: bool, sync: Callable[[], int]
@@ -51,7 +57,7 @@ class Marks:
             ends = self.commit.durable_offset, segments.visible_offset, self.written[0], segments.next_offset
             if ends[0] <= ends[1] <= ends[2] <= ends[3]:
                 return ends
-            time.sleep(0)
+            give_way()
         path = segments.directory.path
         raise AssertionError(f"durable, visible, written and next offset of {path} are out of order: {ends}")
 

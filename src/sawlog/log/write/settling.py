@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from ... import background
 from ...errors import SawlogError
 from ...storage.forking import forkable
-from . import background
 from .commit import GroupCommit
 
 #: Called with None, or with the error that ended writing.

@@ -12,20 +12,18 @@ error is raised; the next `flush` tries again. Leaving the `with` block flushes,
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from ...batch import kernel
-from ...batch.build import NOBODY, Encoded, Producer, Recipe, seal
-from ...batch.header import HEADER_BYTES
-from ...batch.refusals import refuse
+from ...batch.build import NOBODY, Encoded, Producer, Recipe
 from ...closing import Closing
 from ...config import KIB
-from ...errors import InvalidConfig, LogClosed, SawlogError
+from ...errors import InvalidConfig, LogClosed
 from ...storage.forking import forkable
-from . import background
 from .appender import Answer
+from .batcher import Batcher
+from .lingering import Lingering
 
 #: About a thousand records of a hundred bytes: large enough to be fast, small enough to find a record in quickly.
 BATCH_BYTES = 128 * KIB
@@ -74,36 +72,29 @@ class Writer(Closing):
         recipe = target.recipe
         limit = min(batch_bytes, recipe.max_batch_bytes)
         self._lock = forkable(threading.RLock())
-        self._builder = kernel.BatchBuilder(
-            refuse,
-            limit=limit,
-            on_full=self._full,
-            max_record=recipe.max_record_bytes,
-            max_total=recipe.max_batch_bytes,
-            capacity=limit + 4096,
-        )
-        self._spare: bytearray | None = bytearray(limit + 4096)
-        #: A finished batch that is not known to be placed, its buffer, and the placement from the log.
-        self._pending: tuple[Encoded, bytearray, Answer] | None = None
+        self._batcher = Batcher(recipe, limit=limit, on_full=self._full, capacity=limit + 4096, keep=1)
+        #: A finished batch that is not known to be placed, and the placement from the log.
+        self._pending: tuple[Encoded, Answer] | None = None
         self._closed = False
-        self._linger_s = None if linger_ms is None else linger_ms / 1000
-        self._oldest = 0.0
         #: The offsets of the batch that was placed last.
         self.last: range = range(0)
         # A call into the compiled kernel is atomic under the interpreter's lock; interpreted it is not.
-        self.append = self._builder.add if kernel.COMPILED else self._append_locked
+        self.append = self._batcher.add if kernel.COMPILED else self._append_locked
+        self._lingering = None if linger_ms is None else Lingering(linger_ms / 1000, self._waits, self.flush)
         target.writers.add(self)
-        if self._linger_s is not None:
-            background.every(max(self._linger_s / 2, 0.001), self._flush_in_time)
 
     @property
     def builder(self) -> kernel.BatchBuilder:
         """What `append` encodes into: for a dispatcher in front of several writers."""
-        return self._builder
+        return self._batcher.builder
+
+    def _waits(self) -> bool:
+        """Whether there is a record that is not placed."""
+        return not self._closed and self._batcher.count > 0
 
     def _append_locked(self, value: Any, key: Any = None, headers: Any = (), timestamp: Any = None) -> None:
         with self._lock:
-            self._builder.add(value, key, headers, timestamp)
+            self._batcher.add(value, key, headers, timestamp)
 
     def append_many(self, records: Any) -> None:
         """Add many records, as `Log.append_many` does, but not as one batch."""
@@ -125,23 +116,19 @@ class Writer(Closing):
 
     def _place(self, *, close: bool = False) -> None:
         """Place one batch, if there is one; if that fails it is kept for the next time. The same if an interrupt comes
-        between any two lines: the builder keeps the batch until it is placed, and the log records that it is placed."""
-        builder = self._builder
+        between any two lines: the batcher keeps the batch until it is released, and the answer of the log says whether
+        it is placed."""
         with self._lock:
-            if self._pending is None and builder.taken is None and (builder.count or close):
-                spare, self._spare = self._spare, None
-                builder.take(spare or bytearray(len(builder.buffer)), close)
-            if self._pending is None and builder.taken is not None:
-                taken: tuple[bytearray, int, int, int, int] = builder.taken
-                if taken[2]:
-                    self._pending = seal(*taken, self._target.recipe), taken[0], Answer()
-                else:
-                    builder.taken = None
-            if self._pending is not None:
-                encoded, buffer, answer = self._pending
-                self.last = self._target.place(encoded, answer=answer)
-                builder.taken = None
-                self._pending, self._spare = None, buffer
+            batch = self._batcher.ended(close=close)
+            if batch is not None:
+                self._place_batch(batch)
+
+    def _place_batch(self, batch: Encoded) -> None:
+        if self._pending is None or self._pending[0] is not batch:
+            self._pending = batch, Answer()
+        self.last = self._target.place(batch, answer=self._pending[1])
+        self._batcher.release()
+        self._pending = None
 
     def flush(self) -> range:
         """Place everything so far, do what the log's policy requires, and return the offsets of the last batch.
@@ -151,28 +138,13 @@ class Writer(Closing):
         with self._lock:
             if self._closed:
                 raise LogClosed("this writer is closed")
-            while self._pending is not None or self._builder.count or self._builder.taken is not None:
-                self._place()
+            while (batch := self._batcher.ended()) is not None:
+                self._place_batch(batch)
             last = self.last
         self._target.check_failure()
         if last:
             self._target.settle(last.stop)
         return last
-
-    def _flush_in_time(self) -> None:
-        """Called by the background: place a batch that has waited long enough."""
-        if self._closed or not self._builder.count:
-            self._oldest = 0.0
-            return
-        now = time.monotonic()
-        if not self._oldest:
-            self._oldest = now
-        elif self._linger_s is not None and now - self._oldest >= self._linger_s / 2:
-            self._oldest = 0.0
-            try:
-                self.flush()
-            except (SawlogError, OSError):
-                pass  # the batch is kept; the next append or flush meets the same error and raises it
 
     def close(self) -> None:
         """Flush and stop."""
@@ -185,5 +157,7 @@ class Writer(Closing):
                 self.flush()
             finally:
                 self._closed = True
-                self._builder.take(bytearray(HEADER_BYTES), True)
+                self._batcher.close()
                 self._target.writers.discard(self)
+                if self._lingering is not None:
+                    self._lingering.end()

@@ -26,6 +26,10 @@ is, so that no record at a reused offset is skipped; `on_lost="error"` raises `P
 logged in `sawlog.topics.consumer`, and counted in `positions_lost`. Damage in a log is raised (`CorruptBatch`) and not
 skipped; use `seek` to continue after it.
 
+*Transactions.* A consumer sees no record of a Kafka transaction that was aborted, and waits where one is open
+(`Log.last_stable_offset`): Kafka calls this read_committed, and its own default is the other one. With
+`isolation="uncommitted"` it sees everything at once. `start="latest"` is where everything is decided.
+
 Without a group (None) a consumer reads all partitions alone and commits nothing.
 
 Threads: one reads; `close` and all read-only calls may come from any. Records are made by the kernel's cursors while
@@ -41,13 +45,14 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, islice
 from types import TracebackType
 
+from ... import background
 from ...batch.kernel import Record, RecordCursor
+from ...clock import Deadline, Pauses
 from ...errors import (
     DirectoryLocked,
     GroupError,
@@ -59,14 +64,13 @@ from ...errors import (
     TopicNotFound,
 )
 from ...log.log import Log
-from ...log.write import background
+from ...log.read.reader import Isolation, is_committed
 from ...storage.forking import forkable
 from ..topic import Topic
 from .assignment import Share
 from .groups import ConsumerHost
 from .members import check_group_name
 from .offsets import Committed, Start, checked_position, resolve
-from .pauses import pause_s
 from .position import ConsumerPosition, OnLost, PartitionPosition, checked_on_lost
 from .session import Session
 from .terms import Terms, checked_ms, checked_start, checked_topics
@@ -93,11 +97,14 @@ class Consumer:
         session_timeout_ms: int = 10_000,
         max_poll_interval_ms: int = 300_000,
         member: str | None = None,
+        isolation: Isolation = "committed",
     ) -> None:
         group = group if group is None else check_group_name(group)
         names = checked_topics(topics)
         self._start = checked_start(start)
         checked_on_lost(on_lost)
+        is_committed(isolation)
+        self._isolation: Isolation = isolation
         if auto_commit_ms is not None:
             checked_ms("auto_commit_ms", auto_commit_ms)
         self._auto_commit_s = None if auto_commit_ms is None or group is None else auto_commit_ms / 1000
@@ -115,7 +122,8 @@ class Consumer:
         self._ended = forkable(threading.Event())
         #: The thread that reads.
         self._thread = threading.get_ident()
-        self._commit_due_s = time.monotonic() + (self._auto_commit_s or 0.0)
+        #: When to commit next; never without automatic commits.
+        self._commit_due = Deadline(self._auto_commit_s)
         #: Without a group: the topics whose reading has begun.
         self._begun: set[str] = set()
 
@@ -151,18 +159,14 @@ class Consumer:
         """The next records, as soon as there are any; at most that many, and an empty list after `timeout_s`."""
         if max_records < 1:
             raise InvalidConfig(f"max_records must be at least 1, not {max_records}")
-        deadline = time.monotonic() + timeout_s
-        tries = 0
+        deadline, pauses = Deadline(timeout_s), Pauses()
         self._check_open()
         while True:
-            looked = time.monotonic()
+            pauses.look()
             self._go_on()
             records = self._collect(max_records)
-            now = time.monotonic()
-            rest = deadline - now
-            if records or rest <= 0 or self._ended.wait(min(pause_s(tries, now - looked), rest)):
+            if records or deadline.passed or self._ended.wait(deadline.at_most(pauses.next_s())):
                 return records
-            tries += 1
 
     def _collect(self, most: int) -> list[Record]:
         """At most that many of the records that are available now."""
@@ -187,10 +191,10 @@ class Consumer:
     def _feed(self, *, drain: bool) -> Iterator[RecordCursor]:
         """One cursor after the other; when the next is requested, all records of the previous ones are processed."""
         ends: dict[Share, int] | None = {} if drain else None
-        tries = 0
+        pauses = Pauses()
         self._check_open()
         while True:
-            looked = time.monotonic()
+            pauses.look()
             self._go_on()
             found = None if self._ended.is_set() else self._next_cursor(ends)
             if found is not None:
@@ -198,11 +202,9 @@ class Consumer:
                 self._position.hand_out(owned)
                 yield cursor
                 owned.drained()
-                tries = 0
-            elif drain or self._ended.wait(pause_s(tries, time.monotonic() - looked)):
+                pauses.found()
+            elif drain or self._ended.wait(pauses.next_s()):
                 return
-            else:
-                tries += 1
 
     def _next_cursor(self, ends: dict[Share, int] | None) -> tuple[PartitionPosition, RecordCursor] | None:
         """The next partition in the round that has records, with a cursor over some of them."""
@@ -227,18 +229,17 @@ class Consumer:
         """Everything that was returned is processed: commit if it is time, and check the group."""
         self._position.all_processed()
         self._thread = threading.get_ident()
-        now = time.monotonic()
         if self._session is not None:
-            self._session.asked(now)
-        if self._watch.is_due(now):
+            self._session.asked()
+        if self._watch.is_due:
             self._look_for_topics()
         with self._lock:
             if self._ended.is_set():
                 return
             self._check_member(thorough=self._stirred)
             try:
-                if self._is_commit_due(now):
-                    self._commit_due_s = now + (self._auto_commit_s or 0.0)
+                if self._commit_due.passed:
+                    self._commit_due = Deadline(self._auto_commit_s)
                     self._commit(self._position.reached())
                 if self._stirred:
                     self._share_out()
@@ -250,9 +251,6 @@ class Consumer:
     def _stirred(self) -> bool:
         """Whether partitions must be assigned again."""
         return self._watch.changed or (self._session is not None and self._session.stirred)
-
-    def _is_commit_due(self, now_s: float) -> bool:
-        return self._auto_commit_s is not None and now_s >= self._commit_due_s
 
     def _look_for_topics(self, *, missing_ok: bool = True) -> None:
         """Ask the store for the topics of all members."""
@@ -269,8 +267,7 @@ class Consumer:
         if session is None or self._ended.is_set():
             return
         well = session.tick(None if cursor is None else int(cursor.next_offset))
-        now = time.monotonic()
-        if well and cursor is not None and (self._stirred or self._is_commit_due(now) or self._watch.is_due(now)):
+        if well and cursor is not None and (self._stirred or self._commit_due.passed or self._watch.is_due):
             cursor.stop()
 
     # --- the group
@@ -330,7 +327,7 @@ class Consumer:
         epoch = log.leader_epoch  # before its end is read: that may belong to a later one
         at, epoch = (resolve(log, start), epoch) if committed is None else committed
         known = None if committed is None else at
-        self._position.add(PartitionPosition(topic, number, log, at, epoch, committed=known))
+        self._position.add(PartitionPosition(topic, number, log, at, epoch, committed=known, isolation=self._isolation))
 
     def _give_up(self, shares: Sequence[Share]) -> None:
         """Release partitions to others, after everything was committed."""

@@ -5,13 +5,14 @@ Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ...clock import now_ms
 from ...config import whole_number
-from ...errors import GroupActive, GroupNotFound, InvalidConfig, TopicNotFound
+from ...errors import DirectoryLocked, GroupActive, GroupNotFound, InvalidConfig, TopicNotFound
 from ...log.files.epochs import MAX_EPOCH
 from ...log.log import Log
 from ...storage import Directory
@@ -20,7 +21,8 @@ from ..topic import Topic
 from .assignment import Share
 from .host import Host
 from .members import Member, Members, check_group_name, forget_group, give_up, group_directory, groups_with_members
-from .offsets import Committed, OffsetStore, Start, Turn, checked_position, now_ms, resolve
+from .offsets import Committed, OffsetStore, Start, checked_position, resolve
+from .serving import Claim, noted_server, refuse_served, server_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,21 @@ class GroupDescription:
     name: str
     members: tuple[Member, ...]
     rows: tuple[GroupRow, ...]
+    #: The address of the broker that has its members, if they come over the network. In a store that was opened with
+    #: mode="r" it may be that of a broker that was killed.
+    served_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Offsets of a group to be committed, or with None to be deleted."""
+
+    group: str
+    offsets: Mapping[Share, Committed | None]
+    #: Whether the broker that serves the group writes them; else nobody may own the partitions.
+    by_server: bool = False
+    #: The name of the transaction that they are part of, and its mark: it is applied once, however often it is given.
+    transaction: tuple[str, str] | None = None
 
 
 class GroupDocuments:
@@ -88,14 +105,16 @@ class Groups:
     def list(self) -> list[str]:
         """The names of all groups that have committed something or have members."""
         names = set(self.offsets.groups())
-        names.update(name for name in groups_with_members(self._store.directory) if self._live(name))
+        for name in groups_with_members(self._store.directory):
+            if name not in names and (self._live(name) or self.served_at(name)):
+                names.add(name)
         return sorted(names)
 
     def describe(self, name: str) -> GroupDescription:
         """The members of a group and its progress; `GroupNotFound` if it does not exist."""
         offsets = self.offsets.of(check_group_name(name))
-        members = self._live(name)
-        if not offsets and not members:
+        members, served_at = self._live(name), self.served_at(name)
+        if not offsets and not members and not served_at:
             raise self._not_found(name)
         owners = {share: id for share, id in self._owners(name).items() if id in members}
         topics = {topic for topic, _ in offsets}.union(*(member.topics for member in members.values()))
@@ -106,7 +125,26 @@ class Groups:
             except TopicNotFound:
                 continue  # deleted meanwhile
             rows.extend(_row(topic, number, offsets, owners) for number in range(topic.partitions))
-        return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows))
+        return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows), served_at)
+
+    def served_at(self, name: str) -> str | None:
+        """The address of the broker that has the group's members; None if they do not come over the network."""
+        found = self._members_of(name)
+        if found is None:
+            return None
+        with closing(found.directory) as directory:
+            noted = noted_server(directory)
+            if noted is None or self._store.mode == "r":
+                return noted
+            try:
+                with self.offsets.turn():
+                    return server_of(directory)
+            except DirectoryLocked:  # a process is stopped in its turn
+                return noted
+
+    def claim(self, name: str, address: str) -> Claim:
+        """For a broker at that address: be the one that admits members to the group, see `serving`."""
+        return Claim(self._store.directory, self.offsets, check_group_name(name), address)
 
     def _members_of(self, name: str) -> Members | None:
         if name not in groups_with_members(self._store.directory):
@@ -117,19 +155,15 @@ class Groups:
         found = self._members_of(name)
         if found is None:
             return {}
-        try:
+        with closing(found.directory):
             return found.look() if self._store.mode != "r" else found.glance()
-        finally:
-            found.directory.close()
 
     def _owners(self, name: str) -> dict[Share, str]:
         found = self._members_of(name)
         if found is None:
             return {}
-        try:
+        with closing(found.directory):
             return found.owners()
-        finally:
-            found.directory.close()
 
     def _not_found(self, name: str) -> GroupNotFound:
         return GroupNotFound(f"no group {name!r} in {self._store.path}: nobody has committed or joined")
@@ -147,13 +181,39 @@ class Groups:
         """Commit offsets for a group without being a member: for readers that track their own progress. `epochs` are
         the leader epochs in which they were read; the default is the current one.
 
-        `GroupActive`, and nothing is written, if a live member owns one of the partitions.
+        `GroupActive`, and nothing is written, if a live member owns one of the partitions, or a broker has members of
+        the group.
         """
         check_group_name(name)
         known = epochs or {}
         made = {share: self._committed(share, offset, metadata, known.get(share)) for share, offset in offsets.items()}
-        with self._turn_without_owners(name, made) as turn:
-            turn.write(name, made)
+        (refused,) = self.commit_together([Change(name, made)])
+        if refused is not None:
+            raise refused
+
+    def commit_together(self, changes: Sequence[Change]) -> Sequence[GroupActive | None]:
+        """Commit for several groups with one write to the disk; durable when it returns. Each change is written whole,
+        or refused: the error is at its place in the result. Later changes replace earlier ones."""
+        with self.offsets.turn() as turn:
+            results = [None if change.by_server else self._refused(change) for change in changes]
+            new = {change.transaction for change in changes if change.transaction is not None}
+            new = {(name, mark) for name, mark in new if turn.mark(name) != mark}
+            turn.write_all(
+                (
+                    (change.group, change.offsets)
+                    for change, refused in zip(changes, results, strict=True)
+                    if refused is None and (change.transaction is None or change.transaction in new)
+                ),
+                dict(new),
+            )
+        return results
+
+    def _refused(self, change: Change) -> GroupActive | None:
+        try:
+            self._refuse_owners(change.group, change.offsets)
+        except GroupActive as error:
+            return error
+        return None
 
     def seek(self, name: str, offsets: Mapping[Share, Start]) -> dict[Share, int]:
         """Move a group without live members to offsets, "earliest", "latest" or times, and return the offsets.
@@ -165,9 +225,9 @@ class Groups:
         found = {share: self._resolved(share, place) for share, place in offsets.items()}
         made = {share: self._committed(share, offset, "", epochs[share]) for share, offset in found.items()}
         with self.offsets.turn() as turn:
-            if not turn.offsets(check_group_name(name)) and not self._live(name):
+            self._refuse_members(check_group_name(name))
+            if not turn.offsets(name):
                 raise self._not_found(name)
-            self._refuse_members(name)
             turn.write(name, made)
         return found
 
@@ -184,35 +244,43 @@ class Groups:
     def delete(self, name: str) -> None:
         """Delete a group and all its offsets; `GroupActive` if it has live members."""
         with self.offsets.turn() as turn:
-            offsets = turn.offsets(check_group_name(name))
-            if not offsets and not self._live(name):
+            self._refuse_members(check_group_name(name))
+            offsets = turn.offsets(name)
+            if not offsets:
                 raise self._not_found(name)
-            self._refuse_members(name)
             turn.write(name, dict.fromkeys(offsets))
             forget_group(self._store.directory, name)
 
     def _refuse_members(self, name: str) -> None:
+        """Raise `GroupActive` if the group has live members, here or at a broker. In a turn."""
         members = self._live(name)
         if members:
             who = ", ".join(sorted(each.name or each.process for each in members.values()))
             raise GroupActive(f"the group {name!r} has live members ({who}): close them first, or seek in the consumer")
+        self._refuse_served(name)
 
-    @contextmanager
-    def _turn_without_owners(self, name: str, shares: Iterable[Share]) -> Iterator[Turn]:
-        """A turn in which nobody owns these partitions."""
-        with self.offsets.turn() as turn, ExitStack() as undo:
-            members = self._members_of(name)
-            if members is not None:
-                undo.callback(members.directory.close)
-                for share in shares:
-                    held = members.take(share, "")
-                    if held is None:
-                        raise GroupActive(
-                            f"partition {share[1]} of {share[0]!r} is owned by a live member of the group {name!r}: "
-                            "its offset is committed there"
-                        )
-                    undo.callback(give_up, held)
-            yield turn
+    def _refuse_served(self, name: str) -> None:
+        found = self._members_of(name)
+        if found is not None:
+            with closing(found.directory) as directory:
+                refuse_served(directory, name)
+
+    def _refuse_owners(self, name: str, shares: Iterable[Share]) -> None:
+        """Raise `GroupActive` if somebody owns one of these partitions. In a turn, in which nobody can become an
+        owner."""
+        found = self._members_of(name)
+        if found is None:
+            return
+        with closing(found.directory), ExitStack() as undo:
+            refuse_served(found.directory, name)
+            for share in shares:
+                held = found.take(share, "")
+                if held is None:
+                    raise GroupActive(
+                        f"partition {share[1]} of {share[0]!r} is owned by a live member of the group {name!r}: "
+                        "its offset is committed there"
+                    )
+                undo.callback(give_up, held)
 
     def _partition(self, share: Share) -> tuple[Topic, Log]:
         topic = self._store.topic(share[0])

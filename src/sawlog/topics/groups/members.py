@@ -3,9 +3,10 @@
 ```
 members/<group>/member-<id>           locked by a member as long as it lives; its note says who it is
 members/<group>/owner-<topic>-<n>     locked by the member that owns partition n of the topic; its note says which
+members/<group>/broker                locked by a broker that serves the group to the network: see `serving`
 ```
 
-Both are files with only a lock and a note (`Directory.lock`, `Lock.leave`). A note is one line of JSON.
+All are files with only a lock and a note (`Directory.lock`, `Lock.leave`). A note is one line of JSON.
 
 Alive. The kernel releases the locks of a process that dies, however it dies: a process that can take the lock of a
 member knows that it is dead, and removes its file. A member that hangs, or was stopped, keeps its locks; but it
@@ -35,12 +36,12 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...batch.text import parse_json
+from ...clock import Stopwatch, now_ms
 from ...errors import DirectoryLocked, InvalidConfig, StorageError
 from ...storage import Directory, Lock
 from ...storage.forking import forkable
@@ -78,7 +79,7 @@ def check_group_name(name: object) -> str:
     return name
 
 
-def _note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
+def note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
     """The signature and the note in a lock's file; an empty note if there is none, or it is just being written."""
     try:
         signature, _, rest = directory.read(name).partition(b"\n")
@@ -88,7 +89,8 @@ def _note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
     return signature.decode("utf-8", "replace"), found if isinstance(found, dict) else {}
 
 
-def _as_note(fields: dict[str, object]) -> bytes:
+def as_note(fields: dict[str, object]) -> bytes:
+    """A note with these fields."""
     return json.dumps(fields).encode() + b"\n"
 
 
@@ -128,8 +130,8 @@ class Membership:
         with self._mutex:
             if self._held.held:
                 self._beat += 1
-                note = {**self._fields, "beat": self._beat, "time_ms": time.time_ns() // 1_000_000}
-                self._held.leave(_as_note(note))
+                note = {**self._fields, "beat": self._beat, "time_ms": now_ms()}
+                self._held.leave(as_note(note))
 
     @property
     def current(self) -> bool:
@@ -151,13 +153,12 @@ class _Watched:
     """How long a member's number has not changed."""
 
     beat: int
-    looked_s: float
     silent_s: float = 0.0
+    _looked: Stopwatch = field(default_factory=Stopwatch)
 
-    def note_silence(self, now_s: float) -> None:
+    def note_silence(self) -> None:
         """It has not changed since the last check. Only time between checks counts."""
-        self.silent_s += min(now_s - self.looked_s, _MOST_COUNTED_S)
-        self.looked_s = now_s
+        self.silent_s += min(self._looked.restart(), _MOST_COUNTED_S)
 
 
 class Members:
@@ -195,15 +196,15 @@ class Members:
     def glance(self) -> dict[str, Member]:
         """As `look`, without changing anything: a member is alive if it has recently said so, by the wall clock."""
         found: dict[str, Member] = {}
-        now_ms = time.time_ns() // 1_000_000
+        time_ms = now_ms()
         for name in self.directory.names():
             member = self._member(name) if name.startswith(_MEMBER) else None
-            if member is not None and now_ms - member.time_ms <= member.session_timeout_ms:
+            if member is not None and time_ms - member.time_ms <= member.session_timeout_ms:
                 found[member.id] = member
         return found
 
     def _member(self, name: str) -> Member | None:
-        signature, note = _note_of(self.directory, name)
+        signature, note = note_of(self.directory, name)
         try:
             topics = note["topics"]
             if not isinstance(topics, list):
@@ -221,15 +222,14 @@ class Members:
             return None  # it is just joining
 
     def _watch(self, found: dict[str, Member]) -> None:
-        now = time.monotonic()
         with self._watching:
             self._watched = {id: each for id, each in self._watched.items() if id in found}
             for member in found.values():
                 seen = self._watched.get(member.id)
                 if seen is None or seen.beat != member.beat:
-                    self._watched[member.id] = _Watched(member.beat, now)
+                    self._watched[member.id] = _Watched(member.beat)
                 else:
-                    seen.note_silence(now)
+                    seen.note_silence()
 
     def is_silent(self, member: Member) -> bool:
         """Whether its number has not increased for its session timeout, as far as we have checked."""
@@ -254,7 +254,7 @@ class Members:
         found: dict[str, tuple[Share, str]] = {}
         for name in self.directory.names():
             if name.startswith(_OWNER):
-                _, note = _note_of(self.directory, name)
+                _, note = note_of(self.directory, name)
                 if note.keys() >= {"topic", "partition", "member"}:
                     found[name] = (str(note["topic"]), int(str(note["partition"]))), str(note["member"])
         return found
@@ -269,7 +269,7 @@ class Members:
             held = self.directory.lock(_owner_name(share), alone=False)
         except DirectoryLocked:
             return None
-        held.leave(_as_note({"topic": share[0], "partition": share[1], "member": member_id}))
+        held.leave(as_note({"topic": share[0], "partition": share[1], "member": member_id}))
         return held
 
 

@@ -12,7 +12,15 @@ value   {"offset": 1200, "topic_id": "5f0c…", "metadata": "", "time_ms": 17632
 The last record of a key is valid; one without a value deletes it. The offset is that of the next record to be read. It
 is valid for the topic with that id only: a topic that was deleted and recreated starts without offsets. The leader
 epoch is the one in which the group read: an offset beyond the end of its epoch falls back to that end
-(`Log.epoch_end`). Commits of version 0.2 have none.
+(`Log.epoch_end`). Commits of version 0.2 have none. A client that commits over the network without an epoch has read
+in the current one; what it said itself is kept as `told_epoch`.
+
+What a transaction of the network commits is written together with its mark, so that it is never applied twice:
+
+```
+key     ["transaction", "payments-7", "", 0]
+value   "the mark of the last one that was applied"
+```
 
 Damage in this log does not stop the groups: it is logged in `sawlog.topics.groups` and skipped. A group that had
 committed there falls back to an earlier offset: records are read again, and none is lost.
@@ -28,14 +36,14 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Literal
 
 from ...batch.text import parse_json
+from ...clock import Stopwatch, now_ms
 from ...config import MIB, LogConfig, UpkeepConfig, whole_number
 from ...errors import CorruptBatch, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ...log.log import Log
@@ -71,11 +79,34 @@ class Committed:
     member: str
     #: The leader epoch of the partition in which it was read; -1 if it is not known.
     leader_epoch: int = -1
+    #: What a client said over the network about the leader epoch, if that differs: it gets the same answer back.
+    told_epoch: int | None = None
 
     @classmethod
     def by_member(cls, member: str, topic_id: str, offset: int, epoch: int) -> Committed:
         """What a member commits now."""
         return cls(offset, topic_id, "", now_ms(), member, epoch)
+
+    def encode(self) -> bytes:
+        """The value of its record."""
+        fields = asdict(self)
+        if self.told_epoch is None:
+            del fields["told_epoch"]
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Committed:
+        """From the value of a record; `ValueError`, `KeyError` or `TypeError` if it is none."""
+        found = parse_json(value)
+        return cls(
+            int(found["offset"]),
+            str(found["topic_id"]),
+            str(found["metadata"]),
+            int(found["time_ms"]),
+            str(found["member"]),
+            int(found.get("leader_epoch", -1)),
+            None if found.get("told_epoch") is None else int(found["told_epoch"]),
+        )
 
 
 class OffsetStore:
@@ -91,8 +122,10 @@ class OffsetStore:
         self._directory: Directory | None = None
         self._reader: Log | None = None
         self._groups: dict[str, dict[Share, Committed]] = {}
+        #: The mark of the last transaction that was applied, by its name.
+        self._marks: dict[str, str] = {}
         self._position = 0
-        self._read_s = 0.0
+        self._read = Stopwatch()
         self._closed = False
 
     @property
@@ -107,6 +140,12 @@ class OffsetStore:
         with self._mutex:
             self._catch_up()
             return dict(self._groups.get(group, {}))
+
+    def mark(self, transaction: str) -> str | None:
+        """The mark of the last transaction of that name whose offsets were committed; None if there was none."""
+        with self._mutex:
+            self._catch_up()
+            return self._marks.get(transaction)
 
     def groups(self) -> list[str]:
         """The groups that have any offset."""
@@ -127,10 +166,8 @@ class OffsetStore:
                 directory.close()
                 return
         end = self._reader.visible_offset
-        now = time.monotonic()
-        if end < self._position or now - self._read_s > _STALE_S:
-            self._groups, self._position = {}, 0
-        self._read_s = now
+        if end < self._position or self._read.restart() > _STALE_S:
+            self._groups, self._marks, self._position = {}, {}, 0
         self._position = max(self._position, self._reader.lowest_offset)
         while self._position < end:
             self._read_on(self._reader, end)
@@ -148,6 +185,8 @@ class OffsetStore:
     def _apply(self, key: bytes | None, value: bytes | None) -> None:
         try:
             kind, group, topic, partition = parse_json(key or b"")
+            if kind == "transaction":
+                self._apply_mark(str(group), value)
             if kind != "offset":
                 return  # written by a later version of sawlog
             if not isinstance(group, str) or not isinstance(topic, str) or type(partition) is not int:
@@ -156,17 +195,15 @@ class OffsetStore:
             if value is None:
                 offsets.pop((topic, partition), None)
                 return
-            found = parse_json(value)
-            offsets[topic, partition] = Committed(
-                int(found["offset"]),
-                str(found["topic_id"]),
-                str(found["metadata"]),
-                int(found["time_ms"]),
-                str(found["member"]),
-                int(found.get("leader_epoch", -1)),
-            )
+            offsets[topic, partition] = Committed.decode(value)
         except (ValueError, KeyError, TypeError):
             _messages.error("a record of %s/%s is not a committed offset: %r", self._root.path, GROUPS, key)
+
+    def _apply_mark(self, transaction: str, value: bytes | None) -> None:
+        if value is None:
+            self._marks.pop(transaction, None)
+        else:
+            self._marks[transaction] = str(parse_json(value))
 
     # --- writing
 
@@ -234,23 +271,30 @@ class Turn:
 
     def write(self, group: str, offsets: Mapping[Share, Committed | None]) -> None:
         """Commit, or with None delete; all of them or none. Durable when this returns."""
-        if not offsets:
+        self.write_all([(group, offsets)])
+
+    def mark(self, transaction: str) -> str | None:
+        """The mark of the last transaction of that name: nobody else changes it now."""
+        return self._offsets.mark(transaction)
+
+    def write_all(
+        self,
+        changes: Iterable[tuple[str, Mapping[Share, Committed | None]]],
+        marks: Mapping[str, str] | None = None,
+    ) -> None:
+        """`write` for several groups, with one append: all of them or none, together with the marks of the transactions
+        that they come from."""
+        records = [
+            (None if each is None else each.encode(), json.dumps(["offset", group, topic, partition]).encode())
+            for group, offsets in changes
+            for (topic, partition), each in sorted(offsets.items())
+        ]
+        records += [
+            (json.dumps(mark).encode(), json.dumps(["transaction", name, "", 0]).encode())
+            for name, mark in (marks or {}).items()
+        ]
+        if not records:
             return
-        records = []
-        for (topic, partition), each in sorted(offsets.items()):
-            key = json.dumps(["offset", group, topic, partition]).encode()
-            value = None
-            if each is not None:
-                fields = {
-                    "offset": each.offset,
-                    "topic_id": each.topic_id,
-                    "metadata": each.metadata,
-                    "time_ms": each.time_ms,
-                    "member": each.member,
-                    "leader_epoch": each.leader_epoch,
-                }
-                value = json.dumps(fields).encode()
-            records.append((value, key))
         self._log.append_many(records)
         if len(self._log.segments) > _SEGMENTS and self._log.upkeep_due(_UPKEEP):
             try:
@@ -271,7 +315,7 @@ def _begin(topic: Topic, start: Start) -> dict[Share, tuple[int, int]]:
 
 def resolve(log: Log, place: Start) -> int:
     """A start as an offset of a log. A number is used unchanged, whether the log contains it or not."""
-    end = log.visible_offset  # refreshes what other processes did
+    end = log.last_stable_offset  # refreshes what other processes did
     if place == "earliest":
         return log.lowest_offset
     if place == "latest":
@@ -289,8 +333,3 @@ def checked_position(offset: object) -> int:
     if not 0 <= found < 2**62:
         raise InvalidConfig(f"an offset must be an integer from 0 to 2**62 - 1, not {offset!r}")
     return found
-
-
-def now_ms() -> int:
-    """The current time as it is stored."""
-    return time.time_ns() // 1_000_000

@@ -11,14 +11,15 @@ read-only calls may come from any thread. Partitions are added and removed under
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Literal, get_args
 
 from ...batch.kernel import RecordCursor
+from ...clock import rechecks
 from ...errors import InvalidConfig, OffsetOutOfRange, PositionLost
 from ...log.log import Log
+from ...log.read.reader import Isolation
 from ..topic import Topic
 from .assignment import Share
 
@@ -26,8 +27,8 @@ OnLost = Literal["earliest", "latest", "error"]
 
 _logger = logging.getLogger("sawlog.topics.consumer")
 
-#: How often a position that seems to be lost is checked again, and after how long.
-_RETRIES, _DOUBT_S = 10, 0.002
+#: How often a log whose end moves while it is looked at is asked again.
+_RETRIES = 10
 
 
 def checked_on_lost(given: OnLost) -> OnLost:
@@ -41,9 +42,18 @@ class PartitionPosition:
     """One partition that a consumer reads, and where it is in it."""
 
     def __init__(
-        self, topic: Topic, partition: int, log: Log, position: int, epoch: int, *, committed: int | None = None
+        self,
+        topic: Topic,
+        partition: int,
+        log: Log,
+        position: int,
+        epoch: int,
+        *,
+        committed: int | None = None,
+        isolation: Isolation = "committed",
     ) -> None:
         self.share: Share = (topic.name, partition)
+        self._isolation = isolation
         self.topic_id = topic.id
         self.log = log
         #: What the group has committed, as far as this consumer knows.
@@ -73,7 +83,12 @@ class PartitionPosition:
     @property
     def lag(self) -> int:
         """How many records have not been returned yet."""
-        return max(self.log.visible_offset - max(self.reached, self.log.lowest_offset), 0)
+        end, _ = self.end()
+        return max(end - max(self.reached, self.log.lowest_offset), 0)
+
+    def end(self) -> tuple[int, int]:
+        """Where reading stops for now, and the leader epoch of the log then."""
+        return self.log.position(isolation=self._isolation)
 
     @property
     def is_gone(self) -> bool:
@@ -92,7 +107,8 @@ class PartitionPosition:
             if self._rest is None:
                 if self.position >= end:
                     return None
-                self._rest, self._end = self.log.cursors(self.position, end), (end, epoch)
+                self._rest = self.log.cursors(self.position, end, isolation=self._isolation)
+                self._end = end, epoch
             try:
                 found = next(self._rest, None)
                 self._enter(self._end[1] if found is None else int(found.leader_epoch))
@@ -212,7 +228,7 @@ class ConsumerPosition:
             return owned.cursor
         lost: OffsetOutOfRange | None = None
         for _ in range(_RETRIES):
-            end, epoch = owned.log.position()
+            end, epoch = owned.end()
             if owned.is_gone:
                 self._look_again(owned)
                 continue
@@ -227,9 +243,8 @@ class ConsumerPosition:
     def _look_again(self, owned: PartitionPosition) -> None:
         """Its position seems to be lost. First give a writer that is just replacing files time to finish: a moved
         position is hard to undo."""
-        for _ in range(_RETRIES):
-            time.sleep(_DOUBT_S)
-            owned.log.position()
+        for _ in rechecks():
+            owned.end()
             if not owned.is_gone:
                 return
         if owned.is_beyond and owned.epoch >= 0:
@@ -257,7 +272,7 @@ class ConsumerPosition:
     def _lose(self, owned: PartitionPosition) -> None:
         """The records at its position are gone: do what `on_lost` says."""
         topic, partition = owned.share
-        end, epoch = owned.log.position()
+        end, epoch = owned.end()
         lowest = owned.log.lowest_offset
         what = f"offset {owned.position} of partition {partition} of {topic!r} is gone: it holds {lowest} to {end - 1}"
         self.lost_count += 1

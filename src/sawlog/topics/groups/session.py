@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ...clock import Stopwatch
 from ...errors import GroupFenced
 from ...storage import Directory, Lock
 from ...storage.forking import forkable
 from .assignment import Share, assign
 from .members import Members, Membership, give_up, group_directory
 from .offsets import OffsetStore
+from .serving import refuse_served
 from .terms import Terms
 
 _logger = logging.getLogger("sawlog.topics.consumer")
@@ -53,22 +54,24 @@ class _Demand:
     """Whether records are requested from this member: if not, it is not alive, whatever its process does."""
 
     def __init__(self) -> None:
-        self._asked_s = time.monotonic()
+        self._asked = Stopwatch()
         #: The last offset that the background saw.
         self._last_seen = -1
 
-    def asked(self, now_s: float) -> None:
+    def asked(self) -> None:
         """Records were asked for."""
-        self._asked_s = now_s
+        self._asked.restart()
 
-    def saw(self, next_offset: int, now_s: float) -> None:
+    def saw(self, next_offset: int) -> None:
         """The caller is iterating, and has reached this offset: moving on is a request for records."""
         if next_offset != self._last_seen:
-            self._last_seen, self._asked_s = next_offset, now_s
+            self._last_seen = next_offset
+            self._asked.restart()
 
-    def silent_s(self, now_s: float) -> float:
+    @property
+    def silent_s(self) -> float:
         """How long no records were requested."""
-        return now_s - self._asked_s
+        return self._asked.elapsed_s
 
 
 class Session:
@@ -122,9 +125,9 @@ class Session:
 
     # --- heartbeats
 
-    def asked(self, now_s: float) -> None:
+    def asked(self) -> None:
         """Records are requested: the member is alive."""
-        self._demand.asked(now_s)
+        self._demand.asked()
 
     def tick(self, next_offset: int | None) -> bool:
         """Called by the background: send a heartbeat, check the others; returns whether that worked. `next_offset` is
@@ -134,10 +137,9 @@ class Session:
             if membership is None or members is None:
                 return False
             try:
-                now = time.monotonic()
                 if next_offset is not None:
-                    self._demand.saw(next_offset, now)
-                if self._demand.silent_s(now) <= self._terms.max_poll_s:
+                    self._demand.saw(next_offset)
+                if self._demand.silent_s <= self._terms.max_poll_s:
                     membership.beat()
                 view = self._view
                 owners = None if view is None or len(self._held) < self._due_count else view.owners
@@ -193,6 +195,7 @@ class Session:
                     if self._members is not None:  # the group may have been deleted and its directory replaced
                         self._members.directory.close()
                     self._members = Members(group_directory(self._root, self.group, create=True))
+                refuse_served(self._members.directory, self.group)
                 terms = self._terms
                 self._membership = self._members.join(terms.name, terms.topics, terms.session_timeout_ms)
         return self._members, self._membership

@@ -9,9 +9,9 @@ Threads: one looks topics up; whether it is time to do so can be asked from any.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator
 
+from ...clock import Deadline
 from ...errors import TopicNotFound
 from ..topic import Topic
 from .assignment import Share
@@ -31,17 +31,18 @@ class TopicWatch:
         self._found: dict[str, Topic] = {}
         #: The names of the last lookup: those of all members.
         self._asked_for: set[str] = set()
-        self._due_s = 0.0
+        self._due = Deadline(0.0)
         #: Whether topics were looked up since the last assignment.
         self._changed = True
 
-    def is_due(self, now_s: float) -> bool:
+    @property
+    def is_due(self) -> bool:
         """Whether it is time for another lookup."""
-        return now_s >= self._due_s
+        return self._due.passed
 
     def hurry(self) -> None:
         """Something has changed: look topics up again soon."""
-        self._due_s = 0.0
+        self._due = Deadline(0.0)
 
     @property
     def changed(self) -> bool:
@@ -65,7 +66,7 @@ class TopicWatch:
                 if name in self._found:
                     _logger.warning("the topic %r no longer exists; its partitions are no longer read", name)
         self._found = found
-        self._due_s = time.monotonic() + _TOPICS_S
+        self._due = Deadline(_TOPICS_S)
         self._changed = True
 
     def covers(self, names: set[str]) -> bool:

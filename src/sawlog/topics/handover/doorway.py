@@ -20,9 +20,9 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
+from ... import background
 from ...clock import Deadline
 from ...errors import StorageError
-from ...log.write import background
 from ...storage import Directory, FileDirectory
 from ...storage.forking import forkable, this_process
 from ...storage.sockets import Channel, Listener, connect, listen, open_private, remove_dead

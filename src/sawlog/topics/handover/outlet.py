@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import random
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -275,7 +274,7 @@ class Outlet:
             "topic": self._topic.name,
             "topic_id": self._topic.id,
             "partition": self._number,
-            "until_ns": time.monotonic_ns() + int((deadline.rest_s or 0.0) * 1e9),
+            "until_ns": deadline.until_ns,
         }
         try:
             answer = line.ask(head, data, deadline=deadline)
@@ -349,14 +348,12 @@ class _Target:
             return answer.placed
         data = memoryview(bytearray(batch.data))
         if len(data) <= _MESSAGE_BYTES:
-            answer.placed = self._outlet.store_on(self._lane, data, batch.count)
-            return answer.placed
+            return answer.give(self._outlet.store_on(self._lane, data, batch.count))
         try:
-            answer.placed = self._outlet.commit(data, batch.count)
+            return answer.give(self._outlet.commit(data, batch.count))
         except TransactionPending:
-            answer.placed = range(0)  # it is committed: it must not be tried again
+            answer.give(range(0))  # it is committed: it must not be tried again
             raise
-        return answer.placed
 
     def settle(self, offset: int) -> None:
         """The process that has stored it has done that."""

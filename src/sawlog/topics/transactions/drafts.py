@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...batch import kernel
-from ...batch.build import Encoded, Encoder, Recipe, seal
-from ...batch.refusals import refuse
+from ...batch.build import Encoded, Encoder, Recipe
 from ...errors import RecordTooLarge, TopicNotFound
 from ...log.log import Log
+from ...log.write.batcher import Batcher
 from ...log.write.encoders import recipe_of
 from ...log.write.writer import BATCH_BYTES
 from ..topic import Topic
 from .area import StagingArea
 from .intent import Part, Piece
 from .intents import INLINE_BYTES
+from .parcel import Parcel
 from .stage import Stage, StagedFile
 
 #: This many bytes are kept in memory; more goes to the staged file.
@@ -39,18 +39,15 @@ class Draft:
         config = topic.config
         self._recipe: Recipe = recipe_of(config)
         self._segment_bytes = config.segment_bytes
-        self._builder = kernel.BatchBuilder(
-            refuse,
+        self._batcher = Batcher(
+            self._recipe,
             limit=min(BATCH_BYTES, self._segment_bytes),
             on_full=lambda: on_full(self),
-            max_record=self._recipe.max_record_bytes,
-            max_total=min(self._recipe.max_batch_bytes, self._segment_bytes),  # compression may not make it smaller
-            capacity=4096,
+            max_bytes=self._segment_bytes,  # compression may not make it smaller
         )
-        self.add = self._builder.add
-        self._held: list[bytes] = []
-        self._pieces: list[Piece] = []
-        self._count = 0
+        self.add = self._batcher.add
+        #: The finished batches.
+        self.parcel = Parcel()
 
     def encode(self, records: Iterable[Any]) -> Encoded:
         """A batch of these. `RecordTooLarge` if it does not fit into a segment: after the commit it would be too
@@ -65,30 +62,16 @@ class Draft:
 
     def take(self) -> Encoded | None:
         """End the open batch; None if there is none."""
-        if not self._builder.count:
-            return None
-        taken: tuple[bytearray, int, int, int, int] = self._builder.take(bytearray(4096))
-        return seal(*taken, self._recipe)
-
-    def keep(self, batch: Encoded) -> None:
-        """Add a finished batch to this draft; it is in memory for now."""
-        self._held.append(bytes(batch.data))
-        self._count += batch.count
-
-    def move(self, write: Callable[[bytes], Piece]) -> None:
-        """Move everything in memory elsewhere; `write` returns where it is."""
-        if self._held:
-            self._pieces.append(write(b"".join(self._held)))
-            self._held = []
+        return self._batcher.sealed(self._batcher.take()) if self._batcher.count else None
 
     @property
     def count(self) -> int:
         """The number of records in finished batches."""
-        return self._count
+        return self.parcel.count
 
     def part(self) -> Part:
         """For the intent."""
-        return Part(self.topic.name, self.topic.id, self.number, self._count, tuple(self._pieces))
+        return Part(self.topic.name, self.topic.id, self.number, self.parcel.count, self.parcel.pieces)
 
     def log(self) -> Log:
         """The part for its partition."""
@@ -130,7 +113,7 @@ class Drafts:
         """Collect a finished batch."""
         if not self._wanted:
             return
-        draft.keep(batch)
+        draft.parcel.add(batch)
         self._held_bytes += len(batch.data)
         if self._held_bytes > SPILL_BYTES:
             self._spill()
@@ -148,7 +131,7 @@ class Drafts:
         if self._file is None:
             self._file = self._stage.file()
         for draft in self._drafts.values():
-            draft.move(self._file.write)
+            draft.parcel.move(self._file.write)
         self._held_bytes = 0
         return self._stage, self._file
 
@@ -176,7 +159,7 @@ class Drafts:
             return piece
 
         for draft in self._drafts.values():
-            draft.move(write)
+            draft.parcel.move(write)
         return self._stage, bytes(data)
 
     def parts(self) -> list[Part]:

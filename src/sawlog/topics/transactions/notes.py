@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import errno
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from ...clock import Deadline
+from ...clock import Deadline, now_ms
 from ...errors import CorruptFile, DirectoryLocked, SawlogError, StorageError
 from ...storage import Directory, Lock
 from .. import documents
@@ -136,7 +135,7 @@ class Notes:
                 held.release()
 
     def _tidy(self, file: str, is_there: Callable[[str], bool]) -> None:
-        note, now = self._load(file), int(time.time() * 1000)
+        note, now = self._load(file), now_ms()
         if note is None:
             return
         gone = bool(note.parts) and not any(is_there(part.topic_id) for part in note.parts)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
+import warnings
 import weakref
 from pathlib import Path
 
 import pytest
 
-from sawlog import Interval, Log, LogConfig
-from sawlog.log.write import background
+from sawlog import Interval, Log, LogConfig, background
 
-from ..places import eventually
+from .log.places import eventually
 
 
 class Customer:
@@ -79,6 +81,71 @@ def test_workers_end_when_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch
     assert eventually(
         lambda: sum(thread.name == "sawlog-background-work" for thread in threading.enumerate()) <= before - 8
     )
+
+
+def test_a_cancelled_task_is_not_called_again() -> None:
+    customer, other = Customer(), Customer()
+    task = background.every(0.001, customer.call)
+    assert eventually(lambda: customer.calls > 2)
+    task.cancel()
+    task.wait()
+    calls = customer.calls
+    background.every(0.001, other.call)
+    assert eventually(lambda: other.calls > 20)
+    assert customer.calls == calls
+
+
+def test_a_task_that_is_called_can_be_waited_for() -> None:
+    customer = Customer()
+    customer.gate = threading.Event()
+    task = background.every(0.001, customer.call)
+    assert eventually(lambda: customer.inside == 1)
+    waiting = threading.Thread(target=task.wait)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive(), "the call goes on"
+    customer.gate.set()
+    waiting.join(20)
+    assert not waiting.is_alive()
+
+
+def test_a_task_that_waits_for_itself_does_not_hang() -> None:
+    class Closing(Customer):
+        def call(self) -> None:
+            task.cancel()
+            task.wait()
+            super().call()
+
+    customer = Closing()
+    task = background.every(0.001, customer.call)
+    assert eventually(lambda: customer.calls == 1)
+
+
+def test_a_forked_child_does_not_wait_for_a_call_of_its_parent() -> None:
+    customer = Customer()
+    customer.gate = threading.Event()
+    task = background.every(0.001, customer.call)
+    assert eventually(lambda: customer.inside == 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks with threads
+        child = os.fork()
+    if not child:
+        signal.alarm(20)
+        task.cancel()
+        task.wait()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    customer.gate.set()
+
+
+def test_what_is_asked_for_while_suspended_is_never_called() -> None:
+    never, once, other = Customer(), Customer(), Customer()
+    with background.suspended():
+        background.every(0.001, never.call)
+        background.soon(once.call)
+    background.every(0.001, other.call)
+    assert eventually(lambda: other.calls > 20 and once.calls == 1)
+    assert not never.calls
 
 
 def test_a_stalled_stream_stops_no_interval_of_another_log(tmp_path: Path) -> None:

@@ -1,0 +1,175 @@
+"""`Broker`: a store, served. What the handlers share: the store's partitions, the coordinators, threads, the loop.
+
+The engine never waits in the event loop. What may wait for the disk (opening, locking, looking up, deleting) runs in a
+few threads (`run`); what is produced is written at once and acknowledged by a callback (`later`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
+
+from ..topics.store import Store
+from ..topics.topic import Topic
+from .config import Address, BrokerConfig
+from .coordinator import Coordinator
+from .groups.settings import GroupConfig
+from .handlers import Handler, admin, commits, consumer_groups, fetch, groups, metadata, offsets, produce, transactions
+from .metrics import Metrics
+from .partitions import Partitions
+from .server import Server
+from .transactions import TransactionCoordinator
+from .wire.apis import BY_KEY, Key
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_logger = logging.getLogger("sawlog.broker")
+
+_FAMILIES = (metadata, produce, fetch, offsets, admin, groups, commits, consumer_groups, transactions)
+#: Versions that are understood but not offered: a client that knows them would expect what is not here.
+_HIGHEST = {Key.END_TXN: 4}  # version 5 belongs to transactions of version 2
+
+
+class Broker:
+    """A store and its clients. All methods belong to the event loop's thread, unless they say otherwise."""
+
+    def __init__(self, store: Store, config: BrokerConfig) -> None:
+        self.store = store
+        self.config = config
+        self.loop = asyncio.get_running_loop()
+        self.node_id = config.node_id
+        self.cluster_id = config.cluster_id or base64.urlsafe_b64encode(uuid.UUID(store.id).bytes).decode().rstrip("=")
+        self.metrics = Metrics()
+        self.partitions = Partitions(self)
+        self.handlers: dict[int, Handler] = {key: each for family in _FAMILIES for key, each in family.HANDLERS.items()}
+        self.versions = {key: _offered(key) for key in self.handlers}
+        #: The same, as ApiVersions lists them.
+        self.supported = [
+            {"api_key": key, "min_version": versions[0], "max_version": versions[-1]}
+            for key, versions in sorted(self.versions.items())
+        ]
+        self.server = Server(self)
+        self.groups = Coordinator(
+            store,
+            self.loop,
+            GroupConfig.of(config),
+            run=self.run,
+            address=lambda: str(self.server.advertised),
+        )
+        self.transactions = TransactionCoordinator(self)
+        self.is_stopping = False
+        #: How many logs had not been closed cleanly when it started.
+        self.recovered = 0
+        self._threads = ThreadPoolExecutor(config.threads, thread_name_prefix="sawlog-broker")
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._is_called = False
+        self._refreshing: asyncio.Task[None] | None = None
+
+    # --- life
+
+    async def start(self) -> None:
+        """Recover what was not closed cleanly, then listen, and answer."""
+        self.recovered = await self.run(self._recover)
+        await self.transactions.start()
+        await self.server.start()
+        self._refreshing = asyncio.create_task(self._refresh())
+
+    async def stop(self) -> None:
+        """Answer what has begun, then end. The store stays open."""
+        self.is_stopping = True
+        self.server.refuse_new()
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._refreshing
+        self.partitions.wake()  # fetches that wait are answered with what there is
+        self.groups.stop()  # and members that wait for others, with an error
+        await self.server.stop(self.config.stop_timeout_s)
+        await self.transactions.close()
+        await self.groups.close()
+        self.partitions.close()
+        self._threads.shutdown(wait=True)
+
+    def _recover(self) -> int:
+        """Lock and recover the logs that a killed process has left; how many. In a thread."""
+        count = 0
+        for topic in self.store:
+            for number, report in topic.recover().items():
+                count += 1
+                _logger.log(
+                    logging.INFO if report else logging.ERROR, "recovered %s/%s: %s", topic.name, number, report
+                )
+        return count
+
+    @property
+    def listening(self) -> Address:
+        """Where it listens."""
+        return self.server.listening
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.refresh_s)
+            await self.partitions.refresh()
+
+    # --- threads
+
+    def run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
+        """Call something that may wait for the disk, in a thread."""
+        return self.loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
+
+    def later(self, call: Callable[..., None], *args: Any) -> None:
+        """Call something in the event loop, soon; from any thread. Many calls take one wake-up."""
+        self._calls.append((call, args))
+        if not self._is_called:
+            self._is_called = True
+            try:
+                self.loop.call_soon_threadsafe(self._call_all)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits any more
+
+    def _call_all(self) -> None:
+        self._is_called = False
+        while self._calls:
+            call, args = self._calls.popleft()
+            call(*args)
+
+    # --- topics
+
+    async def create_topic(
+        self, name: str, partitions: int | None = None, given: Mapping[str, object] | None = None
+    ) -> Topic:
+        """Create a topic, with this broker's defaults where nothing is given."""
+        count = self.config.default_partitions if partitions is None else partitions
+        made = {**(self.config.topic_defaults or {}), **(given or {})}
+        topic = await self.run(lambda: self.store.create_topic(name, count, **made))  # type: ignore[arg-type]
+        _logger.info("created topic %s with %s partitions", name, count)
+        self.partitions.remember(topic)
+        return topic
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records."""
+        self.partitions.drop(name)
+        await self.run(self.store.delete_topic, name)
+        _logger.info("deleted topic %s", name)
+
+    async def alter_topic(self, name: str, changes: Mapping[str, object]) -> None:
+        """Change settings; None resets one. Logs that are open are opened again if it concerns them."""
+        before = (await self.partitions.topic(name)).config
+        topic = await self.run(lambda: self.store.alter_topic(name, **changes))  # type: ignore[arg-type]
+        if topic.config != before:
+            self.partitions.close_logs(name)
+            await self.run(topic.reopen)
+        await self.partitions.refresh(name)
+
+
+def _offered(key: int) -> range:
+    known = BY_KEY[key].versions
+    return range(known[0], min(known[-1], _HIGHEST.get(Key(key), known[-1])) + 1)

@@ -1,0 +1,1 @@
+"""Consumer groups of the network: who is a member, who has which partitions, what they have committed."""

@@ -1,0 +1,167 @@
+"""`Entries`: the groups that a broker knows. A group is of the classic protocol or of the one in which the broker
+assigns, as its first member asks for; when it is empty, it may become one of the other.
+
+Threads: the event loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+from ...topics.groups.serving import Claim
+from ..wire.errors import ErrorCode
+from .claims import GroupClaim
+from .commits import Run
+from .consumer_group import ConsumerGroup
+from .group import Group, State
+from .settings import GroupConfig
+from .stored import GroupSummary
+from .subscription import CONSUMER
+from .timers import Alarm
+
+
+@dataclass(slots=True)
+class Entry:
+    """One group. One of the two protocols is empty."""
+
+    name: str
+    classic: Group
+    consumers: ConsumerGroup
+    claim: GroupClaim
+    #: Rings when the group was empty for so long that it is forgotten.
+    forgetting: Alarm
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members of either protocol."""
+        return self.classic.is_empty and self.consumers.is_empty
+
+    @property
+    def topics(self) -> frozenset[str] | None:
+        """The topics that its members read; None if they do not say."""
+        return self.classic.topics if self.consumers.is_empty else self.consumers.topics
+
+    @property
+    def summary(self) -> GroupSummary | None:
+        """For those who look at it; None if nobody has ever joined."""
+        classic, consumers = self.classic, self.consumers
+        if not consumers.is_empty or (consumers.epoch and classic.protocol_type is None):
+            return GroupSummary(self.name, CONSUMER, consumers.state, consumers.assignor, (), "consumer")
+        if classic.protocol_type is None or (classic.is_empty and not classic.generation):
+            return None
+        protocol = (classic.protocol or "") if classic.state is State.STABLE else ""
+        return GroupSummary(self.name, classic.protocol_type, classic.state.value, protocol, classic.members)
+
+    def commit_error(
+        self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool
+    ) -> ErrorCode:
+        """Whether offsets may be committed with these."""
+        if self.consumers.is_empty:
+            return self.classic.commit_error(member_id, instance_id, generation, transactional=transactional)
+        if generation < 0 and not member_id:
+            return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
+        return self.consumers.epoch_error(member_id, generation)
+
+    def end(self) -> None:
+        """Forget the members; answer whatever waits."""
+        self.classic.end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.consumers.end()
+
+
+class Entries:
+    """The groups of one broker, by name."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: GroupConfig,
+        run: Run,
+        *,
+        new_claim: Callable[[str], Claim],
+        is_pending: Callable[[str], bool],
+        before_release: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._loop = loop
+        self._config = config
+        self._run = run
+        self._new_claim = new_claim
+        #: Whether a transaction will commit offsets of a group: then nobody else may join it either.
+        self._is_pending = is_pending
+        self._before_release = before_release
+        self._entries: dict[str, Entry] = {}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._entries.values()))
+
+    def get(self, name: str) -> Entry | None:
+        """A group; None if this broker does not know it."""
+        return self._entries.get(name)
+
+    def need(self, name: str) -> Entry:
+        """A group, whether it has members or not."""
+        found = self._entries.get(name)
+        if found is None:
+            claim = GroupClaim(
+                lambda: self._new_claim(name),
+                self._run,
+                is_needed=lambda: self.is_needed(name),
+                before_release=self._before_release,
+            )
+            forgetting = Alarm(self._loop, lambda: self._forget(name))
+            found = Entry(name, self.new_classic(name), self.new_consumers(name), claim, forgetting)
+            self._entries[name] = found
+            forgetting.set(self._config.group_empty_ms)
+        return found
+
+    def new_classic(self, name: str) -> Group:
+        """A group of the classic protocol without members."""
+        return Group(name, self._loop, self._config, lambda: self._emptied(name))
+
+    def new_consumers(self, name: str) -> ConsumerGroup:
+        """A group without members, whose partitions the broker assigns."""
+        return ConsumerGroup(name, self._loop, self._config, lambda: self._emptied(name))
+
+    def is_needed(self, name: str) -> bool:
+        """Whether a group has members, or a transaction holds offsets of it."""
+        entry = self._entries.get(name)
+        return (entry is not None and not entry.is_empty) or self._is_pending(name)
+
+    def is_held(self, name: str) -> bool:
+        """Whether nobody else can join a group now."""
+        entry = self._entries.get(name)
+        return entry is not None and entry.claim.is_held
+
+    def let_go(self, name: str) -> None:
+        """Let others join a group soon, if nobody needs it."""
+        entry = self._entries.get(name)
+        if entry is not None:
+            entry.claim.let_go()
+
+    def _emptied(self, name: str) -> None:
+        entry = self._entries.get(name)
+        if entry is not None:
+            entry.claim.let_go()
+            entry.forgetting.set(self._config.group_empty_ms)
+
+    def _forget(self, name: str) -> None:
+        """Nobody has used a group for a while; its offsets are in the store."""
+        entry = self._entries[name]
+        if not self.is_needed(name) and entry.claim.is_idle:
+            del self._entries[name]
+        else:
+            entry.forgetting.set(self._config.group_empty_ms)
+
+    def end(self) -> None:
+        """Forget all members; answer whatever waits."""
+        for entry in self:
+            entry.forgetting.stop()
+            entry.end()
+
+    async def close(self) -> None:
+        """Let others join the groups."""
+        self.end()
+        for entry in self:
+            await entry.claim.close()
+        self._entries.clear()

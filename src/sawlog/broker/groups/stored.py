@@ -1,0 +1,108 @@
+"""What the store knows of groups and topics. All of it reads the disk: in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from ...errors import GroupNotFound, InvalidConfig, TopicNotFound
+from ...topics.groups.assignment import Share
+from ...topics.groups.offsets import Committed
+from ...topics.store import Store
+from ...topics.topic import Topic
+from .consumer_group import TopicInfo
+from .group import MemberSummary, State
+from .subscription import CONSUMER, encode_assignment, encode_subscription
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """A group, as it is listed and described."""
+
+    name: str
+    protocol_type: str
+    state: str
+    protocol: str = ""
+    members: Sequence[MemberSummary] = ()
+    #: "classic", or "consumer" if the broker assigns the partitions.
+    type: str = "classic"
+
+
+class Topics:
+    """The topics of a store at one moment, each looked up once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._found: dict[str, Topic | None] = {}
+
+    def find(self, name: str) -> Topic | None:
+        """One of them; None if it does not exist."""
+        if name not in self._found:
+            try:
+                self._found[name] = self._store.topic(name)
+            except TopicNotFound:
+                self._found[name] = None
+        return self._found[name]
+
+    def __getitem__(self, name: str) -> Topic:
+        """One that exists."""
+        found = self.find(name)
+        assert found is not None
+        return found
+
+    def __contains__(self, share: Share) -> bool:
+        """Whether that partition exists."""
+        topic = self.find(share[0])
+        return topic is not None and 0 <= share[1] < topic.partitions
+
+    def valid(self, offsets: Mapping[Share, Committed]) -> dict[Share, Committed]:
+        """Those of topics that still exist, and were not recreated since."""
+        return {
+            share: each
+            for share, each in offsets.items()
+            if (topic := self.find(share[0])) is not None and topic.id == each.topic_id
+        }
+
+
+def missing_partitions(store: Store, shares: Iterable[Share]) -> set[Share]:
+    """Those that do not exist."""
+    topics = Topics(store)
+    return {share for share in shares if share not in topics}
+
+
+def topic_infos(store: Store, names: Iterable[str] | None) -> Mapping[str, TopicInfo]:
+    """The topics of these names that exist, or all."""
+    topics = Topics(store)
+    wanted = store.topics() if names is None else names
+    found = {name: topics.find(name) for name in wanted}
+    return {name: TopicInfo(UUID(topic.id).hex, topic.partitions) for name, topic in found.items() if topic is not None}
+
+
+def stored_groups(store: Store) -> dict[str, GroupSummary]:
+    """All groups that have committed, or that have members which opened the store themselves."""
+    found = {name: stored_group(store, name) for name in store.groups.list()}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def stored_group(store: Store, name: str) -> GroupSummary | None:
+    """One of these; None if it does not exist."""
+    try:
+        seen = store.groups.describe(name)
+    except (GroupNotFound, InvalidConfig):
+        return None
+    if seen.members:
+        members = [
+            MemberSummary(
+                each.id,
+                None,
+                each.name or "sawlog",
+                each.process,
+                encode_subscription(each.topics),
+                encode_assignment((row.topic, row.partition) for row in seen.rows if row.owner == each.id),
+            )
+            for each in seen.members
+        ]
+        return GroupSummary(name, CONSUMER, State.STABLE.value, "sawlog", members)
+    by_members = any(each.member for each in store.groups.offsets.of(name).values())
+    return GroupSummary(name, CONSUMER if by_members else "", State.EMPTY.value)

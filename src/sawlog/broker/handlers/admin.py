@@ -1,0 +1,370 @@
+"""Creating, changing and deleting topics, and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any
+
+from ...errors import InvalidConfig, SawlogError, TopicExists
+from ...storage.system import space_of
+from ...topics import settings
+from ...topics.entry import TopicEntry
+from ...topics.topic import Topic
+from ..config import BrokerConfig
+from ..partitions import id_of
+from ..trouble import code_of, message_of
+from ..wire.apis import Key
+from ..wire.errors import ErrorCode
+from . import Body, Context, KafkaError
+
+_TOPIC, _BROKER, _BROKER_LOGGER = 2, 4, 8
+#: Where the value of a setting comes from.
+_FROM_TOPIC, _FROM_STATIC, _FROM_DEFAULT = 1, 4, 5
+_BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
+_SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
+
+
+# --- topics
+
+
+async def create_topics(context: Context, request: Body) -> Body:
+    """Create topics; each succeeds or fails by itself."""
+    names = [each["name"] for each in request["topics"]]
+    made = [
+        await _create(context, each, validate_only=request["validate_only"], twice=names.count(each["name"]) > 1)
+        for each in request["topics"]
+    ]
+    return {"topics": made}
+
+
+async def _create(context: Context, asked: Body, *, validate_only: bool, twice: bool) -> Body:
+    made: Body = {"name": asked["name"], "error_code": ErrorCode.NONE, "error_message": None}
+    broker = context.broker
+    try:
+        if twice:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
+        partitions = _partitions_of(context, asked)
+        given = {each["name"]: each["value"] for each in asked["configs"] if each["value"] is not None}
+        _check_names(given)
+        if validate_only:
+            TopicEntry.new(asked["name"], partitions, given)
+            if asked["name"] in await broker.run(broker.store.topics):
+                raise TopicExists(f"the topic {asked['name']!r} already exists")
+            entry_settings: dict[str, settings.Value] = settings.check(given)
+        else:
+            topic = await broker.create_topic(asked["name"], partitions, given)
+            made["topic_id"] = id_of(topic)
+            entry_settings = topic.settings
+        made.update(num_partitions=partitions, replication_factor=1, configs=_created(entry_settings))
+    except SawlogError as error:
+        made.update(error_code=code_of(error), error_message=message_of(error), configs=None)
+    return made
+
+
+def _created(given: dict[str, settings.Value]) -> list[Body]:
+    """The settings of a new topic, as the answer to CreateTopics has them: without what describes them."""
+    wanted = ("name", "value", "read_only", "config_source", "is_sensitive")
+    return [{key: row[key] for key in wanted} for row in _rows(given, None)]
+
+
+def _partitions_of(context: Context, asked: Body) -> int:
+    """The number of partitions that a request means."""
+    count, replicas, assignments = asked["num_partitions"], asked["replication_factor"], asked["assignments"]
+    if assignments:
+        if count != -1 or replicas != -1:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "give assignments, or numbers of partitions and replicas")
+        if sorted(each["partition_index"] for each in assignments) != list(range(len(assignments))):
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the partitions must be numbered from 0")
+        if any(each["broker_ids"] != [context.broker.node_id] for each in assignments):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is one broker, with id {context.broker.node_id}"
+            )
+        return len(assignments)
+    if replicas not in (-1, 1):
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"there is one broker, so one replica, not {replicas}")
+    if count == -1:
+        return context.broker.config.default_partitions
+    if count < 1:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "a topic has at least one partition")
+    return int(count)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        if name not in settings.SETTINGS:
+            raise InvalidConfig(f"unknown setting {name!r}")
+
+
+async def delete_topics(context: Context, request: Body) -> Body:
+    """Delete topics by name, or by id."""
+    asked = request["topics"] or [{"name": name, "topic_id": bytes(16)} for name in request["topic_names"] or ()]
+    return {"responses": [await _delete(context, each) for each in asked]}
+
+
+async def _delete(context: Context, asked: Body) -> Body:
+    name, topic_id = asked["name"], asked["topic_id"]
+    made: Body = {"name": name, "topic_id": topic_id, "error_code": ErrorCode.NONE, "error_message": None}
+    try:
+        if name is None:
+            name = await context.broker.partitions.find_name(topic_id)
+            if name is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+            made["name"] = name
+        made["topic_id"] = id_of(await context.broker.partitions.topic(name))
+        await context.broker.delete_topic(name)
+    except SawlogError as error:
+        made.update(error_code=code_of(error), error_message=message_of(error))
+    return made
+
+
+async def create_partitions(context: Context, request: Body) -> Body:
+    """Add partitions."""
+    results = [
+        await _grow(context, each, validate_only=request["validate_only"])
+        for each in {each["name"]: each for each in request["topics"]}.values()
+    ]
+    return {"results": results}
+
+
+async def _grow(context: Context, asked: Body, *, validate_only: bool) -> Body:
+    made: Body = {"name": asked["name"], "error_code": ErrorCode.NONE, "error_message": None}
+    broker, count, assignments = context.broker, asked["count"], asked["assignments"]
+    try:
+        topic = await broker.partitions.topic(asked["name"])
+        if count <= topic.partitions:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS, f"{topic.name} has {topic.partitions} partitions already, not {count}"
+            )
+        if assignments is not None and (
+            len(assignments) != count - topic.partitions
+            or any(each["broker_ids"] != [broker.node_id] for each in assignments)
+        ):
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one assignment, to this broker, per new partition")
+        if not validate_only:
+            await broker.run(lambda: broker.store.alter_topic(topic.name, count))
+            await broker.partitions.refresh(topic.name)
+    except SawlogError as error:
+        made.update(error_code=code_of(error), error_message=message_of(error))
+    return made
+
+
+# --- settings
+
+
+async def describe_configs(context: Context, request: Body) -> Body:
+    """The settings of topics and of this broker, with their defaults and where each comes from."""
+    return {"results": [await _describe(context, each, request) for each in request["resources"]]}
+
+
+async def _describe(context: Context, asked: Body, request: Body) -> Body:
+    kind, name = asked["resource_type"], asked["resource_name"]
+    made: Body = {"resource_type": kind, "resource_name": name, "error_code": ErrorCode.NONE, "configs": []}
+    try:
+        if kind == _TOPIC:
+            topic = await context.broker.partitions.topic(name)
+            rows = _rows(topic.settings, asked["configuration_keys"])
+        elif kind == _BROKER:
+            _check_node(context, name)
+            rows = _broker_rows(context, asked["configuration_keys"])
+        elif kind == _BROKER_LOGGER:
+            _check_node(context, name)
+            rows = []
+        else:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
+        if not request["include_synonyms"]:
+            rows = [{**row, "synonyms": []} for row in rows]
+        if not request["include_documentation"]:
+            rows = [{**row, "documentation": None} for row in rows]
+        made["configs"] = rows
+    except SawlogError as error:
+        made.update(error_code=code_of(error), error_message=message_of(error))
+    return made
+
+
+def _check_node(context: Context, name: str) -> None:
+    if name not in ("", str(context.broker.node_id)):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"this broker has the id {context.broker.node_id}, not {name!r}")
+
+
+def _rows(given: dict[str, settings.Value], wanted: list[str] | None) -> list[Body]:
+    rows: list[Body] = []
+    for name, setting in settings.SETTINGS.items():
+        if wanted is not None and name not in wanted:
+            continue
+        default = settings.default_of(name)
+        value = given.get(name, default)
+        synonyms = [{"name": name, "value": _text(default), "source": _FROM_DEFAULT}]
+        if name in given:
+            synonyms.insert(0, {"name": name, "value": _text(value), "source": _FROM_TOPIC})
+        rows.append(
+            {
+                "name": name,
+                "value": _text(value),
+                "read_only": False,
+                "config_source": _FROM_TOPIC if name in given else _FROM_DEFAULT,
+                "is_sensitive": False,
+                "synonyms": synonyms,
+                "config_type": _type_of(name, default),
+                "documentation": setting.about,
+            }
+        )
+    return rows
+
+
+def _type_of(name: str, default: settings.Value) -> int:
+    if name == "cleanup.policy":
+        return _LIST
+    if isinstance(default, str):
+        return _BOOLEAN if default in ("true", "false") else _STRING
+    return _DOUBLE if isinstance(default, float) else _LONG
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+#: Kafka's names of what clients ask a broker for.
+_BROKER_NAMES = {
+    "node_id": "node.id",
+    "auto_create_topics": "auto.create.topics.enable",
+    "default_partitions": "num.partitions",
+    "max_request_bytes": "socket.request.max.bytes",
+    "max_fetch_bytes": "fetch.max.bytes",
+    "group_min_session_timeout_ms": "group.min.session.timeout.ms",
+    "group_max_session_timeout_ms": "group.max.session.timeout.ms",
+    "group_initial_rebalance_delay_ms": "group.initial.rebalance.delay.ms",
+    "group_max_size": "group.max.size",
+    "offset_metadata_max_bytes": "offset.metadata.max.bytes",
+    "transaction_max_timeout_ms": "transaction.max.timeout.ms",
+    "transactional_id_expiration_ms": "transactional.id.expiration.ms",
+    "threads": "num.io.threads",
+}
+
+
+def _broker_rows(context: Context, wanted: list[str] | None) -> list[Body]:
+    """The settings of the broker, under Kafka's names. They are given when it starts."""
+    config, defaults = context.broker.config, {each.name: each.default for each in fields(BrokerConfig)}
+    values: dict[str, tuple[Any, Any]] = {
+        name: (getattr(config, ours), defaults[ours]) for ours, name in _BROKER_NAMES.items()
+    }
+    values["broker.id"] = values["node.id"]
+    values["default.replication.factor"] = (1, 1)
+    values["message.max.bytes"] = (settings.default_of("max.message.bytes"),) * 2
+    values["advertised.listeners"] = (f"PLAINTEXT://{context.advertised}", None)
+    values["listeners"] = (f"PLAINTEXT://{context.broker.listening}", None)
+    values["log.dirs"] = (context.broker.store.path, None)
+    rows: list[Body] = []
+    for name, (value, default) in sorted(values.items()):
+        if wanted is not None and name not in wanted:
+            continue
+        source = _FROM_DEFAULT if value == default else _FROM_STATIC
+        rows.append(
+            {
+                "name": name,
+                "value": _text(value),
+                "read_only": True,
+                "config_source": source,
+                "is_sensitive": False,
+                "synonyms": [{"name": name, "value": _text(value), "source": source}],
+                "config_type": _BOOLEAN if isinstance(value, bool) else (_INT if isinstance(value, int) else _STRING),
+                "documentation": None,
+            }
+        )
+    return rows
+
+
+async def alter_configs(context: Context, request: Body) -> Body:
+    """Replace all settings of topics."""
+    return {"responses": [await _alter(context, each, request, _replaced) for each in request["resources"]]}
+
+
+async def incremental_alter_configs(context: Context, request: Body) -> Body:
+    """Change some settings of topics."""
+    return {"responses": [await _alter(context, each, request, _changes) for each in request["resources"]]}
+
+
+async def _alter(
+    context: Context, asked: Body, request: Body, changes_of: Callable[[Topic, list[Body]], dict[str, object]]
+) -> Body:
+    kind, name = asked["resource_type"], asked["resource_name"]
+    made: Body = {"resource_type": kind, "resource_name": name, "error_code": ErrorCode.NONE, "error_message": None}
+    broker = context.broker
+    try:
+        if kind != _TOPIC:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed while it runs")
+        topic = await broker.partitions.topic(name)
+        changes = changes_of(topic, asked["configs"])
+        _check_names(changes)
+        settings.changed(topic.settings, changes)  # refuses before anything is changed
+        if not request["validate_only"]:
+            await broker.alter_topic(name, changes)
+    except SawlogError as error:
+        made.update(error_code=code_of(error), error_message=message_of(error))
+    return made
+
+
+def _replaced(topic: Topic, configs: list[Body]) -> dict[str, object]:
+    """These settings, and no others."""
+    return {**dict.fromkeys(topic.settings), **{each["name"]: each["value"] for each in configs}}
+
+
+def _changes(topic: Topic, configs: list[Body]) -> dict[str, object]:
+    """What incremental operations come to."""
+    changes: dict[str, object] = {}
+    for each in configs:
+        name, operation, value = each["name"], each["config_operation"], each["value"]
+        if name in changes:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"the request changes {name} more than once")
+        if operation == _SET:
+            if value is None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"no value for {name}")
+            changes[name] = value
+        elif operation == _DELETE:
+            changes[name] = None
+        elif operation in (_APPEND, _SUBTRACT) and name == "cleanup.policy":
+            now = set(str(topic.settings.get(name, settings.default_of(name))).split(","))
+            named = set((value or "").split(","))
+            changes[name] = ",".join(sorted(now | named if operation == _APPEND else now - named))
+        else:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: set it, or delete it")
+    return changes
+
+
+async def describe_log_dirs(context: Context, request: Body) -> Body:
+    """The size of partitions, all in the store's directory."""
+    broker = context.broker
+    wanted = None if request["topics"] is None else {each["topic"]: each["partitions"] for each in request["topics"]}
+    topics: list[Body] = []
+    for topic in await broker.partitions.all_topics():
+        if wanted is not None and topic.name not in wanted:
+            continue
+        numbers = range(topic.partitions) if wanted is None else wanted[topic.name] or range(topic.partitions)
+        sizes = await broker.run(_sizes, topic, [number for number in numbers if number < topic.partitions])
+        topics.append(
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": number, "partition_size": size, "offset_lag": 0, "is_future_key": False}
+                    for number, size in sizes
+                ],
+            }
+        )
+    total, free = await broker.run(space_of, broker.store.path)
+    result = {"error_code": ErrorCode.NONE, "log_dir": broker.store.path, "topics": topics}
+    return {"results": [{**result, "total_bytes": total, "usable_bytes": free}]}
+
+
+def _sizes(topic: Topic, numbers: list[int]) -> list[tuple[int, int]]:
+    return [(number, topic.partition(number).size_bytes) for number in numbers]
+
+
+HANDLERS = {
+    Key.CREATE_TOPICS: create_topics,
+    Key.DELETE_TOPICS: delete_topics,
+    Key.CREATE_PARTITIONS: create_partitions,
+    Key.DESCRIBE_CONFIGS: describe_configs,
+    Key.ALTER_CONFIGS: alter_configs,
+    Key.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    Key.DESCRIBE_LOG_DIRS: describe_log_dirs,
+}

@@ -1,0 +1,196 @@
+"""Fetch: batches as they are stored, from any offset, waiting for new ones.
+
+A fetch that finds too little waits until the visible end of one of its partitions moves, or its time is over. Nothing
+polls. It returns at least one whole batch, however large; the first may begin before the offset that was asked for.
+Fetch sessions are not kept: each request names all of its partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ...errors import OffsetOutOfRange, SawlogError
+from ..partitions import Partition
+from ..trouble import code_of
+from ..wire.apis import Key
+from ..wire.errors import ErrorCode
+from . import Answer, Body, Context, KafkaError
+
+_NO_ID = bytes(16)
+#: From this version on topics are named by their ids.
+_BY_ID_FROM = 13
+
+
+def fetch(context: Context, request: Body) -> Answer:
+    """Read what there is; wait if that is too little."""
+    if request["session_id"] != 0 and request["session_epoch"] > 0:
+        raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "there are no fetch sessions here")
+    asked = _Fetch(context, request)
+    if asked.is_open():
+        answer = asked.read()
+        if answer is not None:
+            return answer
+    return asked.wait()
+
+
+class _Fetch:
+    """One request."""
+
+    def __init__(self, context: Context, request: Body) -> None:
+        self._context = context
+        self._request = request
+        self._committed = request["isolation_level"] == 1
+        self._deadline = context.broker.loop.time() + max(request["max_wait_ms"], 0) / 1000
+        self._min_bytes = request["min_bytes"]
+        self._max_bytes = min(request["max_bytes"], context.broker.config.max_fetch_bytes)
+        #: For each topic and partition of the request, in its order.
+        self._places: list[tuple[Body, list[tuple[Body, Partition | ErrorCode]]]] = []
+
+    # --- the partitions
+
+    def is_open(self) -> bool:
+        """Whether all partitions are open; else `_open` opens them."""
+        known, by_id = self._context.broker.partitions, self._context.header.version >= _BY_ID_FROM
+        for topic in self._request["topics"]:
+            name = known.name_of(topic["topic_id"]) if by_id else topic["topic"]
+            places: list[tuple[Body, Partition | ErrorCode]] = []
+            for part in topic["partitions"]:
+                found = None if name is None else known.known(name, part["partition"])
+                if found is None:
+                    self._places.clear()
+                    return False
+                places.append((part, found))
+            self._places.append((topic, places))
+        return True
+
+    async def _open(self) -> None:
+        partitions, by_id = self._context.broker.partitions, self._context.header.version >= _BY_ID_FROM
+        self._places.clear()
+        for topic in self._request["topics"]:
+            name = await partitions.find_name(topic["topic_id"]) if by_id else topic["topic"]
+            places: list[tuple[Body, Partition | ErrorCode]] = []
+            for part in topic["partitions"]:
+                if name is None:
+                    places.append((part, ErrorCode.UNKNOWN_TOPIC_ID))
+                    continue
+                try:
+                    places.append((part, await partitions.partition(name, part["partition"])))
+                except SawlogError as error:
+                    places.append((part, code_of(error)))
+            self._places.append((topic, places))
+
+    # --- reading
+
+    def read(self, *, enough: int | None = None) -> Body | None:
+        """The response; None if there is too little and time is left."""
+        enough = self._min_bytes if enough is None else enough
+        left, size, failed = self._max_bytes, 0, False
+        topics: list[Body] = []
+        for topic, places in self._places:
+            parts: list[Body] = []
+            for part, found in places:
+                made = self._read_one(part, found, left, first=size == 0)
+                bytes_read = sum(map(len, made["records"]))
+                left -= bytes_read
+                size += bytes_read
+                failed = failed or made["error_code"] != ErrorCode.NONE
+                parts.append(made)
+            topics.append({"topic": topic["topic"], "topic_id": topic["topic_id"], "partitions": parts})
+        if size >= enough or failed or not topics:
+            return {"error_code": ErrorCode.NONE, "session_id": 0, "responses": topics}
+        return None
+
+    def _read_one(self, part: Body, found: Partition | ErrorCode, left: int, *, first: bool) -> Body:
+        made: dict[str, Any] = {
+            "partition_index": part["partition"],
+            "error_code": ErrorCode.NONE,
+            "high_watermark": -1,
+            "last_stable_offset": -1,
+            "log_start_offset": -1,
+            "aborted_transactions": [] if self._committed else None,
+            "records": (),
+        }
+        if isinstance(found, ErrorCode) or found.is_gone:
+            made["error_code"] = found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return made
+        log = found.log
+        try:
+            check_epoch(part["current_leader_epoch"], log.leader_epoch)
+            made["high_watermark"] = end = log.visible_offset
+            made["last_stable_offset"] = log.last_stable_offset
+            made["log_start_offset"] = log.lowest_offset
+            if self._diverges(part, found, made):
+                return made
+            start = part["fetch_offset"]
+            if start > end or start < 0:
+                raise OffsetOutOfRange(start, log.lowest_offset, end)
+            room = min(part["partition_max_bytes"], left)
+            if room > 0 or first:
+                self._fill(made, found, start, max(room, 1), first=first)
+        except SawlogError as error:
+            made["error_code"] = code_of(error)
+        return made
+
+    def _fill(self, made: Body, found: Partition, start: int, room: int, *, first: bool) -> None:
+        page = found.log.fetch(start, room, isolation="committed" if self._committed else "uncommitted")
+        if page.size_bytes > room and not first:
+            return  # a large batch does not fit into what is left; the next fetch begins with it
+        made["records"] = page.buffers
+        # What was read may be newer than the end that was looked at first.
+        made["high_watermark"] = max(made["high_watermark"], found.log.visible_offset)
+        made["last_stable_offset"] = page.last_stable_offset
+        if self._committed:
+            made["aborted_transactions"] = [
+                {"producer_id": producer, "first_offset": offset} for producer, offset in page.aborted
+            ]
+        self._context.broker.metrics.fetched(found.topic.name, page.size_bytes)
+
+    def _diverges(self, part: Body, found: Partition, made: Body) -> bool:
+        """Whether the client has read what the log no longer has: it goes back to where they agree."""
+        epoch = part["last_fetched_epoch"]
+        if epoch < 0:
+            return False
+        end = found.log.epoch_end(epoch)
+        if end >= part["fetch_offset"]:
+            return False
+        made["diverging_epoch"] = {"epoch": epoch, "end_offset": end}
+        return True
+
+    # --- waiting
+
+    async def wait(self) -> Body | None:
+        """Wait until there is enough, or the time is over."""
+        if not self._places:
+            await self._open()
+        woken = asyncio.Event()
+        broker = self._context.broker
+        found = [place for _, places in self._places for _, place in places if isinstance(place, Partition)]
+        for partition in found:
+            partition.wait(woken.set)
+        try:
+            while True:
+                rest = self._deadline - broker.loop.time()
+                answer = self.read(enough=0 if rest <= 0 or broker.is_stopping else None)
+                if answer is not None:
+                    return answer
+                woken.clear()
+                try:
+                    async with asyncio.timeout(rest):
+                        await woken.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            for partition in found:
+                partition.forget(woken.set)
+
+
+def check_epoch(given: int, current: int) -> None:
+    """A client that knows a newer epoch, or an older one, must look at the metadata again."""
+    if given < 0 or given == max(current, 0):
+        return
+    code = ErrorCode.FENCED_LEADER_EPOCH if given < current else ErrorCode.UNKNOWN_LEADER_EPOCH
+    raise KafkaError(code, f"the leader epoch is {current}, not {given}")
+
+
+HANDLERS = {Key.FETCH: fetch}

@@ -1,0 +1,197 @@
+"""Members of groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ListGroups, DescribeGroups,
+DeleteGroups."""
+
+from __future__ import annotations
+
+from ..groups.member import JoinRequest, SyncRequest
+from ..groups.stored import GroupSummary
+from ..wire.apis import Key
+from ..wire.errors import ErrorCode
+from . import Body, Context
+
+#: Key types of FindCoordinator: groups and transactional ids. This broker coordinates all of both.
+_KEY_TYPES = (0, 1)
+#: What clients may do with a group, as bits by Kafka's numbers of operations: read, delete, describe.
+OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
+NOT_ASKED = -(2**31)
+
+
+def find_coordinator(context: Context, request: Body) -> Body:
+    """This broker, whatever the key."""
+    is_known = request["key_type"] in _KEY_TYPES
+    found = {
+        "node_id": context.broker.node_id if is_known else -1,
+        "host": context.advertised.host if is_known else "",
+        "port": context.advertised.port if is_known else -1,
+        "error_code": ErrorCode.NONE if is_known else ErrorCode.INVALID_REQUEST,
+        "error_message": None if is_known else f"unknown coordinator type {request['key_type']}",
+    }
+    if context.header.version >= 4:
+        return {"coordinators": [{"key": key, **found} for key in request["coordinator_keys"]]}
+    return found
+
+
+async def join_group(context: Context, request: Body) -> Body:
+    """Answered when the next generation begins."""
+    version = context.header.version
+    session_ms = request["session_timeout_ms"]
+    joined = await context.broker.groups.join(
+        request["group_id"],
+        JoinRequest(
+            member_id=request["member_id"],
+            instance_id=request["group_instance_id"],
+            client_id=context.header.client_id or "",
+            client_host=context.client_host,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=request["rebalance_timeout_ms"] if version >= 1 else session_ms,
+            protocol_type=request["protocol_type"],
+            protocols=tuple((each["name"], bytes(each["metadata"])) for each in request["protocols"]),
+            knows_ids=version >= 4,
+            may_skip=version >= 9,
+        ),
+    )
+    return {
+        "error_code": joined.error,
+        "generation_id": joined.generation,
+        "protocol_type": joined.protocol_type,
+        "protocol_name": joined.protocol if version >= 7 else joined.protocol or "",
+        "leader": joined.leader,
+        "skip_assignment": joined.skip_assignment,
+        "member_id": joined.member_id,
+        "members": [
+            {"member_id": member_id, "group_instance_id": instance_id, "metadata": metadata}
+            for member_id, instance_id, metadata in joined.members
+        ],
+    }
+
+
+async def sync_group(context: Context, request: Body) -> Body:
+    """Answered when the leader has assigned."""
+    synced = await context.broker.groups.sync(
+        request["group_id"],
+        SyncRequest(
+            member_id=request["member_id"],
+            instance_id=request["group_instance_id"],
+            generation=request["generation_id"],
+            protocol_type=request["protocol_type"],
+            protocol=request["protocol_name"],
+            assignments={each["member_id"]: bytes(each["assignment"]) for each in request["assignments"]},
+        ),
+    )
+    return {
+        "error_code": synced.error,
+        "protocol_type": synced.protocol_type,
+        "protocol_name": synced.protocol,
+        "assignment": synced.assignment,
+    }
+
+
+def heartbeat(context: Context, request: Body) -> Body:
+    """A sign of life, and whether there is a rebalance."""
+    return {
+        "error_code": context.broker.groups.heartbeat(
+            request["group_id"], request["member_id"], request["group_instance_id"], request["generation_id"]
+        )
+    }
+
+
+def leave_group(context: Context, request: Body) -> Body:
+    """One member, or from version 3 on several."""
+    groups = context.broker.groups
+    if context.header.version < 3:
+        (code,) = groups.leave(request["group_id"], [(request["member_id"], None)])
+        return {"error_code": code}
+    leaving = [(each["member_id"], each["group_instance_id"]) for each in request["members"]]
+    codes = groups.leave(request["group_id"], leaving)
+    whole = (ErrorCode.INVALID_GROUP_ID, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if codes and codes[0] in whole:
+        return {"error_code": codes[0], "members": []}
+    return {
+        "error_code": ErrorCode.NONE,
+        "members": [
+            {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
+            for (member_id, instance_id), code in zip(leaving, codes, strict=True)
+        ],
+    }
+
+
+async def list_groups(context: Context, request: Body) -> Body:
+    """All groups, of the network and of the store."""
+    states = {each.lower() for each in request["states_filter"]}
+    types = {each.lower() for each in request["types_filter"]}
+    return {
+        "error_code": ErrorCode.NONE,
+        "groups": [
+            {
+                "group_id": each.name,
+                "protocol_type": each.protocol_type,
+                "group_state": each.state,
+                "group_type": each.type,
+            }
+            for each in await context.broker.groups.list()
+            if (not states or each.state.lower() in states) and (not types or each.type.lower() in types)
+        ],
+    }
+
+
+async def describe_groups(context: Context, request: Body) -> Body:
+    """Members, and what they were assigned."""
+    operations = OPERATIONS if request["include_authorized_operations"] else NOT_ASKED
+    groups = [
+        _described(context, name, await context.broker.groups.describe(name), operations) for name in request["groups"]
+    ]
+    return {"groups": groups}
+
+
+def _described(context: Context, name: str, found: GroupSummary | None, operations: int) -> Body:
+    if found is None or found.type != "classic":  # those are described by ConsumerGroupDescribe
+        is_told = context.header.version >= 6
+        return {
+            "error_code": ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.NONE,
+            "error_message": f"no group {name!r} of the classic protocol" if is_told else None,
+            "group_id": name,
+            "group_state": "Dead",
+            "protocol_type": "",
+            "protocol_data": "",
+            "members": [],
+            "authorized_operations": operations,
+        }
+    return {
+        "error_code": ErrorCode.NONE,
+        "group_id": name,
+        "group_state": found.state,
+        "protocol_type": found.protocol_type,
+        "protocol_data": found.protocol,
+        "members": [
+            {
+                "member_id": each.id,
+                "group_instance_id": each.instance_id,
+                "client_id": each.client_id,
+                "client_host": each.client_host,
+                "member_metadata": each.subscription,
+                "member_assignment": each.assignment,
+            }
+            for each in found.members
+        ],
+        "authorized_operations": operations,
+    }
+
+
+async def delete_groups(context: Context, request: Body) -> Body:
+    """Groups without members, with their offsets."""
+    names = dict.fromkeys(request["groups_names"])
+    return {
+        "results": [{"group_id": name, "error_code": await context.broker.groups.delete(name)} for name in names],
+    }
+
+
+HANDLERS = {
+    Key.FIND_COORDINATOR: find_coordinator,
+    Key.JOIN_GROUP: join_group,
+    Key.SYNC_GROUP: sync_group,
+    Key.HEARTBEAT: heartbeat,
+    Key.LEAVE_GROUP: leave_group,
+    Key.LIST_GROUPS: list_groups,
+    Key.DESCRIBE_GROUPS: describe_groups,
+    Key.DELETE_GROUPS: delete_groups,
+}

@@ -1,0 +1,167 @@
+"""Which brokers, topics and partitions there are: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import InvalidTopicName, SawlogError, TopicExists, TopicNotFound
+from ...topics.names import check_topic_name
+from ...topics.topic import Topic
+from ..partitions import id_of
+from ..trouble import code_of
+from ..wire.apis import Key
+from ..wire.errors import ErrorCode
+from . import Body, Context, KafkaError
+
+#: "Not known", for the fields that list what the client may do.
+NO_OPERATIONS = -(2**31)
+NO_ID = bytes(16)
+
+
+def api_versions(context: Context, request: Body) -> Body:
+    """The ranges of versions that are understood."""
+    return {"error_code": ErrorCode.NONE, "api_keys": context.broker.supported}
+
+
+async def metadata(context: Context, request: Body) -> Body:
+    """The broker, and the topics that are asked for."""
+    broker = context.broker
+    asked = request["topics"]
+    # Before version 1 no topic means all of them; from then on null does.
+    if asked is None or (context.header.version == 0 and not asked):
+        topics = [_described(context, topic, opened=False) for topic in await broker.partitions.all_topics()]
+    else:
+        topics = [await _asked(context, each, create=request["allow_auto_topic_creation"]) for each in asked]
+    return {
+        "brokers": [_broker(context)],
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.node_id,
+        "topics": topics,
+    }
+
+
+def _broker(context: Context) -> Body:
+    advertised = context.advertised
+    return {"node_id": context.broker.node_id, "host": advertised.host, "port": advertised.port}
+
+
+async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
+    """One topic, by its id or by its name."""
+    broker, name = context.broker, asked["name"]
+    if name is None:
+        name = await broker.partitions.find_name(asked["topic_id"])
+        if name is None:
+            return _missing(None, ErrorCode.UNKNOWN_TOPIC_ID, asked["topic_id"])
+    try:
+        topic = await broker.partitions.topic(name)
+    except TopicNotFound:
+        if not (create and broker.config.auto_create_topics):
+            return _missing(name, _absent(name))
+        try:
+            topic = await _created(context, name)
+        except SawlogError as error:
+            return _missing(name, code_of(error))
+    except SawlogError as error:
+        return _missing(name, code_of(error))
+    for index in range(topic.partitions):
+        if broker.partitions.known(topic.name, index) is None:
+            try:
+                await broker.partitions.partition(topic.name, index)
+            except SawlogError:
+                continue  # described as one that has an error
+    return _described(context, topic, opened=True)
+
+
+async def _created(context: Context, name: str) -> Topic:
+    """A new topic, or the one that another client has just created."""
+    try:
+        return await context.broker.create_topic(name)
+    except TopicExists:
+        return await context.broker.partitions.topic(name)
+
+
+def _absent(name: str) -> ErrorCode:
+    """Why there is no topic of a name."""
+    try:
+        check_topic_name(name)
+    except InvalidTopicName:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _missing(name: str | None, code: ErrorCode, topic_id: bytes = NO_ID) -> Body:
+    return {"error_code": code, "name": name, "topic_id": topic_id, "partitions": []}
+
+
+def _described(context: Context, topic: Topic, *, opened: bool) -> Body:
+    return {
+        "error_code": ErrorCode.NONE,
+        "name": topic.name,
+        "topic_id": id_of(topic),
+        "is_internal": False,
+        "partitions": [_partition(context, topic, index, opened=opened) for index in range(topic.partitions)],
+        "topic_authorized_operations": NO_OPERATIONS,
+    }
+
+
+def _partition(context: Context, topic: Topic, index: int, *, opened: bool) -> dict[str, Any]:
+    """One partition. The leader epoch of one that is not open is not known; clients do without it."""
+    node, found = context.broker.node_id, context.broker.partitions.known(topic.name, index)
+    code = ErrorCode.KAFKA_STORAGE_ERROR if found is None and opened else ErrorCode.NONE
+    return {
+        "error_code": code,
+        "partition_index": index,
+        "leader_id": node,
+        "leader_epoch": -1 if found is None else max(found.log.leader_epoch, 0),
+        "replica_nodes": [node],
+        "isr_nodes": [node],
+        "offline_replicas": [],
+    }
+
+
+async def describe_cluster(context: Context, request: Body) -> Body:
+    """The one broker."""
+    if request["endpoint_type"] != 1:
+        raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "there are no controllers here, only a broker")
+    node = _broker(context)
+    return {
+        "cluster_id": context.broker.cluster_id,
+        "controller_id": context.broker.node_id,
+        "endpoint_type": 1,
+        "brokers": [{"broker_id": node["node_id"], "host": node["host"], "port": node["port"]}],
+    }
+
+
+async def describe_topic_partitions(context: Context, request: Body) -> Body:
+    """Topics, a page of partitions at a time."""
+    broker, cursor = context.broker, request["cursor"]
+    names = sorted({each["name"] for each in request["topics"]})
+    if not names:
+        names = [topic.name for topic in await broker.partitions.all_topics()]
+    if cursor is not None:
+        names = [name for name in names if name >= cursor["topic_name"]]
+    room = max(min(request["response_partition_limit"], 2000), 1)
+    topics: list[Body] = []
+    for name in names:
+        found = await _asked(context, {"name": name, "topic_id": NO_ID}, create=False)
+        first = cursor["partition_index"] if cursor is not None and cursor["topic_name"] == name else 0
+        parts = found["partitions"][first:]
+        if len(parts) > room or (room == 0 and parts):
+            topics.append({**found, "partitions": [_eligible(part) for part in parts[:room]]})
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": first + room}}
+        room -= len(parts)
+        topics.append({**found, "partitions": [_eligible(part) for part in parts]})
+    return {"topics": topics, "next_cursor": None}
+
+
+def _eligible(part: Body) -> Body:
+    """Not null, which the protocol allows: Java's client fails on it."""
+    return {**part, "eligible_leader_replicas": [], "last_known_elr": []}
+
+
+HANDLERS = {
+    Key.API_VERSIONS: api_versions,
+    Key.METADATA: metadata,
+    Key.DESCRIBE_CLUSTER: describe_cluster,
+    Key.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+}

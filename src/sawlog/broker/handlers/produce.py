@@ -1,0 +1,239 @@
+"""Produce: batches are checked, placed by patching their offsets, and acknowledged when the log says so.
+
+Placing happens at once, in the order of the requests of a connection; the answer waits for what `acks` asks for:
+
+- all (-1): as durable as the topic's policy promises; under "always" that is the shared fdatasync;
+- 1: written. A sync begins in the background;
+- 0: there is no answer.
+
+So a connection may have many requests on their way, and one fdatasync acknowledges all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ...batch.header import HEADER_BYTES
+from ...clock import now_ms
+from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError
+from ..partitions import Partition
+from ..trouble import code_of, message_of
+from ..wire.apis import Key
+from ..wire.errors import ErrorCode
+from . import Answer, Body, Context, KafkaError
+
+_MAGIC_AT, _ATTRIBUTES_AT = 16, 21
+_COMPRESSION, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
+_ZSTD = 4
+#: From this version on a client can read zstd.
+_ZSTD_FROM = 7
+_NO_ID = bytes(16)
+
+
+def produce(context: Context, request: Body) -> Answer:
+    """Place batches. Answered at once if nothing has to be opened or waited for."""
+    acks = request["acks"]
+    if acks not in (-1, 0, 1):
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}")
+    pending = _Pending(context, request, acks)
+    missing = pending.place_known()
+    if missing:
+        return pending.place_missing(missing)
+    return pending.answer()
+
+
+class _Pending:
+    """A request of which some batches are placed and not acknowledged yet."""
+
+    def __init__(self, context: Context, request: Body, acks: int) -> None:
+        self._context = context
+        self._request = request
+        self._acks = acks
+        self._waits = 0
+        self._done: asyncio.Future[Body | None] | None = None
+        self._topics: list[Body] = []
+
+    # --- placing
+
+    def place_known(self) -> list[tuple[Body, Body, Body]]:
+        """Place what goes to partitions that are open and locked; returns the others."""
+        known = self._context.broker.partitions.known
+        missing: list[tuple[Body, Body, Body]] = []
+        for topic in self._request["topic_data"]:
+            parts: list[Body] = []
+            answer = {"name": topic["name"], "topic_id": topic["topic_id"], "partition_responses": parts}
+            self._topics.append(answer)
+            name = self._name_of(topic)
+            for part in topic["partition_data"]:
+                made: Body = {"index": part["index"], "error_code": ErrorCode.NONE, "base_offset": -1}
+                parts.append(made)
+                found = None if name is None else known(name, part["index"])
+                if missing or found is None or found.forwarded or not found.log.locked:
+                    missing.append((topic, part, made))  # in order: one producer's batches follow each other
+                else:
+                    self._place(found, part, made)
+        return missing
+
+    def _name_of(self, topic: Body) -> str | None:
+        if topic["topic_id"] == _NO_ID:
+            return str(topic["name"])
+        return self._context.broker.partitions.name_of(topic["topic_id"])
+
+    async def place_missing(self, missing: list[tuple[Body, Body, Body]]) -> Body | None:
+        """Open and lock what is not, and place the rest."""
+        for topic, part, made in missing:
+            try:
+                found = await self._open(topic, part["index"])
+                if found.forwarded:
+                    await self._forward(found, part, made)
+                else:
+                    self._place(found, part, made)
+            except SawlogError as error:
+                _refuse(made, error)
+        waits = self.answer()
+        return await waits if isinstance(waits, asyncio.Future) else waits  # type: ignore[return-value]
+
+    async def _open(self, topic: Body, index: int) -> Partition:
+        broker, name = self._context.broker, self._name_of(topic)
+        if name is None:
+            name = await broker.partitions.find_name(topic["topic_id"])
+        if name is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+        found = await broker.partitions.partition(name, index)
+        if not found.log.locked:
+            await broker.partitions.lock(found)
+        return found
+
+    async def _forward(self, found: Partition, part: Body, made: Body) -> None:
+        """Another process has the lock: it places the batch, and it has the policy of the topic."""
+        data = self._checked(found, part["records"])
+        trusted = not self._context.broker.config.check_records
+        append = found.topic.append_batches
+        placed = await self._context.broker.run(lambda: append(data, found.index, trusted=trusted))
+        self._context.broker.metrics.produced(found.topic.name, len(placed), len(data))
+        _accept(made, found, placed, data)
+
+    def _place(self, found: Partition, part: Body, made: Body) -> None:
+        try:
+            data = self._checked(found, part["records"])
+            trusted = not (self._context.broker.config.check_records or found.limits.compacted)
+            placed = found.log.place_batches(data, trusted=trusted, wait=False)
+        except SawlogError as error:
+            _refuse(made, error)
+            return
+        except OSError as error:
+            _refuse(made, error)
+            return
+        self._context.broker.metrics.produced(found.topic.name, len(placed), len(data))
+        _accept(made, found, placed, data)
+        self._settle(found, placed.stop, made)
+
+    def _checked(self, found: Partition, records: Any) -> memoryview:
+        """The batch, if its header may be stored; the log checks the rest."""
+        limits, context = found.limits, self._context
+        size = 0 if records is None else len(records)
+        if size < HEADER_BYTES:
+            raise CorruptBatch("no complete batch")
+        data = memoryview(records)
+        if data[_MAGIC_AT] != 2:
+            raise KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "only the record format of version 2 is taken")
+        if size > limits.max_message_bytes:
+            raise RecordTooLarge(f"a batch of {size:,} bytes; max.message.bytes is {limits.max_message_bytes:,}")
+        if 12 + int.from_bytes(data[8:12], "big", signed=True) != size:
+            raise InvalidRecord("a request has one batch for each partition")
+        attributes = int.from_bytes(data[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2], "big")
+        count = int.from_bytes(data[57:61], "big", signed=True)
+        if attributes & _CONTROL:
+            raise InvalidRecord("clients cannot write control batches")
+        if count < 1 or int.from_bytes(data[23:27], "big", signed=True) != count - 1:
+            raise InvalidRecord("the offsets of a batch must be consecutive")
+        producer = int.from_bytes(data[43:51], "big", signed=True)
+        if producer >= 0 and int.from_bytes(data[53:57], "big", signed=True) < 0:
+            raise InvalidRecord("a producer's batch has no sequence number")
+        if attributes & _COMPRESSION == _ZSTD and context.header.version < _ZSTD_FROM:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs a newer version of Produce")
+        if limits.stamped:
+            _check_times(limits.timestamp_before_max_ms, limits.timestamp_after_max_ms, data)
+        if limits.compacted:
+            _check_keys(data, found.log.config.max_decompressed_bytes)
+        if attributes & _TRANSACTIONAL:
+            epoch = int.from_bytes(data[51:53], "big", signed=True)
+            context.broker.transactions.check_produce(
+                self._request["transactional_id"], producer, epoch, found.topic.name, found.index
+            )
+            if found.forwarded:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another process writes to this partition")
+        return data
+
+    # --- acknowledging
+
+    def _settle(self, found: Partition, offset: int, made: Body) -> None:
+        """Wait for a batch as `acks` asks for."""
+        if self._acks != -1:
+            found.log.when_settled(offset, _nothing)  # a sync begins in the background
+            return
+        self._waits += 1
+        later = self._context.broker.later
+        found.log.when_settled(offset, lambda error: later(self._settled, made, error))
+
+    def _settled(self, made: Body, error: BaseException | None) -> None:
+        """A batch is durable, or will never be. In the event loop."""
+        if error is not None:
+            _refuse(made, error)
+        self._waits -= 1
+        if not self._waits and self._done is not None and not self._done.done():
+            self._done.set_result(self._response())
+
+    def answer(self) -> Answer:
+        """The response, now or later."""
+        if self._acks == 0:
+            return None
+        if not self._waits:
+            return self._response()
+        self._done = self._context.broker.loop.create_future()
+        return self._done
+
+    def _response(self) -> Body:
+        return {"responses": self._topics, "throttle_time_ms": 0}
+
+
+def _accept(made: Body, found: Partition, placed: range, data: memoryview) -> None:
+    made["base_offset"] = placed.start
+    made["log_append_time_ms"] = -1 if found.limits.stamped else int.from_bytes(data[35:43], "big")
+    made["log_start_offset"] = found.log.lowest_offset
+
+
+def _refuse(made: Body, error: BaseException) -> None:
+    made["error_code"] = code_of(error)
+    made["base_offset"] = -1
+    made["error_message"] = message_of(error)
+
+
+def _check_times(before_ms: int, after_ms: int, data: memoryview) -> None:
+    """Timestamps far from now are most often a mistake in the unit."""
+    now = now_ms()
+    first = int.from_bytes(data[27:35], "big", signed=True)
+    last = int.from_bytes(data[35:43], "big", signed=True)
+    if last > now + after_ms or (first >= 0 and first < now - before_ms):
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamps from {first} to {last} are out of the range that message.timestamp.*.max.ms allows",
+        )
+
+
+def _check_keys(data: memoryview, max_bytes: int) -> None:
+    from ...batch.read import decode
+
+    if any(record.key is None for record in decode(data, max_bytes=max_bytes)):
+        raise InvalidRecord("the topic keeps the last record of each key (cleanup.policy), so a record needs a key")
+
+
+def _nothing(error: BaseException | None) -> None:
+    """Nobody waits for this sync; if it fails, the log refuses what comes next."""
+
+
+#: Requests of one connection need not wait for each other's acknowledgement.
+produce.pipelined = True  # type: ignore[attr-defined]
+
+HANDLERS = {Key.PRODUCE: produce}

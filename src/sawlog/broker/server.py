@@ -1,0 +1,87 @@
+"""Listening: the connections of a broker, how they begin, and how a stop ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .config import Address
+from .connection import Connection
+from .handlers import Answer, Body, Context, Handler
+from .wire.frames import RequestHeader
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+#: What happens instead of the handler; see `sawlog.testing.Broker`.
+Fault = Callable[[Connection, Context, Handler, Body], Answer]
+
+
+class Server:
+    """One listener of a broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._listener: asyncio.Server | None = None
+        self._connections: set[Connection] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._listening = broker.config.listen
+        #: Asked about each request; for tests of clients.
+        self.fault_for: Callable[[RequestHeader, Body], Fault | None] = lambda header, request: None
+
+    async def start(self) -> None:
+        """Listen."""
+        wanted = self.broker.config.listen
+        self._listener = await self.broker.loop.create_server(
+            lambda: Connection(self), wanted.host, wanted.port, backlog=1024
+        )
+        self._listening = Address(wanted.host, self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def listening(self) -> Address:
+        """Where it listens; the port is the real one."""
+        return self._listening
+
+    @property
+    def advertised(self) -> Address:
+        """What clients are told to connect to."""
+        told = self.broker.config.advertise
+        return self._listening if told is None else Address(told.host, told.port or self._listening.port)
+
+    def opened(self, connection: Connection) -> None:
+        """A client has connected."""
+        self._connections.add(connection)
+        self._empty.clear()
+        self.broker.metrics.connections += 1
+        self.broker.metrics.connections_total += 1
+
+    def closed(self, connection: Connection) -> None:
+        """A client is gone."""
+        self._connections.discard(connection)
+        self.broker.metrics.connections -= 1
+        if not self._connections:
+            self._empty.set()
+
+    def refuse_new(self) -> None:
+        """Stop listening; connections go on."""
+        if self._listener is not None:
+            self._listener.close()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Answer what has begun, then close all connections."""
+        self.refuse_new()
+        for connection in list(self._connections):
+            connection.end()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+
+    def drop_all(self) -> None:
+        """Abort every connection, as a network that breaks does."""
+        for connection in list(self._connections):
+            connection.abort()

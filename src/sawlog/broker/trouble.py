@@ -1,0 +1,209 @@
+"""Errors of the library as Kafka's error codes, and the answer to a request that failed as a whole.
+
+An API whose response has no error code of its own gets the code in each of its items, so that every client understands
+it: that is `refusal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .. import errors
+from .handlers import Body, KafkaError
+from .wire.apis import Key
+from .wire.errors import ErrorCode
+
+#: The first type that matches decides.
+_CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
+    (errors.TopicNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
+    (errors.InvalidTopicName, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (errors.InvalidConfig, ErrorCode.INVALID_CONFIG),
+    (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (errors.RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (errors.InvalidRecord, ErrorCode.INVALID_RECORD),
+    (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (errors.ProducerFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (errors.CorruptData, ErrorCode.CORRUPT_MESSAGE),
+    (errors.UnsupportedCompression, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+    (errors.GroupNotFound, ErrorCode.GROUP_ID_NOT_FOUND),
+    (errors.GroupActive, ErrorCode.NON_EMPTY_GROUP),
+    (errors.GroupFenced, ErrorCode.UNKNOWN_MEMBER_ID),
+    (errors.DirectoryLocked, ErrorCode.NOT_LEADER_OR_FOLLOWER),  # retried: another process has the partition
+    (errors.LogClosed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (errors.LogFailed, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
+)
+
+
+def code_of(error: BaseException) -> ErrorCode:
+    """The error code for an error."""
+    if isinstance(error, KafkaError):
+        return error.code
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def message_of(error: BaseException) -> str:
+    """What a client is told: the message of an expected error, and no more than the type of an unexpected one."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror  # without the number that Python puts before it
+    if isinstance(error, KeyError) and len(error.args) == 1:
+        return str(error.args[0])  # without the quotes
+    return str(error) if isinstance(error, (errors.SawlogError, OSError)) else type(error).__name__
+
+
+def _nested(items: str, parts: str, answers: str, number: str, *names: str) -> Callable[[Body, ErrorCode], Body]:
+    """Responses that repeat the topics and partitions of their request."""
+
+    def refuse(request: Body, code: ErrorCode) -> Body:
+        return {
+            answers: [
+                {
+                    **{name: topic[name] for name in names if name in topic},
+                    "partitions": [{number: part[number], "error_code": code} for part in topic[parts]],
+                }
+                for topic in request[items] or ()
+            ]
+        }
+
+    return refuse
+
+
+def _produce(request: Body, code: ErrorCode) -> Body:
+    return {
+        "responses": [
+            {
+                "name": topic["name"],
+                "topic_id": topic["topic_id"],
+                "partition_responses": [
+                    {"index": part["index"], "error_code": code, "base_offset": -1} for part in topic["partition_data"]
+                ],
+            }
+            for topic in request["topic_data"]
+        ]
+    }
+
+
+def _fetch(request: Body, code: ErrorCode) -> Body:
+    if code in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
+        return {"error_code": code, "responses": []}
+    return {
+        "error_code": ErrorCode.NONE,
+        "responses": [
+            {
+                "topic": topic["topic"],
+                "topic_id": topic["topic_id"],
+                "partitions": [
+                    {"partition_index": part["partition"], "error_code": code, "high_watermark": -1, "records": b""}
+                    for part in topic["partitions"]
+                ],
+            }
+            for topic in request["topics"]
+        ],
+    }
+
+
+def _metadata(request: Body, code: ErrorCode) -> Body:
+    return {
+        "error_code": code,
+        "brokers": [],
+        "topics": [
+            {"error_code": code, "name": topic["name"], "topic_id": topic["topic_id"], "partitions": []}
+            for topic in request["topics"] or ()
+        ],
+    }
+
+
+def _each(items: str, answers: str, *names: str) -> Callable[[Body, ErrorCode], Body]:
+    """Responses with an error code for each item of their request."""
+
+    def refuse(request: Body, code: ErrorCode) -> Body:
+        return {
+            answers: [{**{name: item[name] for name in names}, "error_code": code} for item in request.get(items) or ()]
+        }
+
+    return refuse
+
+
+def _names(items: str, answers: str, name: str) -> Callable[[Body, ErrorCode], Body]:
+    """The same for a request that lists bare names."""
+    return lambda request, code: {answers: [{name: item, "error_code": code} for item in request[items] or ()]}
+
+
+def _delete_topics(request: Body, code: ErrorCode) -> Body:
+    named = [{"name": name, "error_code": code} for name in request["topic_names"] or ()]
+    return {
+        "responses": named
+        or [
+            {"name": each["name"], "topic_id": each["topic_id"], "error_code": code} for each in request["topics"] or ()
+        ]
+    }
+
+
+def _find_coordinator(request: Body, code: ErrorCode) -> Body:
+    keys = request["coordinator_keys"] or [request["key"]]
+    return {
+        "error_code": code,
+        "node_id": -1,
+        "host": "",
+        "port": -1,
+        "coordinators": [{"key": key, "node_id": -1, "host": "", "port": -1, "error_code": code} for key in keys],
+    }
+
+
+def _offset_fetch(request: Body, code: ErrorCode) -> Body:
+    groups = [
+        {"group_id": group["group_id"], "topics": [], "error_code": code} for group in request.get("groups") or ()
+    ]
+    return {"error_code": code, "topics": [], "groups": groups}
+
+
+def _add_partitions(request: Body, code: ErrorCode) -> Body:
+    old = [
+        {
+            "name": topic["name"],
+            "results_by_partition": [
+                {"partition_index": number, "partition_error_code": code} for number in topic["partitions"]
+            ],
+        }
+        for topic in request.get("v3_and_below_topics") or ()
+    ]
+    return {"error_code": code, "results_by_topic_v3_and_below": old, "results_by_transaction": []}
+
+
+_REFUSALS: dict[Key, Callable[[Body, ErrorCode], Body]] = {
+    Key.PRODUCE: _produce,
+    Key.FETCH: _fetch,
+    Key.METADATA: _metadata,
+    Key.LIST_OFFSETS: _nested("topics", "partitions", "topics", "partition_index", "name"),
+    Key.OFFSET_COMMIT: _nested("topics", "partitions", "topics", "partition_index", "name", "topic_id"),
+    Key.TXN_OFFSET_COMMIT: _nested("topics", "partitions", "topics", "partition_index", "name"),
+    Key.OFFSET_FOR_LEADER_EPOCH: _nested("topics", "partitions", "topics", "partition", "topic"),
+    Key.DELETE_RECORDS: _nested("topics", "partitions", "topics", "partition_index", "name"),
+    Key.OFFSET_FETCH: _offset_fetch,
+    Key.FIND_COORDINATOR: _find_coordinator,
+    Key.ADD_PARTITIONS_TO_TXN: _add_partitions,
+    Key.CREATE_TOPICS: _each("topics", "topics", "name"),
+    Key.DELETE_TOPICS: _delete_topics,
+    Key.CREATE_PARTITIONS: _each("topics", "results", "name"),
+    Key.DESCRIBE_CONFIGS: _each("resources", "results", "resource_type", "resource_name"),
+    Key.ALTER_CONFIGS: _each("resources", "responses", "resource_type", "resource_name"),
+    Key.INCREMENTAL_ALTER_CONFIGS: _each("resources", "responses", "resource_type", "resource_name"),
+    Key.DESCRIBE_GROUPS: _names("groups", "groups", "group_id"),
+    Key.DELETE_GROUPS: _names("groups_names", "results", "group_id"),
+    Key.DESCRIBE_TRANSACTIONS: _names("transactional_ids", "transaction_states", "transactional_id"),
+    Key.CONSUMER_GROUP_DESCRIBE: _names("group_ids", "groups", "group_id"),
+    Key.DESCRIBE_TOPIC_PARTITIONS: _each("topics", "topics", "name"),
+}
+
+
+def refusal(key: int, request: Body, error: BaseException) -> Body:
+    """The answer to a request that failed as a whole."""
+    code = code_of(error)
+    make = _REFUSALS.get(Key(key))
+    if make is not None:
+        return make(request, code)
+    body: dict[str, Any] = {"error_code": code}
+    return body

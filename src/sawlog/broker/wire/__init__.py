@@ -1,0 +1,56 @@
+"""Kafka's wire protocol, sans-io: bytes to dicts and back, for a server and for a client.
+
+```python
+from sawlog.broker import wire
+
+header = wire.parse_header(frame)                       # a request without its length
+body = wire.decode_request(header, frame)               # {"topics": [{"name": "orders", ...}], ...}
+buffers = wire.encode_response(header, {"topics": [...]})    # length, header and body, ready to be sent
+
+buffers = wire.encode_request(wire.Key.METADATA, 9, correlation_id=7, client_id="me", body={"topics": None})
+correlation_id, body = wire.decode_response(wire.Key.METADATA, 9, frame)
+```
+
+What a message consists of is data: one table per message in `messages/`, one named field per line. `schema` is the
+notation, `reading` and `writing` turn a table and a version into functions, `fast` is the same for Produce and Fetch,
+written by hand, and `frames` adds length and header.
+
+Values are plain dicts: Kafka's field names in snake_case, lists for arrays, 16 bytes for a uuid. `records` stay views
+into the frame that was received, and are sent without being copied. A decoded dict has every field of every version;
+a field that the version on the wire does not have has its default. What is encoded may leave out fields that have their
+default; a field that the version does not have is not written; a key that no version knows is an error.
+
+Bytes that are not a message raise `Malformed`, in time and memory bounded by their size. The only state here are the
+functions that were compiled: any thread may call anything.
+"""
+
+from __future__ import annotations
+
+from ...errors import Malformed, Unencodable, UnsupportedVersion, WireError
+from .apis import BY_KEY, Api, Key
+from .errors import ErrorCode
+from .frames import (
+    RequestHeader,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    parse_header,
+)
+
+__all__ = [
+    "BY_KEY",
+    "Api",
+    "ErrorCode",
+    "Key",
+    "Malformed",
+    "RequestHeader",
+    "Unencodable",
+    "UnsupportedVersion",
+    "WireError",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "parse_header",
+]

@@ -1,0 +1,175 @@
+"""Whole requests and responses: length, header and body.
+
+```
+request    size i32 | api_key i16 | version i16 | correlation_id i32 | client_id string | tags, if flexible | body
+response   size i32 | correlation_id i32 | tags, if flexible and not ApiVersions | body
+```
+
+The size counts what follows it. A frame here is what follows the size; what is encoded has the size, too. `client_id`
+may be null and has a 16-bit length also in flexible versions. A response to ApiVersions never has tags in its header:
+the client does not know yet what the broker speaks.
+
+A decoded message takes up to a hundred times the memory of its bytes, if it consists of empty structs. So a request
+without records may not be large.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from ...errors import Malformed, Unencodable, UnsupportedVersion
+from . import fast
+from .apis import BY_KEY, Api, Key
+from .reading import UNREADABLE, Decoder, decoder, skip_tags
+from .schema import Body
+from .writing import Buffer, Encoder, Sink, encoder
+
+_REQUEST: Final = Struct(">hhih")  # the last one is the length of client_id
+_RESPONSE: Final = Struct(">i")
+_SIZE: Final = Struct(">i")
+
+#: The largest request of an API other than Produce. 100,000 partitions of a commit take some 3 MB.
+LARGEST_WITHOUT_RECORDS: Final = 8 << 20
+
+# Filled when a version is used for the first time. Two threads may compile the same function; either will do.
+_request_decoders: dict[tuple[int, int], Decoder] = {}
+_response_decoders: dict[tuple[int, int], Decoder] = {}
+_request_encoders: dict[tuple[int, int], Encoder] = {}
+_response_encoders: dict[tuple[int, int], Encoder] = {}
+
+
+class RequestHeader(NamedTuple):
+    """What every request begins with. `body_at` is where its body starts in the frame."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body_at: int
+
+
+def parse_header(frame: memoryview) -> RequestHeader:
+    """Return the header of a request. Its API and version may be unknown: that is for the caller to answer."""
+    try:
+        api_key, version, correlation_id, length = _REQUEST.unpack_from(frame)
+        position = _REQUEST.size
+        client_id = None
+        if length >= 0:
+            client_id = str(frame[position : position + length], "utf-8")
+            position += length
+        elif length != -1:
+            raise Malformed(f"client_id has the negative length {length}")
+        if position > len(frame):
+            raise Malformed("client_id ends after the request")
+        api = BY_KEY.get(api_key)
+        if api is not None and version in api.versions and api.flexible(version):
+            position = skip_tags(frame, position)
+    except UNREADABLE as error:
+        raise Malformed(f"the request ends within its header, or client_id is not text: {error}") from error
+    return RequestHeader(api_key, version, correlation_id, client_id, position)
+
+
+def decode_request(header: RequestHeader, frame: memoryview) -> Body:
+    """Return the body of a request as a dict."""
+    key = (header.api_key, header.version)
+    if len(frame) > LARGEST_WITHOUT_RECORDS and header.api_key != Key.PRODUCE:
+        raise Malformed(f"a request of {len(frame):,} bytes without records; the most is {LARGEST_WITHOUT_RECORDS:,}")
+    decode = _request_decoders.get(key)
+    if decode is None:
+        decode = _request_decoders[key] = _request_decoder(*key)
+    return decode(frame, header.body_at)
+
+
+def encode_response(header: RequestHeader, body: Body) -> list[Buffer]:
+    """Return a response to the request with that header, ready to be sent.
+
+    An ApiVersions request of an unknown version is answered in version 0, which every client understands.
+    """
+    api_key, version, correlation_id = header[:3]
+    api = BY_KEY.get(api_key)
+    if api_key == Key.API_VERSIONS and api is not None and version not in api.versions:
+        version = 0
+    encode = _response_encoders.get((api_key, version))
+    if encode is None:
+        encode = _response_encoders[api_key, version] = _response_encoder(api_key, version)
+    sink = Sink(b"\0\0\0\0" + _RESPONSE.pack(correlation_id))
+    if api is not None and _tagged_header(api, version):
+        sink.append(0)
+    encode(sink, body)
+    return _finish(sink)
+
+
+def encode_request(key: int, version: int, correlation_id: int, client_id: str | None, body: Body) -> list[Buffer]:
+    """Return a request, ready to be sent."""
+    encode = _request_encoders.get((key, version))
+    if encode is None:
+        api = _encodable(key, version)
+        encode = encoder(api.request, version, flexible=api.flexible(version), what=f"{api.name} request")
+        _request_encoders[key, version] = encode
+    name = b"" if client_id is None else client_id.encode()
+    if len(name) > 0x7FFF:
+        raise Unencodable(f"client_id has {len(name)} bytes; at most 32767 are possible")
+    sink = Sink(
+        b"\0\0\0\0" + _REQUEST.pack(key, version, correlation_id, -1 if client_id is None else len(name)) + name
+    )
+    if BY_KEY[key].flexible(version):
+        sink.append(0)
+    encode(sink, body)
+    return _finish(sink)
+
+
+def decode_response(key: int, version: int, frame: memoryview) -> tuple[int, Body]:
+    """Return the correlation id and the body of a response to a request of that API and version."""
+    decode = _response_decoders.get((key, version))
+    api = _known(key, version)
+    if decode is None:
+        decode = decoder(api.response, version, flexible=api.flexible(version))
+        _response_decoders[key, version] = decode
+    try:
+        (correlation_id,) = _RESPONSE.unpack_from(frame)
+        position = skip_tags(frame, 4) if _tagged_header(api, version) else 4
+    except UNREADABLE as error:
+        raise Malformed(f"the response ends within its header: {error}") from error
+    return correlation_id, decode(frame, position)
+
+
+def _request_decoder(key: int, version: int) -> Decoder:
+    api = _known(key, version)
+    if key == Key.PRODUCE:
+        return fast.produce_request(version)
+    if key == Key.FETCH:
+        return fast.fetch_request(version)
+    return decoder(api.request, version, flexible=api.flexible(version))
+
+
+def _response_encoder(key: int, version: int) -> Encoder:
+    api = _encodable(key, version)
+    if key == Key.PRODUCE:
+        return fast.produce_response(version)
+    if key == Key.FETCH:
+        return fast.fetch_response(version)
+    return encoder(api.response, version, flexible=api.flexible(version), what=f"{api.name} response")
+
+
+def _known(key: int, version: int) -> Api:
+    api = BY_KEY.get(key)
+    if api is None or version not in api.versions:
+        raise UnsupportedVersion(f"{api.name if api is not None else f'API {key}'} version {version} is not known")
+    return api
+
+
+def _encodable(key: int, version: int) -> Api:
+    try:
+        return _known(key, version)
+    except UnsupportedVersion as error:
+        raise Unencodable(str(error)) from None
+
+
+def _tagged_header(api: Api, version: int) -> bool:
+    return api.flexible(version) and api.key != Key.API_VERSIONS
+
+
+def _finish(sink: Sink) -> list[Buffer]:
+    _SIZE.pack_into(sink, 0, len(sink) + sink.inserted_bytes - 4)
+    return sink.buffers()

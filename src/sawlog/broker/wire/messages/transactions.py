@@ -1,0 +1,141 @@
+"""Transactions, and producers that are idempotent."""
+
+from __future__ import annotations
+
+from ..keys import Key
+from ..schema import ALWAYS, INT32, Api, array, boolean, int16, int32, int64, string
+
+INIT_PRODUCER_ID = Api(
+    Key.INIT_PRODUCER_ID,
+    versions=(0, 5),
+    flexible_from=2,
+    request=[
+        # Null: idempotent, without transactions.
+        string("transactional_id", nullable=ALWAYS),
+        int32("transaction_timeout_ms"),
+        int64("producer_id", since=3, default=-1),
+        int16("producer_epoch", since=3, default=-1),
+    ],
+    response=[
+        int32("throttle_time_ms"),
+        int16("error_code"),
+        int64("producer_id", default=-1),
+        int16("producer_epoch"),
+    ],
+)
+
+ADD_PARTITIONS_TO_TXN = Api(
+    Key.ADD_PARTITIONS_TO_TXN,
+    versions=(0, 5),
+    flexible_from=3,
+    request=[
+        # From version 4 on brokers ask each other; clients stay with version 3.
+        array("transactions", since=4).of(
+            string("transactional_id"),
+            int64("producer_id"),
+            int16("producer_epoch"),
+            boolean("verify_only"),
+            array("topics").of(
+                string("name"),
+                array("partitions").of(INT32),
+            ),
+        ),
+        string("v3_and_below_transactional_id", until=3),
+        int64("v3_and_below_producer_id", until=3),
+        int16("v3_and_below_producer_epoch", until=3),
+        array("v3_and_below_topics", until=3).of(
+            string("name"),
+            array("partitions").of(INT32),
+        ),
+    ],
+    response=[
+        int32("throttle_time_ms"),
+        int16("error_code", since=4),
+        array("results_by_transaction", since=4).of(
+            string("transactional_id"),
+            array("topic_results").of(
+                string("name"),
+                array("results_by_partition").of(
+                    int32("partition_index"),
+                    int16("partition_error_code"),
+                ),
+            ),
+        ),
+        array("results_by_topic_v3_and_below", until=3).of(
+            string("name"),
+            array("results_by_partition").of(
+                int32("partition_index"),
+                int16("partition_error_code"),
+            ),
+        ),
+    ],
+)
+
+ADD_OFFSETS_TO_TXN = Api(
+    Key.ADD_OFFSETS_TO_TXN,
+    versions=(0, 4),
+    flexible_from=3,
+    request=[
+        string("transactional_id"),
+        int64("producer_id"),
+        int16("producer_epoch"),
+        string("group_id"),
+    ],
+    response=[
+        int32("throttle_time_ms"),
+        int16("error_code"),
+    ],
+)
+
+TXN_OFFSET_COMMIT = Api(
+    Key.TXN_OFFSET_COMMIT,
+    versions=(0, 5),
+    flexible_from=3,
+    request=[
+        string("transactional_id"),
+        string("group_id"),
+        int64("producer_id"),
+        int16("producer_epoch"),
+        int32("generation_id", since=3, default=-1),
+        string("member_id", since=3),
+        string("group_instance_id", since=3, nullable=ALWAYS, default=None),
+        array("topics").of(
+            string("name"),
+            array("partitions").of(
+                int32("partition_index"),
+                int64("committed_offset"),
+                int32("committed_leader_epoch", since=2, default=-1),
+                string("committed_metadata", nullable=ALWAYS),
+            ),
+        ),
+    ],
+    response=[
+        int32("throttle_time_ms"),
+        array("topics").of(
+            string("name"),
+            array("partitions").of(
+                int32("partition_index"),
+                int16("error_code"),
+            ),
+        ),
+    ],
+)
+
+END_TXN = Api(
+    Key.END_TXN,
+    versions=(0, 5),
+    flexible_from=3,
+    request=[
+        string("transactional_id"),
+        int64("producer_id"),
+        int16("producer_epoch"),
+        boolean("committed"),
+    ],
+    response=[
+        int32("throttle_time_ms"),
+        int16("error_code"),
+        # Who the next transaction comes from: with transaction.version 2 each has an epoch of its own.
+        int64("producer_id", since=5, default=-1),
+        int16("producer_epoch", since=5, default=-1),
+    ],
+)

@@ -1,0 +1,138 @@
+"""`sawlog serve`: a broker that Kafka's clients connect to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import Data, read_as
+
+if TYPE_CHECKING:
+    from ..broker.broker import Broker
+    from ..broker.config import Address, BrokerConfig
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time_ms": int(record.created * 1000),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
+
+
+def serve(
+    data: Data,
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:9092]"),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="What clients are told to connect to, if that is another address."),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve /metrics (Prometheus), /healthz and /readyz there."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", exists=True, dir_okay=False, help="A TOML file with any of the settings."),
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Partitions of topics that are created without a number.")
+    ] = None,
+    auto_create: Annotated[
+        bool | None,
+        typer.Option("--auto-create/--no-auto-create", help="Create topics that clients ask for.  [default: yes]"),
+    ] = None,
+    allow_anonymous: Annotated[
+        bool,
+        typer.Option("--allow-anonymous", help="Let other machines connect although nothing is authenticated."),
+    ] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of the broker; can be repeated."),
+    ] = None,
+    log_format: Annotated[str, typer.Option(metavar="text|json", help="How messages are written to stderr.")] = "text",
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log also what is created or deleted.")] = False,
+) -> None:
+    """Serve the store to Kafka clients, in any language, until SIGTERM or Ctrl-C.
+
+    The store is created if the directory is missing or empty. Other processes can go on using it: Spark, `sawlog read`,
+    a Python program. A flag overrides the file.
+
+    \b
+    Examples:
+      sawlog serve -d data
+      sawlog serve -d data --listen 127.0.0.1:9092 --partitions 4 --metrics 127.0.0.1:9644
+      sawlog serve -d data --config broker.toml
+      sawlog serve -d data --set max_request_bytes=200000000
+    """
+    from ..broker.serving import serve as run
+
+    given: dict[str, Any] = {
+        "listen": listen,
+        "advertise": advertise,
+        "metrics": metrics,
+        "default_partitions": partitions,
+        "auto_create_topics": auto_create,
+        "allow_anonymous": allow_anonymous or None,
+    }
+    made = _config(config, {name: value for name, value in given.items() if value is not None}, set_ or [])
+    _log_to_stderr(log_format, logging.INFO if verbose else logging.WARNING)
+    began_s = time.monotonic()
+
+    def ready(broker: Broker, watched: Address | None) -> None:
+        _greet(broker, watched, time.monotonic() - began_s)
+
+    run(data, made, ready)
+    print("stopped", file=sys.stderr)
+
+
+def _config(file: Path | None, flags: dict[str, Any], pairs: list[str]) -> BrokerConfig:
+    from ..broker.config import BrokerConfig, changed, from_text, read_toml
+
+    given = {} if file is None else read_toml(file)
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--set")
+        given[name] = read_as(lambda text, name=name: from_text(name, text), value, "--set")  # type: ignore[misc]
+    return changed(BrokerConfig(), {**given, **flags})
+
+
+def _log_to_stderr(form: str, level: int) -> None:
+    if form not in ("text", "json"):
+        raise typer.BadParameter(f"text or json, not {form!r}", param_hint="--log-format")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("sawlog")
+    logger.addHandler(handler)
+    logger.setLevel(level)
+
+
+def _greet(broker: Broker, watched: Address | None, seconds: float) -> None:
+    """Print where it listens. The first line is for people and for programs that start a broker."""
+    topics = len(broker.store.topics())
+    print(f"listening on {broker.listening}, serving {broker.store.path} ({topics} topics)", flush=True)
+    if broker.recovered:
+        print(f"recovered {broker.recovered} partitions that were not closed cleanly", flush=True)
+    if watched is not None:
+        print(f"metrics on http://{watched}/metrics", flush=True)
+    told = broker.server.advertised
+    if told != broker.listening:
+        print(f"clients are told to connect to {told}", flush=True)
+    print(f"started in {seconds * 1000:.0f} ms; Ctrl-C stops it", file=sys.stderr, flush=True)

@@ -1,0 +1,126 @@
+"""`producers`: what the log knows of idempotent and transactional producers at an offset.
+
+```
+sawlog producers 2 <offset up to which it is valid>
+leader epoch <of that offset>
+segment <first offset of the active segment>
+<id> <epoch> <first sequence> <last sequence> <first offset> <last offset> <timestamp>      one line per batch
+marker <id> <epoch> <coordinator epoch> <offset> <timestamp>                                 the last one of a producer
+open <id> <epoch> <first offset> <last offset> <timestamp>                                   an open transaction
+aborted <id> <first offset> <last offset> <last stable offset>                               in the active segment
+crc32c 1c291ca3
+```
+
+So the file is a position, and is checked as one: if its epoch has ended before that offset, the records that it
+describes are gone (see epochs.py). Version 1 knew nothing of transactions, and version 0.2 wrote it without an epoch;
+such a file is checked against the end of the log only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, field
+from typing import NamedTuple
+
+from ...storage.checked import TitledFile, parsing
+from .aborted import Aborted
+
+_FILE = TitledFile("the producer file", "sawlog producers ")
+#: The versions of the format.
+_VERSIONS = ("1", "2")
+_EPOCH, _SEGMENT = "leader epoch ", "segment "
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBatch:
+    """A batch of a producer that the log remembers."""
+
+    producer: int
+    epoch: int
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class Marked(NamedTuple):
+    """The last marker of a producer: the end of its last transaction."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    offset: int
+    timestamp: int
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction without a marker so far."""
+
+    producer_id: int
+    epoch: int
+    #: The offsets of its first record, and of its last one so far.
+    first_offset: int
+    last_offset: int
+    #: The timestamp of its first batch, ms since 1970.
+    started_ms: int
+
+
+@dataclass(slots=True)
+class ProducersFile:
+    """The content of the file."""
+
+    offset: int
+    #: -1: unknown.
+    leader_epoch: int
+    #: The first offset of the segment that was active; -1: transactions are unknown, an earlier version wrote it.
+    segment: int
+    batches: list[ProducerBatch] = field(default_factory=list)
+    markers: list[Marked] = field(default_factory=list)
+    open: list[OpenTransaction] = field(default_factory=list)
+    aborted: list[Aborted] = field(default_factory=list)
+
+    @property
+    def knows_transactions(self) -> bool:
+        """Whether it says what transactions there were."""
+        return self.segment >= 0
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        lines = [f"{_VERSIONS[-1]} {self.offset}", f"{_EPOCH}{self.leader_epoch}", f"{_SEGMENT}{self.segment}"]
+        lines.extend(_line(*astuple(batch)) for batch in self.batches)
+        lines.extend(_line("marker", *each) for each in self.markers)
+        lines.extend(_line("open", *each) for each in self.open)
+        lines.extend(_line("aborted", *each) for each in self.aborted)
+        return _FILE.encode("\n".join(lines) + "\n")
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducersFile:
+        """From the file's bytes; `CorruptFile` unless every byte is right."""
+        body = _FILE.decode(data)
+        with parsing(_FILE.what):
+            head, *lines = body.decode().splitlines()
+            version, offset = head.split()
+            if version not in _VERSIONS:
+                raise ValueError(f"version {version} is unknown")
+            made = cls(int(offset), -1, -1)
+            if lines and lines[0].startswith(_EPOCH):
+                made.leader_epoch = int(lines.pop(0)[len(_EPOCH) :])
+            if lines and lines[0].startswith(_SEGMENT):
+                made.segment = int(lines.pop(0)[len(_SEGMENT) :])
+            for line in lines:
+                made._add(line.split())
+        return made
+
+    def _add(self, words: list[str]) -> None:
+        if words[0] == "marker":
+            self.markers.append(Marked(*map(int, words[1:])))
+        elif words[0] == "open":
+            self.open.append(OpenTransaction(*map(int, words[1:])))
+        elif words[0] == "aborted":
+            self.aborted.append(Aborted(*map(int, words[1:])))
+        else:
+            self.batches.append(ProducerBatch(*map(int, words)))
+
+
+def _line(*words: object) -> str:
+    return " ".join(map(str, words))

@@ -1,0 +1,311 @@
+"""`Broker`: a real broker for tests of programs that use Kafka. No container, no Java, no network beyond this machine.
+
+```python
+from sawlog.testing import Broker
+
+with Broker(partitions=2) as broker:              # on a free port, in a temporary directory
+    producer = Producer({"bootstrap.servers": broker.address})
+    ...
+    assert [record.value for record in broker.records("orders")] == [b"one", b"two"]
+
+    broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)    # clients should retry
+    broker.faults.drop("Produce", after=True)     # stored, but the acknowledgement is lost
+    broker.faults.delay("Fetch", seconds=0.5)
+    broker.reset()                                # empty again, same address
+```
+
+It is the broker of `sawlog serve`, in a thread of this process, so that it starts within a fraction of a second. Its
+topics do not wait for the disk (`durability` "os") unless you ask for it. For pytest there are the fixtures
+`sawlog_broker` (one per test) and `sawlog_broker_session` (one for all, reset by you).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import shutil
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from ..batch.kernel import Record
+from ..broker.broker import Broker as _Broker
+from ..broker.config import Address, BrokerConfig, changed
+from ..broker.connection import Connection
+from ..broker.handlers import Answer, Body, Context, Handler, KafkaError
+from ..broker.server import Fault
+from ..broker.serving import new_loop, running
+from ..broker.trouble import refusal
+from ..broker.wire.apis import BY_KEY
+from ..broker.wire.errors import ErrorCode
+from ..broker.wire.frames import RequestHeader
+from ..errors import InvalidConfig
+from ..topics.store import Store
+from ..topics.topic import Topic
+
+_T = TypeVar("_T")
+
+#: How many requests are remembered.
+_REMEMBERED = 10_000
+_START_S = 30.0
+
+
+class Request(NamedTuple):
+    """A request that a client sent."""
+
+    api: str
+    version: int
+    client_id: str | None
+
+
+@dataclass(slots=True)
+class _Rule:
+    """What happens to some requests of an API."""
+
+    api: str
+    act: Fault
+    #: The first request that it is for, counted from now, and how many.
+    nth: int
+    times: int | None
+    seen: int = 0
+
+    def matches(self, api: str) -> bool:
+        if api != self.api:
+            return False
+        self.seen += 1
+        return self.seen >= self.nth and (self.times is None or self.seen < self.nth + self.times)
+
+
+@dataclass(slots=True)
+class Faults:
+    """What a broker does wrong on demand. `api` is Kafka's name of it, such as "Produce" or "JoinGroup"; `nth` counts
+    its requests from 1 and from now; `times=None` means all from then on."""
+
+    _rules: list[_Rule] = field(default_factory=list)
+
+    def delay(self, api: str, seconds: float, *, nth: int = 1, times: int | None = 1) -> None:
+        """Answer later."""
+
+        async def act(connection: Connection, context: Context, handler: Handler, request: Body) -> Body | None:
+            await asyncio.sleep(seconds)
+            return await _result(handler(context, request))
+
+        self._add(api, act, nth, times)
+
+    def drop(self, api: str, *, after: bool = False, nth: int = 1, times: int | None = 1) -> None:
+        """Drop the connection instead of answering; with `after`, when the request was carried out."""
+
+        async def act(connection: Connection, context: Context, handler: Handler, request: Body) -> Body | None:
+            if after:
+                await _result(handler(context, request))
+            connection.abort()
+            return None
+
+        self._add(api, act, nth, times)
+
+    def fail(self, api: str, error: str | int, *, nth: int = 1, times: int | None = 1) -> None:
+        """Answer with an error, under Kafka's name or number, and do nothing else."""
+        try:
+            code = ErrorCode[error] if isinstance(error, str) else ErrorCode(error)
+        except (KeyError, ValueError):
+            raise InvalidConfig(f"Kafka has no error {error!r}; an example is NOT_LEADER_OR_FOLLOWER") from None
+
+        def act(connection: Connection, context: Context, handler: Handler, request: Body) -> Answer:
+            return refusal(context.header.api_key, request, KafkaError(code))
+
+        self._add(api, act, nth, times)
+
+    def clear(self) -> None:
+        """From now on everything is right."""
+        self._rules.clear()
+
+    def _add(self, api: str, act: Fault, nth: int, times: int | None) -> None:
+        if api not in {each.name for each in BY_KEY.values()}:
+            raise InvalidConfig(f"no API {api!r}; examples are Produce, Fetch, Metadata, JoinGroup, OffsetCommit")
+        self._rules.append(_Rule(api, act, nth, times))
+
+    def for_request(self, api: str) -> Fault | None:
+        """What happens to this request; the first rule that matches decides."""
+        found = [rule for rule in list(self._rules) if rule.matches(api)]
+        return found[0].act if found else None
+
+
+async def _result(answer: Answer) -> Body | None:
+    if inspect.isawaitable(answer):
+        return await answer
+    return answer
+
+
+class Broker:
+    """A broker in a thread. Use it as a context manager, or call `start` and `stop`."""
+
+    def __init__(
+        self, *, partitions: int = 1, directory: str | None = None, durability: str = "os", **settings: Any
+    ) -> None:
+        """`partitions` of a topic that a client creates by using it. In `directory` the store stays when it stops.
+        `settings` are those of `sawlog serve`, such as `auto_create_topics=False`."""
+        defaults: dict[str, Any] = {
+            "listen": Address("127.0.0.1", 0),
+            "default_partitions": partitions,
+            "topic_defaults": {"durability": durability},
+            "upkeep_interval_s": None,
+            "cluster_id": "sawlog-testing",  # the same after a reset: clients complain if it changes
+        }
+        self._config = changed(BrokerConfig(), {**defaults, **settings})
+        self._directory = directory
+        self._temporary: str | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._broker: _Broker | None = None
+        self._end: asyncio.Event | None = None
+        self._started = threading.Event()
+        self._error: BaseException | None = None
+        #: What it does wrong on demand.
+        self.faults = Faults()
+        #: The requests that came, oldest first.
+        self.requests: deque[Request] = deque(maxlen=_REMEMBERED)
+
+    # --- life
+
+    def start(self) -> Broker:
+        """Start it, and return when it answers."""
+        if self._thread is not None:
+            return self
+        if self._directory is None and self._temporary is None:
+            self._temporary = tempfile.mkdtemp(prefix="sawlog-broker-")
+        self._started.clear()
+        self._error = None
+        self._thread = threading.Thread(target=self._run, name="sawlog-test-broker", daemon=True)
+        self._thread.start()
+        if not self._started.wait(_START_S):
+            raise TimeoutError(f"the broker did not start within {_START_S:.0f} s")
+        self._raise_error()
+        return self
+
+    def _raise_error(self) -> None:
+        """If it could not start, say why."""
+        if self._error is not None:
+            self._halt()
+            self._discard()
+            raise self._error
+
+    def stop(self) -> None:
+        """Stop it cleanly. A temporary store is removed."""
+        self._halt()
+        self._discard()
+
+    def restart(self) -> None:
+        """Stop and start it, with the same store and address: clients have to connect again."""
+        address = self.listening
+        self._halt()
+        self._config = replace(self._config, listen=address)
+        self.start()
+
+    def reset(self) -> None:
+        """Forget all topics, groups, faults and requests; the address stays. Clients have to connect again."""
+        address = self.listening
+        if self._directory is not None:
+            raise InvalidConfig(f"the store in {self._directory} is yours: only a temporary one is reset")
+        self.stop()
+        self.faults.clear()
+        self.requests.clear()
+        self._config = replace(self._config, listen=address)
+        self.start()
+
+    def _halt(self) -> None:
+        if self._thread is None:
+            return
+        if self._loop is not None and self._end is not None:
+            self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+        self._thread = None
+
+    def _discard(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._broker = self._loop = self._end = None
+            self._started.set()
+
+    async def _serve(self) -> None:
+        async with running(self.directory, self._config) as broker:
+            broker.server.fault_for = self._fault_for
+            self._loop, self._broker, self._end = broker.loop, broker, asyncio.Event()
+            self._started.set()
+            await self._end.wait()
+
+    def _fault_for(self, header: RequestHeader, request: Body) -> Fault | None:
+        api = BY_KEY[header.api_key].name
+        self.requests.append(Request(api, header.version, header.client_id))
+        return self.faults.for_request(api)
+
+    # --- using it
+
+    @property
+    def listening(self) -> Address:
+        """Where it listens."""
+        return self._live().listening
+
+    @property
+    def address(self) -> str:
+        """`HOST:PORT`, for a client's `bootstrap.servers`."""
+        return str(self.listening)
+
+    @property
+    def directory(self) -> str:
+        """The directory of the store."""
+        found = self._directory or self._temporary
+        assert found is not None
+        return found
+
+    @property
+    def store(self) -> Store:
+        """The store that it serves, to look at directly."""
+        return self._live().store
+
+    def create_topic(self, name: str, partitions: int | None = None, **settings: object) -> Topic:
+        """Create a topic, as a client would."""
+        given = {key.replace("_", "."): value for key, value in settings.items()}
+        broker = self._live()
+        return self._call(broker.create_topic(name, partitions, given))
+
+    def records(self, topic: str) -> list[Record]:
+        """The records of a topic, partition by partition, as a consumer would get them."""
+        return list(self.store.topic(topic).scan())
+
+    def drop_connections(self) -> None:
+        """Break every connection, as a network does."""
+
+        async def drop() -> None:
+            self._live().server.drop_all()
+
+        self._call(drop())
+
+    def _live(self) -> _Broker:
+        if self._broker is None:
+            raise InvalidConfig("the broker is not running: use it as a context manager, or call start()")
+        return self._broker
+
+    def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -1,0 +1,148 @@
+"""One broker process per module, and every client in turn.
+
+`SAWLOG_BROKER=kafka pytest tests/broker/clients` asks a real Apache Kafka instead: what these tests expect is what
+Kafka does.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from ..oracle import broker_in
+from ..serving import PATIENCE_S, Serving
+from .adapter import Admin, Client, Consumer, Missing, NotOffered, Producer, Refused, Seen, load, names
+
+#: Of the clients, not of ours: kafka-python reads its JSON; sockets are left when a broker is gone.
+_WARNINGS = (
+    "ignore:read_text is deprecated",
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+_HERE = Path(__file__).parent
+_T = TypeVar("_T")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of a module share a broker, so they run in one process."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.xdist_group(f"clients-{item.path.stem}"))
+            for each in _WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(each))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A broker for all tests of a module. A test may kill it if it starts it again."""
+    with broker_in(tmp_path_factory.mktemp("broker")) as made:
+        yield made
+        gc.collect()  # what clients have left behind is collected here, where it is not taken for a fault of ours
+
+
+@pytest.fixture(params=[*names("quick"), *(pytest.param(each, marks=pytest.mark.slow) for each in names("slow"))])
+def client(request: pytest.FixtureRequest) -> Client:
+    """Every client in turn."""
+    try:
+        return load(request.param)
+    except Missing as error:
+        pytest.skip(str(error))
+
+
+class Hands:
+    """What a test opens with a client; it is closed after the test."""
+
+    def __init__(self, client: Client, address: str) -> None:
+        self.client = client
+        self.address = address
+        self._open: list[Any] = []
+
+    def producer(self, **given: Any) -> Producer:
+        """A producer."""
+        return self._kept(self.client.producer(self.address, **given))
+
+    def consumer(self, **given: Any) -> Consumer:
+        """A consumer."""
+        return self._kept(self.client.consumer(self.address, **given))
+
+    def admin(self) -> Admin:
+        """An admin client."""
+        return self._kept(self.client.admin(self.address))
+
+    def close(self, *which: Any) -> None:
+        """Close these, or all that is open."""
+        for each in which or tuple(reversed(self._open)):
+            if each in self._open:
+                self._open.remove(each)
+            each.close()
+
+    def read(self, topic: str, count: int, start: int = 0, partition: int = 0, **given: Any) -> list[Seen]:
+        """So many records of a partition, from an offset on, with a consumer of its own."""
+        consumer = self.consumer(**given)
+        consumer.assign({(topic, partition): start})
+        found = take(consumer, count)
+        self.close(consumer)
+        return found
+
+    def _kept(self, made: _T) -> _T:
+        self._open.append(made)
+        return made
+
+
+@pytest.fixture
+def hands(client: Client, broker: Serving) -> Iterator[Hands]:
+    """The client, connected to the module's broker."""
+    made = Hands(client, broker.address)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses."""
+    return f"t-{time.monotonic_ns()}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """What a client has no call for is no failure of the broker."""
+    try:
+        return (yield)
+    except NotOffered:
+        pytest.skip("this client has no call for it")
+
+
+def take(consumer: Consumer, count: int) -> list[Seen]:
+    """Poll until so many records are there."""
+    found: list[Seen] = []
+    wait_for(lambda: found.extend(consumer.poll()) or len(found) >= count, f"{count} records")
+    assert len(found) == count, [each.offset for each in found]
+    return found
+
+
+def wait_for(true: Callable[[], Any], what: str) -> None:
+    """Poll until something is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """Kafka's name of the error that a call ends with."""
+    with pytest.raises(Refused) as caught:
+        call()
+    return caught.value.name
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_clients() -> None:
+    """Clients log what a broker that is gone does to them; here that is the rule."""
+    import logging
+
+    for name in ("kafka", "aiokafka"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

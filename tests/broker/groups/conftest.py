@@ -1,0 +1,25 @@
+"""A store for the tests that need one: in files, where fsync takes no time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sawlog.topics.store import Store
+
+from ...log.places import quick
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    with quick(monkeypatch), Store.open(path, upkeep_interval_s=None) as made:
+        topic = made.create_topic("orders", partitions=2)
+        topic.partition(0).append_many([b"x"] * 10)
+        yield made

@@ -1,0 +1,94 @@
+"""Bugs for the checker to find: `python -m tests.broker.history.planted BUG serve ...` is `sawlog serve` with one.
+
+Each replaces a part of the broker in its process; nothing of this is in the package.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..serving import Serving
+
+
+def _drop(every: int = 40) -> None:
+    """Acknowledge before placing, and forget to place: now and then a batch is not written."""
+    from sawlog.broker.handlers import produce
+
+    original, seen = produce._Pending._place, [0]
+
+    def place(self: Any, found: Any, part: Any, made: Any) -> None:
+        seen[0] += 1
+        if seen[0] % every == 0 and found.topic.name == "in":
+            made["base_offset"] = found.log.next_offset
+            return
+        original(self, found, part, made)
+
+    produce._Pending._place = place  # type: ignore[method-assign]
+
+
+def _twice(every: int = 40) -> None:
+    """Now and then a batch is written twice, the second time as nobody's."""
+    from sawlog.broker.handlers import produce
+
+    original, seen = produce._Pending._place, [0]
+
+    def place(self: Any, found: Any, part: Any, made: Any) -> None:
+        seen[0] += 1
+        copy = None
+        if seen[0] % every == 0 and found.topic.name == "in":
+            copy = bytearray(part["records"])
+        original(self, found, part, made)
+        if copy is not None:
+            from crc32c import crc32c
+
+            copy[43:57] = b"\xff" * 14  # no producer, no epoch, no sequence
+            copy[17:21] = crc32c(bytes(copy[21:])).to_bytes(4, "big")
+            found.log.place_batches(memoryview(copy), trusted=True, wait=False)
+
+    produce._Pending._place = place  # type: ignore[method-assign]
+
+
+def _show_aborted() -> None:
+    """Readers of committed records are not told what was aborted."""
+    from sawlog.broker.handlers import fetch
+
+    original = fetch._Fetch._read_one
+
+    def read_one(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(self, *args, **kwargs)
+        if made["aborted_transactions"]:
+            made["aborted_transactions"] = []
+        return made
+
+    fetch._Fetch._read_one = read_one  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """How to plant it, and as what it shows."""
+
+    plant: Callable[[], None]
+    shown_as: frozenset[str]
+
+
+BUGS = {
+    "drop": Bug(_drop, frozenset({"lost"})),
+    "twice": Bug(_twice, frozenset({"duplicated"})),
+    "show-aborted": Bug(_show_aborted, frozenset({"aborted"})),
+}
+
+
+def served_with(bug: str, data: Path) -> Serving:
+    """A broker with a bug, not started yet."""
+    return Serving(data, module=("tests.broker.history.planted", bug))
+
+
+if __name__ == "__main__":
+    BUGS[sys.argv.pop(1)].plant()
+    from sawlog.cli import main
+
+    main()

@@ -1,0 +1,147 @@
+"""Fetching and looking for offsets."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sawlog.batch.read import decode
+from sawlog.broker.wire import ErrorCode, Key
+from sawlog.testing import Broker
+from sawlog.topics.topic import Topic
+
+from .peers import Peer, batch, fetch_body, produce_body
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as made:
+        yield made
+
+
+@pytest.fixture
+def peer(broker: Broker) -> Iterator[Peer]:
+    with Peer(broker.address) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(broker: Broker) -> Topic:
+    return broker.create_topic(f"t-{uuid.uuid4().hex}")
+
+
+def fetched(peer: Peer, topic: Topic, offset: int, version: int = 12, **more: Any) -> dict[str, Any]:
+    body = peer.ask(Key.FETCH, version, fetch_body(topic.name, offset, **more))
+    found: dict[str, Any] = body["responses"][0]["partitions"][0]
+    return found
+
+
+def listed(peer: Peer, topic: Topic, timestamp: int, version: int = 7, **more: Any) -> dict[str, Any]:
+    part = {"partition_index": 0, "timestamp": timestamp, **more}
+    body = peer.ask(
+        Key.LIST_OFFSETS, version, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": [part]}]}
+    )
+    found: dict[str, Any] = body["topics"][0]["partitions"][0]
+    return found
+
+
+def test_a_fetch_in_the_middle_of_a_batch_begins_with_that_batch(peer: Peer, topic: Topic) -> None:
+    peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(*[b"%d" % n for n in range(10)])))
+    found = fetched(peer, topic, 7)
+    assert [record.offset for record in decode(found["records"])] == list(range(10))
+    assert (found["high_watermark"], found["last_stable_offset"], found["log_start_offset"]) == (10, 10, 0)
+
+
+def test_offsets_out_of_range(peer: Peer, topic: Topic) -> None:
+    peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(b"x")))
+    assert fetched(peer, topic, 1)["error_code"] == ErrorCode.NONE
+    for offset in (2, -1, 2**62):
+        assert fetched(peer, topic, offset)["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_the_limits_of_a_fetch_hold_for_all_but_the_first_batch(broker: Broker, peer: Peer) -> None:
+    name = broker.create_topic("several", 3).name
+    raw = batch(b"x" * 1000)
+    for partition in range(3):
+        for _ in range(5):
+            peer.ask(Key.PRODUCE, 9, produce_body(name, raw, partition=partition))
+    parts = [{"partition": n, "fetch_offset": 0, "partition_max_bytes": 2 * len(raw) + 1} for n in range(3)]
+    body = fetch_body(name, 0)
+    body["topics"][0]["partitions"] = parts
+    body["max_bytes"] = 3 * len(raw)
+    found = peer.ask(Key.FETCH, 12, body)["responses"][0]["partitions"]
+    assert [len(part["records"]) // len(raw) for part in found] == [2, 1, 0]
+
+
+def test_an_epoch_that_is_not_the_logs_is_refused(peer: Peer, topic: Topic) -> None:
+    peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(b"x")))
+    current = topic.partition(0).leader_epoch
+    assert fetched(peer, topic, 0, current_leader_epoch=current)["error_code"] == ErrorCode.NONE
+    assert fetched(peer, topic, 0, current_leader_epoch=current + 1)["error_code"] == ErrorCode.UNKNOWN_LEADER_EPOCH
+    topic.partition(0).truncate(0)
+    assert fetched(peer, topic, 0, current_leader_epoch=current)["error_code"] == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_a_client_that_read_what_was_truncated_is_told_where_to_continue(peer: Peer, topic: Topic) -> None:
+    log = topic.partition(0)
+    for _ in range(10):
+        peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(b"x")))
+    before = log.leader_epoch
+    log.truncate(4)
+    for _ in range(10):
+        peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(b"y")))
+    found = fetched(peer, topic, 8, last_fetched_epoch=before)
+    assert found["diverging_epoch"] == {"epoch": before, "end_offset": 4}
+    part = {"partition": 0, "leader_epoch": before, "current_leader_epoch": -1}
+    body = {"topics": [{"topic": topic.name, "partitions": [part]}]}
+    answer = peer.ask(Key.OFFSET_FOR_LEADER_EPOCH, 4, body)["topics"][0]["partitions"][0]
+    assert (answer["leader_epoch"], answer["end_offset"]) == (before, 4)
+
+
+def test_a_session_that_nobody_knows(peer: Peer, topic: Topic) -> None:
+    body = peer.ask(Key.FETCH, 12, fetch_body(topic.name, 0, session_id=77, session_epoch=3))
+    assert (body["error_code"], body["responses"]) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+
+
+def test_offsets_by_time_and_at_the_ends(peer: Peer, topic: Topic) -> None:
+    assert listed(peer, topic, -1)["offset"] == 0
+    assert listed(peer, topic, -3)["offset"] == -1
+    for n, time in enumerate((1000, 3000, 2000)):
+        peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch((b"%d" % n, None, (), time))))
+    assert listed(peer, topic, -2)["offset"] == 0
+    assert listed(peer, topic, -1)["offset"] == 3
+    assert (listed(peer, topic, -3)["offset"], listed(peer, topic, -3)["timestamp"]) == (1, 3000)
+    assert (listed(peer, topic, 1500)["offset"], listed(peer, topic, 1500)["timestamp"]) == (1, 3000)
+    assert listed(peer, topic, 3001)["offset"] == -1
+    assert listed(peer, topic, 0, version=1)["offset"] == 0
+    assert listed(peer, topic, -9)["error_code"] == ErrorCode.INVALID_REQUEST
+
+
+def test_deleted_records_move_the_beginning(peer: Peer, topic: Topic) -> None:
+    for _ in range(5):
+        peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(b"x")))
+
+    def delete(offset: int) -> tuple[int, int]:
+        part = {"partition_index": 0, "offset": offset}
+        body = {"topics": [{"name": topic.name, "partitions": [part]}], "timeout_ms": 1000}
+        found = peer.ask(Key.DELETE_RECORDS, 2, body)["topics"][0]["partitions"][0]
+        return found["error_code"], found["low_watermark"]
+
+    assert delete(3) == (ErrorCode.NONE, 3)
+    assert delete(9) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert delete(-1) == (ErrorCode.NONE, 5)
+    assert fetched(peer, topic, 2)["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert listed(peer, topic, -2)["offset"] == 5
+
+
+def test_a_deleted_topic_wakes_who_waits_for_it(broker: Broker, peer: Peer) -> None:
+    topic = broker.create_topic("doomed")
+    peer.send(Key.FETCH, 12, fetch_body(topic.name, 0, wait_ms=30_000))
+    with Peer(broker.address) as other:
+        assert other.ask(Key.METADATA, 9, {"topics": [{"name": "doomed"}]})["topics"][0]["partitions"]
+        answer = other.ask(Key.DELETE_TOPICS, 5, {"topic_names": ["doomed"], "timeout_ms": 1000})
+        assert answer["responses"][0]["error_code"] == ErrorCode.NONE
+    assert peer.receive()[1]["responses"][0]["partitions"][0]["error_code"] != ErrorCode.NONE

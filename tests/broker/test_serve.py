@@ -1,0 +1,191 @@
+"""`sawlog serve`, as a process: how it starts, what it prints, how it stops."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import sawlog
+from sawlog.broker.config import BrokerConfig
+from sawlog.broker.groups.settings import GroupConfig
+from sawlog.broker.wire import ErrorCode, Key
+
+from .peers import Peer, batch, produce_body
+
+
+@contextmanager
+def serving(data: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """A broker in a process of its own, its address, and what it printed until it was ready."""
+    command = [sys.executable, "-m", "sawlog.cli", "serve", "-d", str(data), *flags]
+    if "--listen" not in flags:
+        command += ["--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        lines: list[str] = []
+        assert process.stdout is not None
+        while not lines or not lines[-1].startswith("started in"):
+            line = process.stdout.readline()
+            assert line, lines
+            lines.append(line.rstrip())
+        found = re.match(r"listening on (\S+), serving", lines[0])
+        assert found, lines
+        yield process, found[1], lines
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def refused(*flags: str) -> str:
+    """What a broker that does not start says."""
+    command = [sys.executable, "-m", "sawlog.cli", "serve", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def put(address: str, value: bytes, topic: str = "orders") -> int:
+    with Peer(address) as peer:
+        peer.ask(Key.METADATA, 9, {"topics": [{"name": topic}], "allow_auto_topic_creation": True})
+        [answer] = peer.ask(Key.PRODUCE, 9, produce_body(topic, batch(value)))["responses"]
+        part = answer["partition_responses"][0]
+        assert part["error_code"] == ErrorCode.NONE
+        offset: int = part["base_offset"]
+        return offset
+
+
+def test_it_stops_cleanly_on_sigterm_and_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as (process, address, lines):
+        assert f"serving {tmp_path / 'data'} (0 topics)" in lines[0]
+        assert put(address, b"one") == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    with sawlog.open(tmp_path / "data", mode="r") as store:
+        log = store.topic("orders").partition(0)
+        assert log.was_closed_cleanly
+        assert [record.value for record in log] == [b"one"]
+
+
+def test_it_says_what_it_recovered_after_a_kill(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, address, _):
+        put(address, b"one")
+        process.kill()
+        process.wait(30)
+    with serving(tmp_path) as (process, address, lines):
+        assert "recovered 1 partitions that were not closed cleanly" in lines
+        assert put(address, b"two") == 1
+
+
+def test_clients_are_told_the_address_that_is_advertised(tmp_path: Path) -> None:
+    with serving(tmp_path, "--advertise", "logs.example:1234") as (_, address, lines):
+        assert "clients are told to connect to logs.example:1234" in lines
+        with Peer(address) as peer:
+            [node] = peer.ask(Key.METADATA, 9, {"topics": []})["brokers"]
+        assert (node["host"], node["port"]) == ("logs.example", 1234)
+
+
+def test_a_file_and_flags_give_the_settings(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text('default_partitions = 3\nlisten = "127.0.0.1:0"\n[topic_defaults]\n"retention.ms" = "1000"\n')
+    with serving(tmp_path / "data", "--config", str(file), "--set", "node_id=7") as (_, address, _):
+        put(address, b"one")
+        with Peer(address) as peer:
+            assert peer.ask(Key.METADATA, 9, {"topics": []})["controller_id"] == 7
+    with sawlog.open(tmp_path / "data", mode="r") as store:
+        assert store.topic("orders").partitions == 3
+        assert store.topic("orders").settings == {"retention.ms": 1000}
+
+
+def test_metrics_health_and_readiness(tmp_path: Path) -> None:
+    with serving(tmp_path, "--metrics", "127.0.0.1:0") as (_, address, lines):
+        put(address, b"one")
+        [url] = [line.removeprefix("metrics on ") for line in lines if line.startswith("metrics on ")]
+        with urllib.request.urlopen(url, timeout=10) as page:
+            text = page.read().decode()
+        assert 'sawlog_append_records_total{topic="orders"} 1\n' in text
+        assert 'sawlog_log_end_offset{topic="orders",partition="0"} 1\n' in text
+        for line in text.splitlines():
+            assert line.startswith("# ") or re.fullmatch(r'[a-z_]+(\{([a-z]+="[^"]*",?)+\})? [-+.e\d]+', line), line
+        for name in ("healthz", "readyz"):
+            with urllib.request.urlopen(url.removesuffix("metrics") + name, timeout=10) as page:
+                assert page.status == 200
+
+
+def test_a_public_listener_needs_a_flag(tmp_path: Path) -> None:
+    assert "--allow-anonymous" in refused("-d", str(tmp_path / "data"), "--listen", "0.0.0.0:9092")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--listen", "nowhere"), "HOST:PORT"),
+        (("--listen", "127.0.0.1:99999"), "HOST:PORT"),
+        (("--set", "no_such=1"), "unknown setting 'no_such'"),
+        (("--set", "threads=many"), "threads must be a number"),
+        (("--set", "threads=0"), "at least 1"),
+        (("--log-format", "xml"), "text or json"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
+    assert said in " ".join(refused("-d", str(tmp_path / "data"), *flags).split())
+
+
+def test_a_port_that_is_taken_is_said_in_a_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [sys.executable, "-m", "sawlog.cli", "serve", "-d", str(tmp_path)]
+        command += ["--listen", f"127.0.0.1:{taken.getsockname()[1]}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 1
+    assert "in use" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_stop_answers_what_has_begun(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, address, _), Peer(address) as peer:
+        put(address, b"one")
+        waiting = peer.send(
+            Key.FETCH,
+            12,
+            {
+                "max_wait_ms": 60_000,
+                "min_bytes": 1_000_000,
+                "max_bytes": 1 << 20,
+                "topics": [
+                    {
+                        "topic": "orders",
+                        "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}],
+                    }
+                ],
+            },
+        )
+        with Peer(address) as other:  # so that the fetch is certainly waiting
+            other.ask(Key.METADATA, 9, {"topics": []})
+        deadline = time.monotonic() + 10
+        os.kill(process.pid, signal.SIGTERM)
+        number, body = peer.receive()
+        assert number == waiting
+        assert time.monotonic() < deadline
+        assert len(body["responses"][0]["partitions"][0]["records"]) > 0
+        assert process.wait(30) == 0
+
+
+def test_the_settings_of_groups_can_be_given_to_the_broker() -> None:
+    ours = {each.name: each.default for each in fields(BrokerConfig)}
+    for each in fields(GroupConfig):
+        assert ours[each.name] == each.default

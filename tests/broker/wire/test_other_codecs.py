@@ -1,0 +1,71 @@
+"""What we write, kafka-python and kio read as what it was, and what they write, we read; every message and version.
+
+Bytes are compared as well: both write a message in the one way that Kafka does.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from sawlog.broker import wire
+from sawlog.broker.wire.reading import decoder
+from sawlog.broker.wire.schema import Api, Fields
+from sawlog.broker.wire.writing import Sink, encoder
+
+from .bodies import Drawing, present
+from .codecs import KafkaPython, Kio
+
+EXAMPLES = 4
+APIS = list(wire.BY_KEY.values())
+
+#: Versions that a codec does not know, as far as it knows the API: Kafka 4 has dropped them.
+DROPPED = {
+    wire.Key.PRODUCE: {0, 1, 2},
+    wire.Key.LIST_OFFSETS: {0},
+    wire.Key.OFFSET_COMMIT: {0, 1},
+    wire.Key.OFFSET_FETCH: {0},
+    wire.Key.DESCRIBE_LOG_DIRS: {0},
+}
+#: Not in kafka-python: the group protocol of KIP-848.
+ONLY_KIO = {wire.Key.CONSUMER_GROUP_HEARTBEAT, wire.Key.CONSUMER_GROUP_DESCRIBE}
+
+
+def encoded(api: Api, fields: Fields, version: int, body: dict[str, object]) -> bytes:
+    sink = Sink()
+    encoder(fields, version, flexible=api.flexible(version), what=api.name)(sink, body)
+    return b"".join(sink.buffers())
+
+
+@pytest.fixture(scope="module", params=[KafkaPython, Kio], ids=["kafka-python", "kio"])
+def codec(request: pytest.FixtureRequest) -> KafkaPython | Kio:
+    made: KafkaPython | Kio = request.param()
+    return made
+
+
+@pytest.mark.parametrize("kind", ["request", "response"])
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_other_codecs_read_and_write_the_same(codec: KafkaPython | Kio, api: Api, kind: str) -> None:
+    fields = api.request if kind == "request" else api.response
+    for version in api.versions:
+        if not codec.knows(api.key, kind, version):
+            continue
+        drawing = Drawing(Random(f"{api.name} {kind} {version}"), version, modest=isinstance(codec, Kio))
+        decode = decoder(fields, version, flexible=api.flexible(version))
+        for _ in range(EXAMPLES):
+            body = drawing.body(fields)
+            data = encoded(api, fields, version, body)
+            read, written = codec.again(api.key, kind, version, data)
+            assert codec.plain(fields, version, read) == body
+            assert written == data
+            assert present(fields, version, decode(memoryview(written), 0)) == body
+
+
+def test_every_version_is_known_to_another_codec() -> None:
+    kafka_python, kio = KafkaPython(), Kio()
+    for api in APIS:
+        for version in api.versions:
+            for kind in ("request", "response"):
+                assert kafka_python.knows(api.key, kind, version) == (api.key not in ONLY_KIO)
+                assert kio.knows(api.key, kind, version) == (version not in DROPPED.get(api.key, ()))

@@ -1,0 +1,89 @@
+"""Transactions in one partition: batches as producers send them, and what a consumer of Kafka's sees of a page.
+
+`KafkaConsumer` is the rule that Kafka's clients follow when they read only what is committed: the fetch response lists
+aborted transactions by their first offset; a producer's batches are dropped from there to its next abort marker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from sawlog import Log
+from sawlog.batch.header import BatchHeader, scan
+from sawlog.batch.kernel import Record
+from sawlog.batch.read import decode
+from sawlog.log.read.reader import Fetched
+
+from ..batch import wire
+from ..batch.clients import kafka_python
+
+T = 1_700_000_000_000
+
+
+def batch(
+    values: Sequence[bytes],
+    producer: int,
+    *,
+    epoch: int = 0,
+    sequence: int = -1,
+    keys: Sequence[bytes | None] | None = None,
+    timestamp: int = T,
+) -> bytes:
+    """A batch of a transaction."""
+    parts: list[wire.Parts] = [(i, 0, None if keys is None else keys[i], value, ()) for i, value in enumerate(values)]
+    return wire.batch(
+        parts,
+        wire.Header(
+            attributes=wire.TRANSACTIONAL,
+            base_timestamp=timestamp,
+            producer_id=producer,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        ),
+    )
+
+
+def send(log: Log, values: Sequence[bytes], producer: int, *, epoch: int = 0, sequence: int = -1) -> range:
+    """Append a batch of a transaction."""
+    return log.append_batches(batch(values, producer, epoch=epoch, sequence=sequence))
+
+
+def both(log: Log) -> tuple[list[bytes | None], list[bytes | None]]:
+    """The values that readers see who want only what is committed, and those who want everything."""
+    return [r.value for r in log.scan()], [r.value for r in log.scan(isolation="uncommitted")]
+
+
+class KafkaConsumer:
+    """What a consumer with `isolation.level=read_committed` gives out of the pages that it fetches."""
+
+    def records(self, page: Fetched) -> Iterable[Record]:
+        waiting = deque(page.aborted)
+        assert list(waiting) == sorted(waiting, key=lambda each: each[1])
+        aborted: set[int] = set()
+        raw = page.raw
+        for header in scan(raw):
+            while waiting and waiting[0][1] <= header.last_offset:
+                aborted.add(waiting.popleft()[0])
+            if header.is_control:
+                if self._aborts(raw, header):
+                    aborted.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborted):
+                yield from decode(raw[header.position : header.position + header.size_bytes])
+
+    @staticmethod
+    def _aborts(raw: bytes, header: BatchHeader) -> bool:
+        (found,) = kafka_python.DefaultRecordBatch(raw[header.position : header.position + header.size_bytes])
+        return bool(found.abort)
+
+
+def fetched(log: Log, max_bytes: int, start: int | None = None) -> list[Record]:
+    """Everything that is committed, as a consumer of Kafka's reads it, in pages."""
+    at = log.lowest_offset if start is None else start
+    found: list[Record] = []
+    while True:
+        page = log.fetch(at, max_bytes)
+        if page.next_offset == at:
+            return found
+        found += [record for record in KafkaConsumer().records(page) if record.offset >= at]
+        at = page.next_offset

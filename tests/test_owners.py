@@ -1,0 +1,106 @@
+"""Nobody assigns another object's fields: what changes an object is a method of its class.
+
+A field may be assigned where its class is defined, that is in the same module: a method that makes a new object and
+fills it, or a function that counts in the report beside it. Types are not known here, so a field belongs to a module if
+one of its classes has a field of that name.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "sawlog"
+ROOMS = ("log", "topics", "interop", "spark", "pipelines")
+FILES = [path for room in ROOMS for path in sorted((SOURCE / room).rglob("*.py"))]
+
+#: What may be assigned all the same, where, and why.
+ALLOWED = {
+    ("log/write/active.py", "segment.tail"): "at every append, where a call would cost a percent",
+    ("log/write/visible.py", "segments.visible_offset"): "at every append, where a call would cost a percent",
+    ("log/write/batcher.py", "builder.taken"): "a field of the compiled builder, which is given back so",
+    ("log/write/appender.py", "weakref.finalize(self, held.release).atexit"): "how the standard library is told",
+}
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    match node:
+        case ast.Assign() | ast.Delete():
+            return node.targets
+        case ast.AugAssign() | ast.AnnAssign() | ast.For() | ast.AsyncFor():
+            return [node.target]
+        case ast.withitem():
+            return [node.optional_vars] if node.optional_vars is not None else []
+        case _:
+            return []
+
+
+def _assigned(tree: ast.AST) -> Iterator[ast.Attribute]:
+    """Every field that is assigned anywhere."""
+    for node in ast.walk(tree):
+        for target in _targets(node):
+            for part in ast.walk(target):
+                if isinstance(part, ast.Attribute) and not isinstance(part.ctx, ast.Load):
+                    yield part
+
+
+def _is_own(field: ast.Attribute) -> bool:
+    return isinstance(field.value, ast.Name) and field.value.id in ("self", "cls")
+
+
+def _fields(tree: ast.AST) -> set[str]:
+    """The fields of the classes of a module."""
+    found: set[str] = set()
+    for each in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        found.update(field.attr for field in _assigned(each) if _is_own(field))
+        for line in each.body:
+            found.update(target.id for target in _targets(line) if isinstance(target, ast.Name))
+    return found
+
+
+def strange(source: str) -> list[str]:
+    """What a module assigns of objects whose class it does not define."""
+    tree = ast.parse(source)
+    mine = _fields(tree)
+    return [ast.unparse(field) for field in _assigned(tree) if not _is_own(field) and field.attr not in mine]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(SOURCE).as_posix())
+def test_a_module_assigns_only_fields_of_its_own_classes(file: Path) -> None:
+    name = file.relative_to(SOURCE).as_posix()
+    found = [field for field in strange(file.read_text(encoding="utf-8")) if (name, field) not in ALLOWED]
+    assert found == [], "let the owner have a method for it"
+
+
+def test_every_exception_is_needed() -> None:
+    for name, field in ALLOWED:
+        assert field in strange((SOURCE / name).read_text(encoding="utf-8")), (name, field)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "segment.tail = 1, 2",
+        "segment.size += 1",
+        "a, segment.tail = b, c",
+        "for segment.tail in tails: pass",
+        "with opened() as segment.file: pass",
+        "del segment.tail",
+        "self.segment.tail = 1, 2",
+        "segment.tail: int = 1",
+    ],
+)
+def test_a_foreign_field_is_noticed(line: str) -> None:
+    source = f"class Mine:\n    def change(self, segment):\n        self.own = 1\n        {line}\n"
+    assert len(strange(source)) == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["self.own = 2", "cls.made = 2", "made.own = 2", "made.kind = 2", "segment = made.own"]
+)
+def test_an_own_field_is_let_through(line: str) -> None:
+    source = f"class Mine:\n    kind: int = 1\n    def change(self, made):\n        self.own = 1\n        {line}\n"
+    assert strange(source) == []

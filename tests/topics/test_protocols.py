@@ -1,0 +1,77 @@
+"""A store does what a broker, Spark and the command line need, on every kind of directory; and the suite notices what
+a store does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sawlog import Store
+from sawlog.storage import MemoryDirectory
+from sawlog.testing import FaultyStorage, StoreSuite
+from sawlog.topics.protocols import StoredTopic, StoreReader, StoreWriter
+
+
+class TestStoreInFiles(StoreSuite):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        with Store.open(tmp_path, upkeep_interval_s=None) as store:
+            yield store
+
+
+class TestStoreInMemory(StoreSuite):
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        with Store.open(MemoryDirectory(), upkeep_interval_s=None) as store:
+            yield store
+
+
+class TestStoreOnASimulatedDisk(StoreSuite):
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        with Store.open(FaultyStorage(1), upkeep_interval_s=None) as store:
+            yield store
+
+
+def test_a_store_that_is_read_only_is_a_reader(tmp_path: Path) -> None:
+    Store.open(tmp_path).close()
+    with Store.open(tmp_path, "r") as store:
+        assert isinstance(store, StoreReader)
+
+
+@pytest.mark.parametrize("kind", [StoreReader, StoreWriter, StoredTopic])
+def test_something_else_is_not(kind: Any) -> None:
+    assert not isinstance(object(), kind)
+
+
+class _DeletesNothing(Store):
+    def delete_topic(self, name: str) -> None:
+        self.topic(name)
+
+
+class _StoresTwice(Store):
+    """Names and numbers do not count."""
+
+    def transaction(self, *arguments: Any, **named: Any) -> Any:
+        return super().transaction()
+
+
+class _ListsUnsorted(Store):
+    def topics(self) -> list[str]:
+        return super().topics()[::-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "promise"),
+    [
+        (_DeletesNothing, "test_a_topic_that_was_recreated_is_another_one"),
+        (_StoresTwice, "test_a_number_is_stored_once_under_a_name"),
+        (_ListsUnsorted, "test_topics_are_listed_by_name"),
+    ],
+)
+def test_a_store_that_breaks_a_promise_is_noticed(kind: type[Store], promise: str) -> None:
+    with kind.open(MemoryDirectory(), upkeep_interval_s=None) as store, pytest.raises(AssertionError):
+        getattr(StoreSuite(), promise)(store)
