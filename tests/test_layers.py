@@ -65,8 +65,6 @@ RULES = [
             "testing/",
             "cli/",
             "console/",
-            "topics/handover/",
-            "topics/transactions/",
         ),
     ),
     Rule(

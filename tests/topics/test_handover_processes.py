@@ -123,7 +123,7 @@ def test_a_transaction_goes_to_partitions_that_two_other_processes_hold_and_to_a
 
 def test_two_services_that_hold_different_partitions_write_to_all_of_them(nursery: Nursery, path: Path) -> None:
     services = [
-        nursery.start("stream", path=path, topic="orders", tag=tag, form=form, count=60)
+        nursery.start("stream", path=path, topic="orders", tag=tag, form=form, count=30)
         for tag, form in (("a", "append"), ("b", "many"), ("c", "writer"), ("d", "named"))
     ]
     for service in services:
@@ -132,12 +132,12 @@ def test_two_services_that_hold_different_partitions_write_to_all_of_them(nurser
     for tag in "ac":
         for number in range(3):
             mine = [value for value in seen[number] if value and value.startswith(b"%s." % tag.encode())]
-            assert mine == [b"%s.%d" % (tag.encode(), each) for each in range(number, 60, 3)]
+            assert mine == [b"%s.%d" % (tag.encode(), each) for each in range(number, 30, 3)]
     for number in range(3):
         assert [value for value in seen[number] if value and value.startswith(b"d.")] == [
-            b"d.%d" % n for n in range(60)
+            b"d.%d" % n for n in range(30)
         ]
-    assert sum(value.startswith(b"b.") for each in seen for value in each if value) == 120
+    assert sum(value.startswith(b"b.") for each in seen for value in each if value) == 60
     assert staged(path) == []
 
 
@@ -145,7 +145,7 @@ def test_a_holder_that_closes_its_store_loses_nothing_of_what_others_append(nurs
     writers = [
         nursery.start("stream", path=path, topic="orders", tag=f"w{number}", form="append") for number in range(2)
     ]
-    for _ in range(4):
+    for _ in range(3):
         holder = nursery.start("hold", path=path, topic="orders", partitions=[0, 1, 2])
         holder.waits_for("ready")
         assert holder.close() == 0
@@ -259,7 +259,7 @@ def _calls_of_a_holder(nursery: Nursery, path: Path, **options: object) -> int:
 
 def _every(total: int, request: pytest.FixtureRequest) -> range:
     """All calls in the long form, some in the quick one."""
-    return range(1, total + 1, 1 if "slow" in request.node.name else max(total // 12, 1))
+    return range(1, total + 1, 1 if "slow" in request.node.name else max(total // 6, 1))
 
 
 FORMS = pytest.mark.parametrize("form", ["quick", pytest.param("slow", marks=pytest.mark.slow)])
