@@ -189,7 +189,7 @@ class _Admin:
 
     def transactions(self) -> dict[str, str]:
         found = self._do(lambda: self._made.list_transactions())
-        return {each.transactional_id: each.state.value for each in found}
+        return {each.transactional_id: each.state.value for listed in found.values() for each in listed}
 
     def close(self) -> None:
         self._made.close()
