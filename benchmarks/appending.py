@@ -1,4 +1,4 @@
-"""How fast records go in, when nobody waits for the disk."""
+"""How fast records are appended without waiting for the disk."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _table(data: Dataset) -> pa.Table:
 
 
 def _limits(bench: Bench) -> list[Row]:
-    """append_many and append_arrow beside the bare write of as many bytes."""
+    """append_many and append_arrow, compared with a bare write of as many bytes."""
     rows: list[Row] = []
     for data in (Dataset(100, bench.scaled(100_000, 50_000)), Dataset(1024, bench.scaled(30_000, 20_000))):
         tables = [_table(data)] * (data.count // (10 * BATCH_RECORDS))

@@ -1,4 +1,4 @@
-"""What every case gets: a place on disk, an effort, and stores that are filled once and read often."""
+"""What every case is given: a directory, how much to do, and stores that are filled once and read often."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Bench:
     _made: int = 0
 
     def path(self) -> Path:
-        """A name that nobody has used yet."""
+        """An unused name."""
         self._made += 1
         return self.directory / f"store-{self._made}"
 
@@ -36,7 +36,7 @@ class Bench:
 
     @contextmanager
     def fresh(self, kind: Callable[..., Any], **settings: Any) -> Iterator[Any]:
-        """A new, empty store that is gone afterwards."""
+        """A new, empty store that is removed afterwards."""
         path = self.path()
         store = kind(path, **settings)
         try:
@@ -70,7 +70,7 @@ class Bench:
         return found
 
     def close(self) -> None:
-        """Let go of everything; the directory is the caller's."""
+        """Close everything; the caller removes the directory."""
         for store in self._shelf.values():
             store.close()
         self._shelf.clear()
@@ -85,7 +85,7 @@ class Case:
 
 
 def working(name: str, work: Callable[[], object], wanted: object) -> Candidate:
-    """A candidate that needs no preparation and says itself what it did."""
+    """A candidate that needs no preparation and reports itself what it did."""
 
     @contextmanager
     def trial() -> Iterator[Trial]:

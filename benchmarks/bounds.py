@@ -33,7 +33,7 @@ def _peak(what: str, path: Path, *more: str) -> dict[str, Any]:
 
 @contextmanager
 def _log_on_disk(bench: Bench, data: Dataset, **settings: Any) -> Iterator[Path]:
-    """A log with these records, closed in order."""
+    """A log with these records, closed cleanly."""
     path = bench.path()
     try:
         store = Sawlog(path, **settings)

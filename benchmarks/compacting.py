@@ -1,4 +1,4 @@
-"""A process of its own that fills a log for compaction, or compacts it and says how long that took and in what memory.
+"""A separate process that fills a log for compaction, or compacts it and reports the time and memory that took.
 
     python compacting.py fill|compact LOG-DIRECTORY MB
 
@@ -38,7 +38,7 @@ def fill(path: str, mb: int) -> dict[str, int]:
 
 
 def compact(path: str, mb: int) -> dict[str, float]:
-    """Compact it; what is left has to be one record a key."""
+    """Compact it; one record per key must be left."""
     live = mb * 1_000_000 // RECORD_BYTES // 10
     with sawlog.Log.open(path, CONFIG) as log:
         wall, cpu = time.perf_counter(), time.process_time()

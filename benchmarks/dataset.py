@@ -1,4 +1,4 @@
-"""The records that everybody stores: a thousand of them, again and again.
+"""The records that all candidates store: a thousand of them, repeated.
 
 Values look like small JSON documents, so that compression has something to find; keys are 8 bytes. The same thousand
 is used for every batch: what a program has just made is in the processor's caches, for us and for the others.
@@ -61,12 +61,12 @@ class Dataset:
 
     @property
     def content(self) -> tuple[int, int]:
-        """(records, bytes of keys and values): what has to come back from a store."""
+        """(records, bytes of keys and values): what a store must return."""
         return self.count, self.payload_bytes
 
     @property
     def size(self) -> str:
-        """The values' size as people say it."""
+        """The size of the values, for display."""
         return "1 KiB" if self.value_bytes == 1024 else f"{self.value_bytes:,} B"
 
 

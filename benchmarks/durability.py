@@ -1,4 +1,4 @@
-"""What it costs to be sure: every append on the disk before it returns.
+"""What durability costs: every append is on the disk before it returns.
 
 These wait for a disk that is shared with the neighbours, so only wall time counts, and the ratio more than the rate.
 """

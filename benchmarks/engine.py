@@ -1,4 +1,4 @@
-"""`make bench-engine`: sawlog against what else one could use, and against the machine, in one table.
+"""`make bench-engine`: sawlog compared with its alternatives and with the limits of the machine, in one table.
 
     python benchmarks/engine.py [--quick] [--only PATTERN] [--dir DIRECTORY] [--json FILE] [--list]
 

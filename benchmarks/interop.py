@@ -1,4 +1,4 @@
-"""`make bench-interop`: what it costs to take in other systems' logs, and to write them.
+"""`make bench-interop`: what it costs to import other systems' logs, and to write them.
 
     python benchmarks/interop.py [--quick] [--only PATTERN] [--dir DIRECTORY] [--json FILE] [--list]
 
@@ -77,7 +77,7 @@ def _broker(bench: Bench, batch_records: int, *, compacted: bool = False) -> Bro
 
 
 def _drop_empty_batches(path: Path) -> None:
-    """As Kafka's cleaner does: nothing stands for the offsets that are gone. Its indexes are made anew."""
+    """As Kafka's cleaner does: nothing represents the offsets that were removed. Its indexes are rebuilt."""
     from sawlog.batch.header import scan
 
     for log in path.glob("*/*.log"):

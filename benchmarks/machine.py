@@ -1,4 +1,4 @@
-"""What this machine can do at best: copy memory, sum it, write it, sync it. And what machine it is."""
+"""The limits of this machine: copying memory, checksums, writing, syncing. And a description of the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEADY_COPIES = "glibc.cpu.x86_rep_movsb_threshold=1000000000"
 
 
 def with_steady_copies() -> None:
-    """Start this process again with the C library's lottery switched off, unless somebody has chosen already."""
+    """Start this process again with `rep movsb` of the C library switched off, unless that is already configured."""
     if sys.platform == "linux" and platform.machine() == "x86_64" and "GLIBC_TUNABLES" not in os.environ:
         os.execve(sys.executable, sys.orig_argv, {**os.environ, "GLIBC_TUNABLES": STEADY_COPIES})
 
@@ -94,7 +94,7 @@ def description(directory: Path) -> dict[str, str]:
 
 
 def load() -> float:
-    """How many processes want a processor; more than there are processors means that wall times lie."""
+    """How many processes are runnable; with more than there are processors, wall times are unreliable."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 

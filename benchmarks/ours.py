@@ -1,4 +1,4 @@
-"""sawlog behind the same face as its rivals, and what only it does."""
+"""sawlog with the same interface as its rivals, and what only sawlog has."""
 
 from __future__ import annotations
 

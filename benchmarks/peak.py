@@ -1,4 +1,4 @@
-"""A process of its own that does one thing to a log and says how much memory that took.
+"""A separate process that does one thing to a log and reports how much memory that took.
 
     python peak.py WHAT LOG-DIRECTORY [MIB]
 

@@ -1,4 +1,4 @@
-"""How fast records come out: as objects, as Arrow, as raw batches, and one at a time.
+"""How fast records are read: as objects, as Arrow, as raw batches, and one at a time.
 
 Logs are sealed and warm in the system's cache, as the rivals' stores are. Everything is consumed as fast as Python can
 (a deque of no length), so that the loop around it does not dilute the ratio; the content was summed up before.
@@ -92,7 +92,7 @@ def _arrow_against_lmdb(value_bytes: int, records: int, bar: Bar | None) -> Call
 
 
 def _arrow_limits(bench: Bench) -> list[Row]:
-    """1 KiB values as Arrow, as views and raw, beside what memory allows for as many bytes."""
+    """1 KiB values as Arrow, as views and raw, compared with copying as many bytes in memory."""
     data = Dataset(1024, bench.scaled(100_000, 50_000))
     log, size = bench.filled_log(data), data.payload_bytes
     _prove(log.arrow(views=True), data)

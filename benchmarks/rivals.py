@@ -1,4 +1,4 @@
-"""What a Python program would use instead of sawlog: SQLite, LMDB, RocksDB, and a file of its own.
+"""What a Python program could use instead of sawlog: SQLite, LMDB, RocksDB, and a plain file.
 
 Each is used as its manual says is fast, and its input is brought into its favourite form before the clock starts.
 LMDB and RocksDB have no offsets of their own, so here the 8-byte key of a record *is* its offset: they store less than
@@ -25,14 +25,14 @@ from dataset import BATCH_RECORDS, Dataset, Pair, offset_key
 
 
 class Store(Protocol):
-    """What the cases ask of every store."""
+    """What the cases need of every store."""
 
     name: str
 
     def __init__(self, path: Path, *, durable: bool = False) -> None: ...
 
     def prepared(self, data: Dataset) -> list[Any]:
-        """The batches in the form that this store likes best. Not timed."""
+        """The batches in the preferred form of this store. Not timed."""
 
     def append_many(self, batches: list[Any]) -> None:
         """Batch after batch, each in one call or transaction."""
@@ -53,7 +53,7 @@ class Store(Protocol):
         """(records, bytes of keys and values), by reading everything. Not timed."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 def _sizes(pairs: Iterator[Pair]) -> tuple[int, int]:
@@ -216,7 +216,7 @@ class Rocks:
 
 
 class PlainFile:
-    """What one writes in an afternoon: two lengths, key, value. No checksum, no index, no recovery."""
+    """The simplest possible format: two lengths, key, value. No checksum, no index, no recovery."""
 
     name = "plain file"
     _LENGTHS = struct.Struct("<II")

@@ -1,4 +1,4 @@
-"""The method: candidates take turns, several short rounds, and the best of each counts.
+"""The method: candidates alternate in several short rounds, and the best round of each counts.
 
 On a shared machine the slow runs measure the neighbours; the best run of several is the one that was disturbed least.
 Both clocks are kept: wall time, which users wait for, and the process's CPU time (all its threads), which neighbours

@@ -1,12 +1,12 @@
-"""`make bench-topics`: what partitions, groups and compaction cost, beside the log that they are made of.
+"""`make bench-topics`: what partitions, groups and compaction cost, compared with the log that they are built on.
 
     python benchmarks/topics.py [--quick] [--only PATTERN] [--dir DIRECTORY] [--json FILE] [--list]
 
-- *writing*: records with keys through `topic.writer()` to 16 partitions, beside a writer of one log.
-- *consuming*: a topic of 16 partitions to its end as the only member of a group, joining and committing included,
-  beside `topic.scan()` of the same records.
-- *compaction*: a log of 1 GB in which one key of ten is live, in a process of its own, so that its memory can be told.
-  Beside it the bare copy of as many bytes, file to file.
+- *writing*: records with keys through `topic.writer()` to 16 partitions, compared with a writer of one log.
+- *consuming*: a topic of 16 partitions to its end as the only member of a group, including joining and committing,
+  compared with `topic.scan()` of the same records.
+- *compaction*: a log of 1 GB in which one key of ten is live, in a separate process, so that its memory can be
+  measured; compared with copying as many bytes from file to file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMPACTING = Path(__file__).with_name("compacting.py")
 
 
 class Topic:
-    """A topic behind the face of a store that is measured."""
+    """A topic with the interface of a store that is measured."""
 
     name = "topic"
 

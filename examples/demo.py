@@ -222,7 +222,7 @@ def compare(screen: Screen, path: Path) -> check.Comparison:
 
 def leave(screen: Screen, output: Path, compared: check.Comparison) -> None:
     """The fifth act: a table and a picture."""
-    screen.act("Look", "What is left behind.")
+    screen.act("Look", "What is left.")
     rows = sorted((minute, category, *totals) for (minute, category), totals in compared.found.items())
     with (output / "revenue.csv").open("w", newline="") as file:
         writer = csv.writer(file)

@@ -42,7 +42,7 @@ Shows what sawlog does, on this machine, in five acts:
   2  Read         them back as records, as Arrow (with charts), and at random by offset
   3  Acknowledge  durable appends: one caller, then 256 asyncio tasks that share each fdatasync
   4  Kill         a writer process, with SIGKILL, in the middle of an append; reopen, and compare
-  5  Damage       one byte of a copy; see verify() point at it, and reading go on behind it
+  5  Damage       one byte of a copy; verify() finds it, and reading continues after it
 
 Every number is measured in this run. Every tick is a check: if one fails, the exit code is 1."""
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         screen.print("interrupted", "red")
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return 1 if screen.failed else 0

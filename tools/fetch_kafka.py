@@ -77,14 +77,14 @@ def fetch(target: Path) -> None:
 
 
 def fetch_connector(target: Path) -> None:
-    """The same for Spark's Kafka source, in the newest version that is to be had."""
+    """The same for Spark's Kafka source, in the newest version that is available."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         for name, versions in _CONNECTOR.items():
             copied = (
                 _maven("dependency:copy", f"-Dartifact={name}:{v}", f"-DoutputDirectory={scratch}") for v in versions
             )
             if not any(copied):
-                raise SystemExit(f"{name} is not to be had in any of the versions {', '.join(versions)}")
+                raise SystemExit(f"{name} is not available in any of the versions {', '.join(versions)}")
         shutil.copytree(scratch, target)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 START_MS = 1_762_500_000_000
 SPAN_MS = 30 * 60_000
 LATE_MS = 3 * 60_000
-#: Nothing is later than this behind the newest: what the job waits for before it closes a window.
+#: No event is older than the newest by more than this: the job waits this long before it closes a window.
 WATERMARK = "4 minutes"
 
 CATEGORIES = ("books", "games", "garden", "kitchen", "music", "tools")
@@ -60,7 +60,7 @@ def events(count: int, seed: int = 2) -> Iterator[Event]:
             body["quantity"] = int(quantities[at])
         topic = "orders" if is_order[at] else "clicks"
         yield Event(topic, b"c%d" % customers[at], json.dumps(body).encode(), time_ms)
-    # A day later somebody looks in: time has passed for every partition, so that no window stays open.
+    # One more event a day later, in every partition: time has passed, so no window stays open.
     for topic in ("orders", "clicks"):
         for number in range(64):
             time_ms = START_MS + 24 * 3_600_000

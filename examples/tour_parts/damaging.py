@@ -34,7 +34,7 @@ class Forgery:
 
 
 def play(screen: Screen, path: Path, copy: Path) -> None:
-    """Verify what is good, damage a copy, verify that, and read on behind the damage."""
+    """Verify what is good, damage a copy, verify that, and read on after the damage."""
     screen.act(
         "Damage",
         "In a copy of the log somebody raises the price of one order: one byte of a sealed segment, and the JSON is "
@@ -120,5 +120,5 @@ def _read_on(screen: Screen, log: Log, forgery: Forgery, total: int) -> None:
     )
     screen.check(
         served + len(lost) == total and 0 < lost.stop < total,
-        f"and goes on behind it: {served:,} of {total:,} records are served",
+        f"and continues after it: {served:,} of {total:,} records are served",
     )

@@ -1,7 +1,7 @@
 """The process that act four kills: it appends durably and says so, until it is ended in the middle of a record.
 
 Standard output is its word: `ack OFFSET` once a record is acknowledged, `stream` when a long one begins. What a record
-holds follows from its offset, so whoever reads the log afterwards knows what has to be in it.
+holds follows from its offset, so a reader knows afterwards what must be in it.
 """
 
 from __future__ import annotations

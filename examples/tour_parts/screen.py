@@ -1,7 +1,7 @@
 """What the tour looks like: headings, checks, bars, a chart, and the table at the end.
 
 In a terminal there is colour and a moving bar; elsewhere the same words, plain, with no control character among
-them. Where the encoding has no block characters, the nearest that ASCII has stand in for them.
+them. Where the encoding has no block characters, similar ASCII characters are used.
 """
 
 from __future__ import annotations

@@ -11,6 +11,10 @@ from .config import Interval, LogConfig, UpkeepConfig
 from .errors import (
     AmbiguousAppend,
     BaseMismatch,
+    BrokerError,
+    BrokerRefused,
+    BrokerTimeout,
+    BrokerUnavailable,
     ChecksumMismatch,
     CorruptBatch,
     CorruptData,
@@ -94,6 +98,10 @@ __version__ = "0.3.0"
 __all__ = [
     "AmbiguousAppend",
     "BaseMismatch",
+    "BrokerError",
+    "BrokerRefused",
+    "BrokerTimeout",
+    "BrokerUnavailable",
     "ChecksumMismatch",
     "CompactionReport",
     "Consumer",

@@ -110,12 +110,28 @@ class Deadline:
         rest = self.rest_s
         return seconds if rest is None else max(min(seconds, rest), 0.0)
 
-    def pause(self, or_raise: BaseException) -> None:
-        """Sleep before the next try, each time a little longer; raise `or_raise` if the time is over."""
+    def retry(self) -> bool:
+        """Sleep before the next try, each time a little longer; returns False immediately if the time is over."""
         if self.passed:
-            raise or_raise
+            return False
         time.sleep(self._pause_s * random.uniform(0.5, 1.5))  # not in step with other waiters
         self._pause_s = min(self._pause_s * 1.5, self._longest_s)
+        return True
+
+    def pause(self, or_raise: BaseException) -> None:
+        """As `retry`, but raise `or_raise` if the time is over."""
+        if not self.retry():
+            raise or_raise
+
+    @property
+    def until_ns(self) -> int:
+        """This moment as other processes of the machine count it; now, if it never passes."""
+        return time.monotonic_ns() + int((self.rest_s or 0.0) * 1e9)
+
+
+def is_over(until_ns: int) -> bool:
+    """Whether the deadline of another process of this machine has passed."""
+    return time.monotonic_ns() > until_ns
 
 
 class Pauses:

@@ -1,4 +1,4 @@
-"""The known bugs that mutants.py plants: what others have had, and what this code would have if a line was gone.
+"""The known bugs that mutants.py plants: those that others have had, and those that a missing line would cause here.
 
 Those with a link in /docs/internals/testing.md are incidents of other stores. Each says what is wrong in one sentence;
 the edits say it in code.
@@ -13,7 +13,7 @@ def _mutant(name: str, story: str, *edits: tuple[str, str, str], by: str = "cras
     return Mutant(name, story, tuple(Edit(*each) for each in edits), by)
 
 
-#: The code as it is: what finds something here, finds a bug that nobody planted.
+#: The unchanged code: whatever is found here is a bug that nobody planted.
 CONTROL = Mutant("nothing", "no bug is planted: the control", (), "")
 
 #: Appending and syncing.
@@ -25,7 +25,7 @@ _WRITING = (
     ),
     _mutant(
         "group commit wakes everybody",
-        "who wrote while an fsync was running is told that it was in time",
+        "a thread that wrote while an fsync was already running is told that its records are durable",
         (
             "GroupCommit._pass_on",
             "served = [each for each in self._waiting if each[0] <= self.durable_offset]",
@@ -36,41 +36,41 @@ _WRITING = (
     ),
     _mutant(
         "interval forgotten",
-        "under an interval, the bytes that may be at risk are not counted",
+        "under an interval policy, the limit on unsynced bytes is ignored",
         ("Appender._waits", "self.active.unsynced_bytes >= policy.bytes", "False"),
     ),
     _mutant(
         "roll before sync",
-        "a full segment is sealed and the next one begun before it was synced",
+        "a full segment is sealed, and the next one created, before it is synced",
         ("Active.rotate", "self._sync(old)", "pass"),
     ),
     _mutant(
         "retry of fsync",
-        "an fsync that failed is tried again, and believed (PostgreSQL's fsyncgate, WiredTiger 4045)",
+        "a failed fsync is retried, and its success believed (PostgreSQL's fsyncgate, WiredTiger 4045)",
         ("Active._sync", "self.marks.commit.fail(error)\n        raise", "segment.storage.sync()"),
         by="errors",
     ),
     _mutant(
         "failed fsync forgotten",
-        "an fsync that failed is reported, and writing goes on (CouchDB 2077, Turso 3077)",
+        "a failed fsync is reported, and writing continues (CouchDB 2077, Turso 3077)",
         ("Active._sync", "self.marks.commit.fail(error)\n", "pass\n"),
         ("GroupCommit._lead", "self.fail(error)\n", "self._pass_on(-1, gate)\n"),
         by="errors",
     ),
     _mutant(
-        "short write not taken back",
-        "a write that failed half-way stays where it is, and the next one follows it (Prometheus 13027)",
+        "partial write not rolled back",
+        "the part that a failed write left stays in the file, and the next write follows it (Prometheus 13027)",
         ("Active.cut_back", "segment.storage.truncate(size)", "pass"),
         by="errors",
     ),
     _mutant(
         "close without sync",
-        "closing marks the log as ended in order, and has not synced it",
+        "closing marks the log as closed cleanly without syncing it",
         ("Appender.close", "self.commit.ensure(self.active.segment.tail[0])", "pass"),
     ),
     _mutant(
         "watermark before the data",
-        "the checkpoint says how far the log was written instead of how far it was synced",
+        "the checkpoint records how far the log was written instead of how far it was synced",
         (
             "Checkpointer.save",
             "offset, segment, position = self._marks.durable",
@@ -78,14 +78,14 @@ _WRITING = (
         ),
     ),
     _mutant(
-        "taken back, but not durably",
-        "an append that failed is cut off, and a power cut brings it back (ours, once)",
+        "rolled back, but not durably",
+        "a failed append is truncated, but reappears after a power cut (ours, once)",
         ("Active.undo", "self.sync_now()", "pass"),
         by="storage",
     ),
     _mutant(
-        "stream not taken back",
-        "a stream that fails leaves the room for its header, and what came of it, in the segment",
+        "stream not rolled back",
+        "a stream that fails leaves its incomplete batch in the segment",
         ("_stream", "if segment.tail[1] == size:", "if False:"),
         ("_stream", "appender.active.cut_back(segment, size)  #", "pass  #"),
         ("Active.put", "if storage.size != before[1]:", "if False:"),
@@ -97,19 +97,19 @@ _WRITING = (
 _FILES = (
     _mutant(
         "no directory fsync",
-        "names are never synced: on files, and on the simulated disk that does what files do",
+        "directories are never synced, neither on files nor on the simulated disk",
         ("FileDirectory.sync", "os.fsync(self.fd)", "pass"),
         ("Folder.sync", "with self.disk.lock:", "return\n    with self.disk.lock:"),
     ),
     _mutant(
         "new file's name not synced",
-        "a segment is created, and its directory is not synced",
+        "a segment is created without syncing its directory",
         ("FileDirectory.create", "self.sync()", "pass"),
         by="storage",
     ),
     _mutant(
         "replaced without fsync",
-        "a small file is renamed into place before its bytes were synced (ALICE)",
+        "a small file is renamed into place before its content is synced (ALICE)",
         (
             "FileDirectory.replace",
             "if durable:\n            sync_data",
@@ -119,7 +119,7 @@ _FILES = (
     ),
     _mutant(
         "replaced without directory fsync",
-        "a small file is renamed into place, and the name is not synced",
+        "a small file is renamed into place without syncing the directory",
         (
             "FileDirectory.replace",
             "if durable:\n        self.sync()",
@@ -128,20 +128,20 @@ _FILES = (
         by="storage",
     ),
     _mutant(
-        "short write taken for a whole one",
-        "the system writes less than it was asked to, and nobody looks (Prometheus 13027)",
+        "short write accepted",
+        "the system writes fewer bytes than requested, and nobody checks (Prometheus 13027)",
         ("FileStorage._write", "if written < len(data):", "if False:"),
         by="storage",
     ),
     _mutant(
         "failed write left in the file",
-        "what a write brought before it failed is not cut off (rocksdb-js 748)",
+        "what a write stored before it failed is not truncated (rocksdb-js 748)",
         ("FileStorage._undo", "os.ftruncate(self._handle.fd, size)", "pass"),
         by="storage",
     ),
     _mutant(
-        "short read taken for the end",
-        "the system reads less than it was asked to, and nobody goes on",
+        "short read accepted",
+        "the system reads fewer bytes than requested, and nobody reads the rest",
         ("FileStorage.read", "while len(data) < size:", "while False:"),
         by="storage",
     ),
@@ -151,7 +151,7 @@ _FILES = (
 _RECOVERING = (
     _mutant(
         "append after a torn tail",
-        "what an interrupted write left is not cut, and new records follow it (cqlite 1390, amelie 17)",
+        "a torn tail is not truncated, and new records follow it (cqlite 1390, amelie 17)",
         (
             "_Recovery._last",
             "self._set_aside(segment, storage, walk)\n"
@@ -161,7 +161,7 @@ _RECOVERING = (
     ),
     _mutant(
         "in-place tail rewrite",
-        "recovery writes the whole batches again where they are, and a second crash tears them",
+        "recovery rewrites complete batches in place, and a second crash tears them",
         (
             "_Recovery._settle",
             "copy = self._copy(storage, 0, end, base)\n    storage.close()",
@@ -170,7 +170,7 @@ _RECOVERING = (
     ),
     _mutant(
         "page cache trusted",
-        "recovery syncs what it can read, though the fsync that failed before has made the pages clean",
+        "recovery syncs what it can read, although an earlier failed fsync has marked the pages as clean",
         (
             "_Recovery._settle",
             "copy = self._copy(storage, 0, end, base)\n    storage.close()",
@@ -183,14 +183,14 @@ _RECOVERING = (
         ("_Recovery._copy", "copy.sync()", "pass"),
     ),
     _mutant(
-        "corruption swallowed as a torn tail",
-        "whatever is bad in the last segment is cut off, also below the watermark (NATS 7549)",
+        "corruption treated as a torn tail",
+        "any damage in the last segment is truncated, also below the watermark (NATS 7549)",
         ("_Recovery._last", "torn = walk.position >= below and", "torn = True or"),
         by="bits",
     ),
     _mutant(
-        "read error taken for the end",
-        "an EIO while recovery reads is taken for the end of what is whole, and the rest is cut",
+        "read error treated as the end",
+        "an EIO during recovery counts as the end of the complete batches, and the rest is truncated",
         (
             "Batches.walk",
             "except CorruptBatch as damage:",
@@ -201,12 +201,12 @@ _RECOVERING = (
     ),
     _mutant(
         "trim undone by recovery",
-        "opening after a crash does not look at where the log starts",
+        "opening after a crash ignores where the log starts",
         ("_Recovery._trim", "if self.saved is None or", "if True or self.saved is None or"),
     ),
     _mutant(
         "producers not recovered",
-        "after a crash nobody looks at what producers wrote since their state was last saved",
+        "after a crash, what producers wrote since their state was last saved is ignored",
         (
             "_Recovery._producers",
             "return replayed(segments, self.config.producer_expiry_ms, found)",
@@ -219,7 +219,7 @@ _RECOVERING = (
 _READING = (
     _mutant(
         "no CRC check",
-        "the checksum of a batch is not looked at",
+        "the checksum of a batch is not verified",
         ("first_bad_crc", "if len(rows) and", "return -1\n    if len(rows) and"),
         ("Lookup._prove", "size = len(batch)\n", "return\n"),
         ("damage:_is_good", "size = batch_size", "return True\n    size = batch_size"),
@@ -227,32 +227,32 @@ _READING = (
     ),
     _mutant(
         "index trusted over the log",
-        "an index entry is not checked against the batch that it points at (Redpanda 2144)",
+        "an index entry is not compared with the batch that it points to (Redpanda 2144)",
         ("names_batch", "try:", "return True\n    try:"),
         ("Segment._times_are_right", "start = 0", "return True\n    start = 0"),
         by="bits",
     ),
     _mutant(
         "small files without a checksum",
-        "a checkpoint, producers' or upkeep file is believed whatever its checksum says",
+        "a checkpoint, producers' or upkeep file is trusted whatever its checksum is",
         ("TitledFile.decode", "LINE.opened(data)", "data[:-16]"),
         by="bits",
     ),
     _mutant(
-        "catalogue without a checksum",
-        "topic.json and intents are believed if they parse",
+        "catalog without a checksum",
+        "topic.json and intents are trusted if they parse",
         ("documents:decode", "if FIELD.opened(data) is None:", "if False:"),
         by="bits",
     ),
     _mutant(
-        "hops over damage",
-        "reading hops by the length of a damaged batch, and misses the one behind it",
+        "length of a damaged batch trusted",
+        "reading skips a damaged batch by its length, and misses the one after it",
         ("Batches.chunks_in", "hops = True", "hops = False"),
         ("Batches.chunks_in", "skip_below = offset if hops else 0", "skip_below = offset"),
         by="bits",
     ),
     _mutant(
-        "everything behind damage dropped",
+        "everything after damage dropped",
         "a damaged commit of a group hides all later commits of all groups",
         ("OffsetStore._read_on", "self._position = min(next_offset, end)", "self._position = end"),
         by="bits",
@@ -263,55 +263,55 @@ _READING = (
 _REWRITING = (
     _mutant(
         "swap without fsync",
-        "a rewritten segment takes the place of the old ones before it was synced (ALICE)",
+        "a rewritten segment replaces the old ones before it is synced (ALICE)",
         ("_replacement", "storage.sync()", "pass"),
     ),
     _mutant(
         "swap before its name is durable",
-        "the old segments go before the rename of the new one was synced (Redpanda 26755)",
+        "the old segments are deleted before the rename of the new one is synced (Redpanda 26755)",
         ("_swap", "directory.sync()\n", "pass\n"),
     ),
     _mutant(
-        "names taken for durable",
-        "recovery removes and cuts because of names that their maker had not synced when it died (ours, once)",
+        "names assumed durable",
+        "recovery deletes and truncates because of names that were not synced when their process died (ours, once)",
         ("_Recovery._keep_names", "self.directory.sync()", "pass"),
         by="promised",
     ),
     _mutant(
-        "length taken for durable",
-        "a file is taken to end where it does in the cache, though its end was cut off without a sync (ours, once)",
+        "length assumed durable",
+        "the length of a file in the page cache is trusted, although it was truncated without a sync (ours, once)",
         ("_Recovery._settle", "storage.sync()  #", "pass  #"),
         by="promised",
     ),
     _mutant(
         "interrupted swap not finished",
-        "opening does not look for a rewrite that had begun to replace segments",
+        "opening ignores a rewrite that had begun to replace segments",
         ("_Recovery._finish_swaps", "for name, (base, end) in found:", "for name, (base, end) in ():"),
     ),
     _mutant(
         "trim forgets the start",
-        "the new log start is kept in memory, not written down",
+        "the new log start is kept in memory only",
         ("History.move_start", "self._checkpoints.save(clean=False)", "pass"),
     ),
     _mutant(
         "trim above what is durable",
-        "the new log start is written down while records below it are not durable (ours, once)",
+        "the new log start is recorded while records below it are not durable (ours, once)",
         ("trimming:trim", "appender.active.sync_now()", "pass"),
     ),
     _mutant(
-        "truncated segments go in any order",
-        "later segments are removed with one sync of the directory for all (ours, once)",
+        "truncated segments deleted in any order",
+        "the segments after a truncation are deleted with a single sync of the directory (ours, once)",
         ("delete_above", "directory.sync()", "pass"),
     ),
     _mutant(
         "truncation keeps the watermark",
-        "the log is cut, and the checkpoint still says that more was durable",
+        "the log is truncated, and the checkpoint still says that more is durable",
         ("Marks.lower", "self.durable = min(tail, before)", "pass"),
         ("History.retreat", "elif tail < before:", "elif False:"),
     ),
     _mutant(
         "truncation not synced",
-        "what remains of the segment that was cut is renamed into place without an fsync",
+        "what remains of the truncated segment is renamed into place without an fsync",
         ("cut", "copy.sync()", "pass"),
     ),
 )
@@ -320,12 +320,12 @@ _REWRITING = (
 _STORING = (
     _mutant(
         "intent applied twice",
-        "rolling a transaction forward places what is there already",
+        "rolling a transaction forward places batches that are already there",
         ("Placing._apply", "there = log.next_offset - part.offset", "there = 0"),
     ),
     _mutant(
         "intent not durable",
-        "a transaction is placed before its intent was synced",
+        "a transaction is placed before its intent is synced",
         (
             "Intents._place_all",
             "self.ledger.record(intent)",
@@ -334,7 +334,7 @@ _STORING = (
     ),
     _mutant(
         "staged file not synced",
-        "the intent is durable, and what it speaks of is not",
+        "the intent is durable, but the batches that it refers to are not",
         ("StagedFile.sync", "self._storage.sync()", "pass"),
     ),
     _mutant(
@@ -348,7 +348,7 @@ _STORING = (
     ),
     _mutant(
         "replay placed again",
-        "a transaction whose name and number are done is stored once more",
+        "a transaction whose name and number are already stored is stored again",
         ("Intents.commit", "if last is not None and sequence_of(last) >= (sequence or 0):", "if False:"),
     ),
     _mutant(
@@ -362,18 +362,18 @@ _STORING = (
     ),
     _mutant(
         "leases ignored",
-        "what tasks have staged is swept before their job commits",
+        "what tasks have staged is removed before their job commits",
         ("StagingArea._is_lent", "for name in", "return False\n    for name in"),
         by="bits",
     ),
     _mutant(
         "topic's name not durable",
-        "a topic that was made is not there after a power cut",
+        "a topic that was created is gone after a power cut",
         ("Catalog.create", "self.topics.sync()", "pass"),
     ),
     _mutant(
-        "partitions counted before they are there",
-        "topic.json says more partitions before the directories were made",
+        "partitions counted before they exist",
+        "topic.json has more partitions before their directories are created",
         (
             "Catalog._change",
             "self._sweep_topic(directory, entry)",
@@ -381,8 +381,8 @@ _STORING = (
         ),
     ),
     _mutant(
-        "old note believed",
-        "whoever takes a turn believes the note of the last one, wherever the file ends",
+        "old note trusted",
+        "a process that takes its turn trusts the note of the previous one, wherever the file ends",
         ("SharedLog._ends_at", "return", "return True or"),
     ),
 )
@@ -391,19 +391,19 @@ _STORING = (
 _SHOWING = (
     _mutant(
         "publish before sync",
-        "under `always` a record can be read when it is written, before it is durable (ours, once)",
+        "under `always`, a record can be read before it is durable (ours, once)",
         ("Active.__init__", 'shows_written=config.durability != "always"', "shows_written=True"),
         by="readers",
     ),
     _mutant(
         "publish half an intent",
-        "each part of a transaction is shown when it is placed, while all of it may still be taken back",
+        "each part of a transaction becomes visible when it is placed, while all of it may still be rolled back",
         ("Intents._place_all", "appends.enter_context(log.appending())", "pass"),
         by="readers",
     ),
     _mutant(
         "half an append visible",
-        "of an append that goes to several segments, each part counts when it is placed",
+        "the parts of an append to several segments count one by one",
         (
             "Appender._place_run",
             "segment.index.add_rows(run, size - begin)",
@@ -416,14 +416,14 @@ _SHOWING = (
     ),
     _mutant(
         "epoch not durable before its first append",
-        "a new leader epoch is kept in memory until a checkpoint happens to be written",
+        "a new leader epoch is kept in memory until the next checkpoint",
         ("Checkpointer.note", "store_epochs(self._directory, epochs)", "pass"),
         ("Checkpointer.note", "self.save(clean=False)", "pass"),
         by="readers",
     ),
     _mutant(
         "position without epoch",
-        "a consumer commits an offset and not the leader epoch in which it has read (ours, once)",
+        "a consumer commits an offset without its leader epoch (ours, once)",
         (
             "Committed.by_member",
             'return cls(offset, topic_id, "", now_ms(), member, epoch)',
@@ -433,7 +433,7 @@ _SHOWING = (
     ),
     _mutant(
         "Spark's position without epoch",
-        "the streaming source keeps offsets and not the leader epochs in which they were looked up (ours, once)",
+        "the streaming source keeps offsets without their leader epochs (ours, once)",
         (
             "Places.positions",
             "EpochPosition(*topic.partition(number).position(isolation=isolation))",
@@ -443,20 +443,20 @@ _SHOWING = (
     ),
     _mutant(
         "rewrite joins epochs",
-        "compaction and merging make one batch of batches of several leader epochs",
+        "compaction and merging join batches of several leader epochs",
         ("Rebatch._enter_epoch", "if epoch != self._epoch:", "if self._epoch < 0:"),
         ("Rebatch._kinds", "rows[:, LEADER_EPOCH]]", "0 * rows[:, LEADER_EPOCH]]"),
         by="readers",
     ),
     _mutant(
         "truncation begins no epoch",
-        "records are cut off that somebody has read, and their offsets are given again in the same epoch",
+        "records that were read are truncated, and their offsets are reused in the same epoch",
         ("epochs_after", "if segments.visible_offset > offset:", "if False:"),
         by="readers",
     ),
     _mutant(
         "unclean open begins no epoch",
-        "a log that has lost its end in a power cut goes on in the same epoch (ours, once)",
+        "a log that has lost its end in a power cut continues in the same epoch (ours, once)",
         (
             "History.take_over",
             "elif not clean and not unseen:",
@@ -466,7 +466,7 @@ _SHOWING = (
     ),
     _mutant(
         "late leader announces an old end",
-        "whoever was syncing while the log was cut announces the end before the cut",
+        "the thread that was syncing during a truncation publishes the end from before it",
         (
             "GroupCommit._pass_on",
             " == self._retreats and",
@@ -476,14 +476,14 @@ _SHOWING = (
     ),
     _mutant(
         "visible end not lowered before a truncation",
-        "readers go on to be told the old end while the records before it are being cut off",
+        "readers still see the old end while the records before it are being truncated",
         ("GroupCommit.retreat", "self._move(offset)", "self.durable_offset = offset"),
         ("Marks.cut", "if self.visible.offset > tail[0]:", "if False:"),
         by="readers",
     ),
     _mutant(
         "range read short",
-        "a task that finds less than it was to read gives what it finds, and no error (ours, once)",
+        "a task that finds fewer records than planned returns them without an error (ours, once)",
         ("_left", "if last < piece.end_offset:", "if False:"),
         by="readers",
     ),
@@ -493,15 +493,15 @@ _SHOWING = (
 #: "late leader announces an old end".)
 _RETURNED = (
     _mutant(
-        "watermark inside a batch that is cut through",
-        "truncation to the middle of a batch notes the offset of the cut with the position of the batch: killed then, "
-        "a segment above the size that is copied whole loses kept records (ours, once)",
+        "watermark inside a truncated batch",
+        "truncating inside a batch records the offset of the cut with the position of the batch; if the process is "
+        "killed then, a large segment loses records that were to be kept (ours, once)",
         ("Cut.tail", "return self.whole,", "return int(self.offset),"),
     ),
     _mutant(
-        "interrupted append not noted",
-        "an interrupt between a write and its bookkeeping leaves records that count for nobody, and a producer's batch "
-        "is stored twice (ours, once)",
+        "interrupted append not recorded",
+        "an interrupt between a write and its bookkeeping leaves records that do not count, and a producer's batch is "
+        "stored twice (ours, once)",
         (
             "Appender.place",
             "self._unfinished = segment,",
@@ -510,7 +510,7 @@ _RETURNED = (
     ),
     _mutant(
         "interrupted flush stores twice",
-        "a writer whose flush was interrupted after its batch was placed places it again (ours, once)",
+        "a writer whose flush was interrupted after its batch was placed stores it again (ours, once)",
         (
             "Writer._place_batch",
             "self._target.place(batch, answer=self._pending[1])",
@@ -519,7 +519,7 @@ _RETURNED = (
     ),
     _mutant(
         "interrupted flush loses records",
-        "a writer whose flush is interrupted after the builder gave up its batch has it no more (ours, once)",
+        "a writer whose flush is interrupted after the batch has left the builder loses it (ours, once)",
         (
             "Batcher.ended",
             "taken: Taken | None = builder.taken",
@@ -527,8 +527,8 @@ _RETURNED = (
         ),
     ),
     _mutant(
-        "aborted stream back after a power cut",
-        "what an aborted stream wrote is cut off, and not durably (ours, once)",
+        "aborted stream reappears after a power cut",
+        "what an aborted stream wrote is truncated, but not durably (ours, once)",
         (
             "_stream",
             "appender.active.undo(segment, size)",
@@ -541,26 +541,26 @@ _RETURNED = (
         ),
     ),
     _mutant(
-        "producers' file of a longer log believed",
-        "after a truncation the producers' file is believed of the log that has grown again (ours, once)",
+        "producers' file of a longer log trusted",
+        "after a truncation, the old producers' file is trusted once the log has grown again (ours, once)",
         ("load_producers", "end if found.leader_epoch < 0 else epochs.end_of(found.leader_epoch, end)", "end"),
         by="promised",
     ),
     _mutant(
-        "producers saved within an append",
-        "what an append has placed and may take back is remembered of its producer (ours, once)",
+        "producers saved during an append",
+        "the producers' file contains batches of an append that may still be rolled back (ours, once)",
         ("Appender.save_producers", "if self.blocks.current is None:", "if True:"),
         by="promised",
     ),
     _mutant(
-        "trim that failed believed",
-        "a trim whose files could not be removed starts the log where it was to start (ours, once)",
+        "failed trim trusted",
+        "after a trim whose files could not be deleted, the log starts at the new offset (ours, once)",
         ("_make_room", "if appender.directory.exists(segment.name):", "if False:"),
         by="promised",
     ),
     _mutant(
-        "interrupted taking back forgotten",
-        "an interrupt while an append is taken back lets what is left of it count (ours, once)",
+        "interrupted rollback forgotten",
+        "after an interrupt during a rollback, the rest of the append counts (ours, once)",
         (
             "OpenAppends.take_back_of",
             "block.frame, self.current = None, block",
@@ -570,19 +570,19 @@ _RETURNED = (
     ),
     _mutant(
         "interrupted rollback keeps the index",
-        "an interrupt while an append is rolled back leaves its entry in the index (ours, once)",
+        "an interrupt during a rollback leaves the entry of the append in the index (ours, once)",
         ("Appender._mend", "elif self._rolling_back or segment.tail", "elif segment.tail"),
         by="promised",
     ),
     _mutant(
         "upkeep refused after an interrupt",
-        "after an append that could not be rolled back upkeep is refused, as if the caller held the log (ours, once)",
+        "after an append that could not be rolled back, upkeep is refused as if the caller held the log (ours, once)",
         ("Appender._is_kept", "self.check_open()", "pass"),
         by="promised",
     ),
     _mutant(
         "one thread for all timed work",
-        "a customer of the background that has to wait holds up the syncs and heartbeats of all others (ours, once)",
+        "a background task that waits delays the syncs and heartbeats of all others (ours, once)",
         (
             "_keep_time",
             "if len(_ready) > _idle:",
@@ -591,8 +591,8 @@ _RETURNED = (
         by="promised",
     ),
     _mutant(
-        "every fake header summed to its end",
-        "a torn value that is made of headers makes opening quadratic (ours, once)",
+        "every fake header checksummed to its end",
+        "a torn value that consists of batch headers makes opening quadratic (ours, once)",
         (
             "damage:_is_good",
             "return sums.of(position + 21, position + size) == crc",
@@ -602,7 +602,7 @@ _RETURNED = (
     ),
     _mutant(
         "upkeep keeps partitions open",
-        "each partition that upkeep has looked at stays open (ours, once)",
+        "each partition that upkeep has checked stays open (ours, once)",
         (
             "Topic._upkeep",
             "if not due:\n        log.close()",
@@ -612,7 +612,7 @@ _RETURNED = (
     ),
     _mutant(
         "all segments rewritten at once",
-        "merging and compaction open as many segments as there are (ours, once)",
+        "merging and compaction open all segments at once (ours, once)",
         (
             "_small_runs",
             "len(runs[-1]) == most or not",
@@ -626,19 +626,20 @@ _RETURNED = (
         by="promised",
     ),
     _mutant(
-        "lock given up by closing it",
-        "a forked child, or a program that another thread was just starting, keeps the writer's lock (ours, once)",
+        "lock released by closing it",
+        "a forked child, or a program that another thread is just starting, keeps the writer's lock (ours, once)",
         ("FileLock.release", "if self._pid == os.getpid():", "if False:"),
         by="promised",
     ),
     _mutant(
-        "forked child believes its parent's list",
-        "a child reads by what its parent knew when it was forked, and reports what has changed as damage (ours, once)",
+        "forked child trusts its parent's list",
+        "a child reads with the list that its parent had at the fork, and reports changes since then as damage (ours, "
+        "once)",
         ("Access.after_fork", "if self.appender is None or self.closed:", "if True:"),
         by="promised",
     ),
     _mutant(
-        "initial offset beyond the last one",
+        "initial offset too large",
         "a log begins at an offset at which no record can be read (ours, once)",
         (
             "LogConfig.__post_init__",
@@ -649,18 +650,18 @@ _RETURNED = (
     ),
     _mutant(
         "gap filled with files",
-        "each two thousand million offsets of a gap have a segment of their own (ours, once)",
+        "a gap gets one segment per two billion offsets (ours, once)",
         ("_place_run", "| (rows[start:, COUNT] == 0)", "| False"),
         by="promised",
     ),
     _mutant(
         "existing directory not durable",
-        "the name of a directory that was there before the log was made in it is never synced (ours, once)",
+        "the name of a directory that existed before the log was created in it is never synced (ours, once)",
         ("FileDirectory._make", "_sync_names(path)", "pass"),
         by="promised",
     ),
     _mutant(
-        "half-written intent swept",
+        "half-written intent removed",
         "opening a store removes what a live transaction in another process is writing (ours, once)",
         (
             "StagingArea.sweep",
@@ -670,38 +671,38 @@ _RETURNED = (
         by="promised",
     ),
     _mutant(
-        "half-written lease swept",
+        "half-written lease removed",
         "opening a store removes the lease that a task is writing, and what it has staged (ours, once)",
         ("StagingArea._is_lent", 'name.endswith(f"{LEASE}{TMP}")', "False"),
         by="promised",
     ),
     _mutant(
-        "log made inside a store",
-        "`Log.open` of a store's directory makes a log there, which nobody finds (ours, once)",
+        "log created inside a store",
+        "`Log.open` on a store's directory creates a log there that nobody finds (ours, once)",
         ("_refuse_store", "if made.exists(STORE):", "if False:"),
         by="promised",
     ),
     _mutant(
         "upkeep keeps the lock",
-        "whoever wants to write waits until upkeep has done all that is due (ours, once)",
+        "a writer waits until upkeep has done everything that is due (ours, once)",
         ("UpkeepTurns.check", "if self._lent and is_wanted(self._directory):", "if False:"),
         by="promised",
     ),
     _mutant(
-        "replay known by its name alone",
-        "a query with the same name and another topic is taken for a repetition, and stores nothing (ours, once)",
+        "replay recognised by its name alone",
+        "a query with the same name and another topic counts as a replay, and stores nothing (ours, once)",
         ("transaction_name", "return f", "return short or f"),
         by="promised",
     ),
     _mutant(
         "completed before its intent is durable",
-        "a transaction whose process died is placed before the name of its intent is synced (ours, once)",
+        "the transaction of a dead process is placed before the name of its intent is synced (ours, once)",
         ("Placing._bring", "self._ledger.settle()", "pass"),
         by="promised",
     ),
     _mutant(
         "intent stripped before it is a note",
-        "the batches in an intent are cut off before its new name is durable (ours, once)",
+        "the batches in an intent are truncated before its new name is durable (ours, once)",
         (
             "Ledger.complete",
             "staging.remove(intent.file)\n    staging.sync()\n"
@@ -712,19 +713,19 @@ _RETURNED = (
     ),
     _mutant(
         "interrupted rotation not durably undone",
-        "the file of a segment that was not begun is removed, and a power cut brings it back (ours, once)",
+        "the file of a segment that was never used is deleted, but reappears after a power cut (ours, once)",
         ("Active._switch", "self._directory.sync()  # else", "pass  # else"),
         by="promised",
     ),
     _mutant(
-        "compaction believes what nobody can read",
-        "a record goes because of a later one that is not visible yet, and may never be (ours, once)",
+        "compaction trusts what nobody can read",
+        "a record is removed because of a later one that is not visible yet, and may never be (ours, once)",
         ("compaction:_eligible", "if segment.next_offset > stable:", "if False:"),
         by="promised",
     ),
     _mutant(
         "interrupted truncation undone",
-        "a truncation that readers have been told of is not finished by the next one who opens the log (ours, once)",
+        "a truncation that readers know of is not finished when the log is next opened (ours, once)",
         ("_Recovery._cut", "None if self.report.clean else unfinished_cut(epochs, segments)", "None"),
         by="readers",
     ),

@@ -30,10 +30,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from sawlog import background
 from sawlog.log.files.names import VISIBLE
 from sawlog.storage import FileDirectory, file, locks, published
 from sawlog.testing import Workload
-from sawlog.testing.crashes import _own_ids, _standing_still
+from sawlog.testing.crashes import _own_ids
+from sawlog.topics.handover.doorway import NoDoorway
 
 from .powercuts import DATA, NAMES, History, PowerCut, Tree, lay_out, tree_of
 from .report import Tally, say
@@ -101,7 +103,8 @@ def _started_machine(boot: bytes) -> Iterator[None]:
         mock.patch.object(file, "boot_id", return_value=boot),
         mock.patch.object(published, "boot_id", return_value=boot),
         mock.patch.dict(DISTURBED, clear=True),
-        _standing_still(),
+        mock.patch("sawlog.topics.store.doorway_of", return_value=NoDoorway()),  # sockets are not recorded
+        background.suspended(),
     ):
         try:
             yield

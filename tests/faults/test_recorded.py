@@ -13,9 +13,12 @@ import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sawlog.batch import kernel
+from sawlog.log.write.appender import Appender
 from sawlog.storage import FileDirectory, open_published
 
 from .__main__ import main
@@ -131,6 +134,24 @@ def test_what_is_stored_through_a_mapping_is_recorded(tmp_path: Path) -> None:
         directory.sync()
         directory.close()
     assert "store visible" in history.calls
+
+
+@pytest.mark.skipif(not kernel.COMPILED, reason="only the compiled kernel places batches in one call")
+@pytest.mark.parametrize("durability", ["os", "interval"])
+def test_batches_that_the_kernel_places_in_one_call_are_recorded(
+    durability: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    real = Appender._usual_appends
+
+    def noted(self: Appender) -> Any:
+        made.append(real(self))
+        return made[-1]
+
+    monkeypatch.setattr(Appender, "_usual_appends", noted)
+    run = Run(f"growing_{durability}", 1, place)
+    written = [call for call in run.recording.history.calls if call.startswith("pwrite 0")]
+    assert 5 < sum(usual.placed for usual in made) <= len(written)
 
 
 def test_what_existed_before_is_durable(tmp_path: Path) -> None:

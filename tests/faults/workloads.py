@@ -556,6 +556,12 @@ _PLANS: dict[str, tuple[Sequence[str], dict[str, Any], bool]] = {
     "trimming": (("fill", "trim", "append", "trim", "append", "trim_all", "append"), {}, False),
     "expiry": (("fill", "expire", "append", "seal", "append", "expire"), {}, True),
     "retention": (("fill", "fill", "retain", "append", "retain"), {"retention_bytes": 900}, False),
+    # With room for all of it, so that most of the batches are placed in one call of the kernel, if they are in files.
+    "growing": (
+        (*["append"] * 6, "append_many", "append_stream", "sync", "append", "writer", "append", "truncate", "append"),
+        {"segment_bytes": 30_000},
+        False,
+    ),
     "syncing": (("append", "sync", "append_many", "tick", "append", "append", "sync"), {}, False),
     "reopening": (("append", "reopen", "append_many", "reopen", "seal", "append", "reopen", "append"), {}, True),
     "compaction": (("fill", "fill", "seal", "compact", "delete", "seal", "forget", "forget", "append"), {}, False),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,11 +9,13 @@ import pytest
 
 from sawlog import InvalidConfig
 from sawlog.batch.build import encode
+from sawlog.clock import now_ms
 from sawlog.errors import CorruptData, CorruptFile, TransactionAborted
 from sawlog.log.log import Log
 from sawlog.storage import Lock, MemoryDirectory
 from sawlog.topics import documents
 from sawlog.topics.store import Store
+from sawlog.topics.transactions import area
 from sawlog.topics.transactions.area import StagingArea
 from sawlog.topics.transactions.intent import Intent, Part, Piece
 from sawlog.topics.transactions.intents import Intents
@@ -225,7 +226,7 @@ def test_what_was_lent_is_kept_for_another_day_if_nobody_can_say_until_when(
     driver.directory.child("staging").replace("job.task.lease", b"{}")
     driver.intents.area.sweep()
     assert "job.task.batches" in driver.staged()
-    tomorrow = time.time() + 25 * 3600
-    monkeypatch.setattr(time, "time", lambda: tomorrow)
+    tomorrow = now_ms() + 25 * 3600 * 1000
+    monkeypatch.setattr(area, "now_ms", lambda: tomorrow)
     driver.intents.area.sweep()
     assert driver.staged() == []

@@ -83,13 +83,15 @@ class Encoder:
 
     def one(self, value: Any, key: Any, headers: Any, timestamp: Any, producer: Producer = NOBODY) -> Encoded:
         """A batch of one record."""
-        builder = self._fresh()
+        builder = self._builder
+        builder.reset(KEEP_BYTES)
         builder.add(value, key, headers, timestamp)
         return finish(builder, self._recipe, producer)
 
     def many(self, records: Iterable[Any], producer: Producer = NOBODY) -> Encoded:
         """One batch of all the records (at least one)."""
-        builder = self._fresh()
+        builder = self._builder
+        builder.reset(KEEP_BYTES)
         try:
             source = iter(records)
         except TypeError as error:
@@ -98,14 +100,6 @@ class Encoder:
         if builder.count == 0:
             raise InvalidRecord("no record to append")
         return finish(builder, self._recipe, producer)
-
-    def _fresh(self) -> kernel.BatchBuilder:
-        builder = self._builder
-        if len(builder.buffer) > KEEP_BYTES:
-            builder.take(bytearray(64 << 10))
-            builder.taken = None  # it was large
-        builder.reset()
-        return builder
 
     def table(self, table: pa.Table | pa.RecordBatch, batch_bytes: int) -> Iterator[Encoded]:
         """Batches of about `batch_bytes` with the rows of an Arrow table, in order. Each is valid until the next."""

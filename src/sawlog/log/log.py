@@ -22,7 +22,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from os import PathLike
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ..batch import kernel
@@ -30,6 +29,7 @@ from ..batch.build import NOBODY, Producer
 from ..batch.header import DEFAULT_COLUMNS, Rows
 from ..batch.kernel import Record
 from ..clock import milliseconds
+from ..closing import Closing
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed
 from ..storage import Directory, MemoryDirectory
@@ -70,7 +70,7 @@ class SegmentInfo:
     path: str
 
 
-class Log:
+class Log(Closing):
     """One partition's log. Created by `Log.open` or `Log.in_memory`."""
 
     def __init__(self, access: Access, on_lock: Callable[[Log], None] | None = None) -> None:
@@ -186,14 +186,6 @@ class Log:
         """End writing because of an external failure: appends raise `LogFailed`, reads still work."""
         self._writable().commit.fail(error)
 
-    def __enter__(self) -> Log:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "closed" if self._access.closed else f"offsets {self.lowest_offset}..{self.next_offset}"
         return f"<Log {self.path} {state}>"
@@ -238,7 +230,8 @@ class Log:
     @property
     def locked(self) -> bool:
         """Whether this process currently holds the writer's lock of this log."""
-        return not self._access.closed and self._access.appender is not None and self._access.appender.held.held
+        access = self._access
+        return access.appender is not None and not access.closed and access.appender.held.held
 
     @property
     def lowest_offset(self) -> int:
@@ -384,6 +377,10 @@ class Log:
         """Append one record and return its offset. With `expect_offset`: at that offset, or `OffsetMismatch` and
         nothing."""
         appender = self._access.appender or self._writable()
+        if appender.usual is not None:
+            offset: int = appender.usual.append(value, key, headers, timestamp, expect_offset)
+            if offset >= 0:
+                return offset
         encoder = appender.encoders.take()
         try:
             batch = encoder.one(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
@@ -516,11 +513,11 @@ class Log:
         from its error. In each case the log does not change. Other appends wait until it is done.
         """
         return streaming.append_stream(
-            self._writable(),
+            self._access.appender or self._writable(),
             chunks,
             key=key,
             headers=headers,
-            timestamp=milliseconds(timestamp),
+            timestamp=timestamp if timestamp is None else milliseconds(timestamp),
             max_bytes=max_bytes,
             expect_offset=expect_offset,
         )

@@ -17,6 +17,7 @@ import shutil
 import stat
 import time
 
+from ..batch import kernel
 from ..errors import ReadBeyondEnd, StorageError, SyncFailed
 from .handle import OPEN_FLAGS, Handle, identity_of
 from .interface import Buffer, Directory, Lock, Published, Storage
@@ -37,8 +38,15 @@ _LOCK = "LOCK"
 _RESERVE_LEAST_BYTES, _RESERVE_MOST_BYTES = 1 << 20, 32 << 20
 
 
-class FileStorage:
+class FileStorage(kernel.FileFields):
     """A file that this process appends to, or (`shared`) that another process does."""
+
+    __slots__ = ("_copied_bytes", "_directory", "_map", "_path", "_shared", "name")
+    _handle: Handle
+    #: Bytes written; for a shared file, as of the last time that somebody asked.
+    _size: int
+    #: Where the blocks end that were reserved.
+    _reserved: int
 
     views_are_free = False
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 
+from ..batch import kernel
+
 #: Added to the flags of every `os.open` of a name.
 OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-class Handle:
+class Handle(kernel.DescriptorFields):
     """A descriptor with one owner: closed once, by the last user, and never twice."""
 
-    #: Also set if an interrupt stopped the constructor.
-    fd = -1
+    __slots__ = ()
+    #: -1 if it is closed, or an interrupt stopped the constructor.
+    fd: int
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

@@ -45,6 +45,8 @@ class PublishedFile:
 
     #: Replace both numbers: into the mapped page, or by a write.
     store: Callable[[int, int], None]
+    #: Where `store` puts them, if that is all it does.
+    slots: Slots | None = None
 
     def __init__(self, handle: Handle, *, writable: bool) -> None:
         self._handle: Handle | None = None
@@ -61,6 +63,7 @@ class PublishedFile:
             view = memoryview(mmap.mmap(handle.fd, _SIZE, access=access, **_UNTRACKED))
             handle.close()
             self._slots = Slots(view[_SLOTS_AT:], _secret(), writable)
+            self.slots = self._slots
             self.store = self._slots.store  # called at every append: avoids a call of ours
         else:
             self._handle = handle
@@ -113,7 +116,7 @@ class PublishedFile:
             self._handle.close()
         self._writable = False
         self._handle, self._slots = None, Slots(memoryview(bytearray(SLOTS_BYTES)), _secret(), True)
-        self.store = self._slots.store
+        self.slots, self.store = None, self._slots.store
 
 
 def is_published(fd: int) -> bool:

@@ -29,9 +29,9 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from os import PathLike
-from types import TracebackType
 from typing import Any, Literal
 
+from ..closing import Closing
 from ..errors import (
     CorruptFile,
     InvalidConfig,
@@ -67,7 +67,7 @@ _PATIENCE_S = 30.0
 _logger = logging.getLogger("sawlog")
 
 
-class Store:
+class Store(Closing):
     """A directory of topics. Created by `Store.open`, which is also `sawlog.open`."""
 
     def __init__(
@@ -201,14 +201,6 @@ class Store:
         self._check_open()
         if self.mode == "r":
             raise ReadOnlyLog(f'the store {self.path} was opened with mode="r"')
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Store {self.path}{' closed' if self._closed else ''}>"

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -59,6 +60,10 @@ class Position(NamedTuple):
 
     partition: int
     offset: int
+
+
+#: `Position` of a pair: its constructor is a Python function, and takes twice as long.
+_position: Callable[[tuple[int, int]], Position] = partial(tuple.__new__, Position)
 
 
 class Offsets(NamedTuple):
@@ -144,12 +149,16 @@ class Topic:
     ) -> None:
         self._catalog = catalog
         self._entry = entry
+        #: Whether every record needs a key.
+        self._keyed = settings.is_compacted(entry.settings)
         self._on_lock = on_lock
         self._elsewhere = elsewhere
         #: For partitions that other processes hold.
         self._outlets: dict[int, Outlet] = {}
         self._lock = forkable(threading.RLock())
         self._logs: dict[int, Log] = {}
+        #: Those of them that were locked by a write. One that has released its lock since takes it again by itself.
+        self._ready: dict[int, Log] = {}
         self._writers: set[TopicWriter] = set()
         #: Logs that were opened for upkeep only.
         self._tended: set[Log] = set()
@@ -247,6 +256,7 @@ class Topic:
             if entry.partitions != self._entry.partitions:
                 self._sticky = Sticky(entry.partitions)
             self._entry = entry
+            self._keyed = settings.is_compacted(entry.settings)
 
     def _open(self, number: int) -> Log:
         entry = self._entry
@@ -291,6 +301,7 @@ class Topic:
     def reopen(self) -> None:
         """Close the open logs; the next use opens them again, with the current settings."""
         with self._lock, ExitStack() as last:
+            self._ready.clear()
             for log in self._logs.values():
                 last.callback(log.close)
             self._logs = {}
@@ -299,6 +310,7 @@ class Topic:
         """Close everything; from now on it only raises this error."""
         with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
             self._ended = self._ended or why
+            self._ready.clear()
             for log in self._logs.values():
                 last.callback(log.close)
             last.callback(self.close_writers)
@@ -324,8 +336,17 @@ class Topic:
         partition: int | None = None,
     ) -> Position:
         """Append one record and return its position. The partition is the key's, or chosen, unless it is given."""
-        number = self.place_for(value, key, partition)
-        return Position(number, self._appends(number).append(value, key, headers, timestamp))
+        if partition is None and self._entry.partitions == 1 and (key is not None or not self._keyed):
+            number = 0
+        else:
+            number = self.place_for(value, key, partition)
+        log = self._ready.get(number)
+        if log is not None:
+            try:
+                return _position((number, log.append(value, key, headers, timestamp)))
+            except DirectoryLocked:  # it had released its lock, and another process has it now
+                self._ready.pop(number, None)
+        return _position((number, self._appends(number).append(value, key, headers, timestamp)))
 
     def _appends(self, number: int) -> Appends:
         """The log of a partition, locked; or, if another process holds the lock and takes requests, what hands over to
@@ -354,6 +375,9 @@ class Topic:
             except StorageError:
                 self.refresh()  # if the topic was deleted meanwhile, raise that
                 raise
+        self._ready[number] = log
+        if self._ended is not None:
+            self._ready.clear()
         return log
 
     def place_for(self, value: bytes | None, key: bytes | None, partition: int | None = None) -> int:
@@ -369,7 +393,7 @@ class Topic:
 
     def _refuse_keyless(self) -> None:
         """Raise if a record without a key cannot be accepted."""
-        if settings.is_compacted(self._entry.settings):
+        if self._keyed:
             raise InvalidRecord(
                 f"the topic {self.name!r} keeps the last record of each key (cleanup.policy), so a record needs a key"
             )
@@ -388,7 +412,7 @@ class Topic:
         """Which records go where; those without a key stay together."""
         if not records:
             raise InvalidRecord("no record to append")
-        if settings.is_compacted(self._entry.settings) and any(key_of(record) is None for record in records):
+        if self._keyed and any(key_of(record) is None for record in records):
             self._refuse_keyless()
         if partition is not None or self.partitions == 1:
             return {0 if partition is None else partition: records}
@@ -431,8 +455,7 @@ class Topic:
         """A buffered writer over all partitions: the fast way to append records one by one."""
         logs = [self._appends(number) for number in range(self.partitions)]
         writers = [log.writer(batch_bytes, linger_ms) for log in logs]
-        keyed = settings.is_compacted(self._entry.settings)
-        made = TopicWriter(writers, batch_bytes, keyed=keyed, on_close=self._writers.discard)
+        made = TopicWriter(writers, batch_bytes, keyed=self._keyed, on_close=self._writers.discard)
         self._writers.add(made)
         return made
 

@@ -12,15 +12,15 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 from ..batch import kernel
+from ..closing import Closing
 from ..log.write.writer import Writer
 from ..storage.forking import forkable
 
 
-class TopicWriter:
+class TopicWriter(Closing):
     """Collects records into batches, per partition. Thread-safe."""
 
     #: `append(value, key=None, headers=(), timestamp=None)`: add one record; its offset is known when it is placed.
@@ -60,11 +60,3 @@ class TopicWriter:
             last.callback(self._on_close, self)
             for writer in self._writers:
                 last.callback(writer.close)
-
-    def __enter__(self) -> TopicWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -11,6 +11,7 @@ from sawlog.batch.build import Producer, encode
 from sawlog.batch.header import scan
 from sawlog.broker.client import RemoteStore, RemoteTopic
 from sawlog.broker.client.batches import complete, visible
+from sawlog.log.read.reader import Isolation
 from sawlog.testing import Broker
 
 
@@ -145,6 +146,29 @@ def test_markers_and_what_was_aborted_are_not_seen(aborted: list[tuple[int, int]
     if (7, 1) in aborted:  # an idempotent batch of that producer between is not in the transaction
         assert 3 in seen
     assert visible(rows, aborted)[:, BASE].tolist() == seen
+
+
+def test_a_transaction_is_seen_when_it_is_committed(broker: Broker, store: RemoteStore) -> None:
+    remote, here = store.create_topic("txn").partition(0), broker.store.topic("txn").partition(0)
+    here.append(b"before")
+    here.append_batches(batch(0, 7, TRANSACTIONAL))
+    here.append_batches(batch(0, 8, TRANSACTIONAL))
+    here.append(b"after")
+
+    def seen(isolation: Isolation = "committed") -> list[int]:
+        return [record.offset for record in remote.scan(isolation=isolation)]
+
+    assert (remote.last_stable_offset, remote.visible_offset) == (1, 4)
+    assert (seen(), seen("uncommitted")) == ([0], [0, 1, 2, 3])
+    assert remote.offset_at(0) == 0
+    here.append_marker(7, 0, commit=False)
+    assert seen() == [0]
+    here.append_marker(8, 0, commit=True)
+    assert (seen(), seen("uncommitted")) == ([0, 2, 3], [0, 1, 2, 3])
+    assert remote.position() == here.position()
+    columns = [column for page in remote.scan_arrow(columns=["offset"]) for column in page["offset"].to_pylist()]
+    assert columns == [0, 2, 3]
+    assert remote.fetch(0, 1 << 20).aborted == here.fetch(0, 1 << 20).aborted == ((7, 1),)
 
 
 def test_a_response_may_end_within_a_batch() -> None:

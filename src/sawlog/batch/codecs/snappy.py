@@ -1,5 +1,5 @@
 """snappy: xerial's framing: magic, version i32, compatible version i32, then blocks [length i32][bare snappy], big
-endian. The header may come again between blocks, where streams were put one behind the other; xerial reads
+endian. The header may come again between blocks, where streams were concatenated; xerial reads
 that, too. Versions are not looked at: there has only been one, and Redpanda writes it little endian.
 """
 

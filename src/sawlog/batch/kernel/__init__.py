@@ -10,6 +10,10 @@ keys          what compaction keeps (KeyMap, keep_records)
 frames        other systems' records
 lookup        one record, or one page of batches, in one call where all is as usual (read_usual, page_usual)
 slots         two numbers that a log publishes to readers in other processes at every append (Slots)
+placing       one batch at the end of a log, in one call where all is as usual (UsualAppends)
+sparse        the sparse index of a segment (SparseIndex)
+fields        fields of a log's objects that one call uses
+files         the end of a file that grows, and writing there
 walk          one record in a buffer, and the walk from record to record that all of these take
 primitives    numbers in a buffer
 declarations  names of columns and numbers, and two structs: .pxi for the compiler, .py for Python
@@ -26,7 +30,8 @@ always `sawlog.batch.cyshim`'s, which the compiler does not look at.
 Promises. No input makes these functions read or write outside their buffers, loop for ever or crash: every length
 is checked against what is left before it is used. What they find wrong they report by a return value, and the
 Python around them turns it into an error with path and position. They check structure, not content: the CRC is the
-caller's business. Nothing here does I/O, and nothing but a `RecordCursor` and `Slots` keeps a buffer after it returns.
+caller's business. Nothing here does I/O but `files`, and nothing but a `RecordCursor` and `Slots` keeps a buffer after
+it returns.
 
 Threads. The Arrow functions run without the GIL. A `BatchBuilder` is safe between threads only where the
 interpreter's lock makes a compiled call atomic; `sawlog.log.write.writer` adds a lock where that does not hold.
@@ -88,10 +93,23 @@ from .declarations import (
     WALK_MORE,
     WALK_SHORT,
 )
+from .fields import (
+    ActiveFields,
+    AppenderFields,
+    CommitFields,
+    ExtentFields,
+    LookupFields,
+    MarksFields,
+    OpenAppendsFields,
+    SegmentSetFields,
+    VisibleFields,
+)
+from .files import DescriptorFields, FileFields
 from .frames import crc32_of, gather, numbers_at, parse_messages, put_messages, walk_frames, weave
 from .keys import KeyMap, keep_records
 from .lookup import page_usual, read_usual
 from .partitions import Dispatcher, murmur2, partition_of, partitions_of
+from .placing import UsualAppends
 from .records import (
     MAX_TIMESTAMP,
     Record,
@@ -105,6 +123,7 @@ from .records import (
     record_at,
 )
 from .slots import SLOTS_BYTES, Slots
+from .sparse import SparseIndex
 
 COMPILED = False
 
@@ -153,13 +172,26 @@ __all__ = [
     "WALK_END",
     "WALK_MORE",
     "WALK_SHORT",
+    "ActiveFields",
+    "AppenderFields",
     "BatchBuilder",
+    "CommitFields",
+    "DescriptorFields",
     "Dispatcher",
     "Encoded",
+    "ExtentFields",
+    "FileFields",
     "KeyMap",
+    "LookupFields",
+    "MarksFields",
+    "OpenAppendsFields",
     "Record",
     "RecordCursor",
+    "SegmentSetFields",
     "Slots",
+    "SparseIndex",
+    "UsualAppends",
+    "VisibleFields",
     "check_small",
     "checksum",
     "crc32_of",

@@ -1,4 +1,4 @@
-"""Arrow to batch and batch to Arrow, without the GIL: no object is made for a record."""
+"""Arrow to batches and back, without the GIL: no Python object is created per record."""
 
 from sawlog.batch.cyshim import cython
 
@@ -20,12 +20,12 @@ def encode_arrow(
     key: tuple,
     headers: tuple,
 ):
-    """Encode rows `first` to `last` as records from `start` on: (row, position, base and max timestamp).
+    """Encode rows `first` to `last` as records from position `start` on. Returns (next row, next position, base and
+    largest timestamp).
 
-    Stops where `limit` bytes are reached, or before a record that the rest of `out` may not hold. `value` and `key`
-    are (offsets, data, validity bitmap, index of row 0 in the three); `headers` is (list offsets, index of row 0 in
-    them, key part, value part). Empty buffers stand for what is absent. An
-    offset outside its data raises ValueError.
+    Stops when `limit` bytes are reached, or before a record for which `out` may be too small. `value` and `key` are
+    (offsets, data, validity bitmap, index of row 0 in the three); `headers` is (list offsets, index of row 0 in them,
+    keys, values). Empty buffers mean that a column is absent. An offset outside its data raises ValueError.
     """
     value_offsets: cython.const[cython.int][::1] = value[0]
     value_data: cython.const[cython.uchar][::1] = value[1]
@@ -188,9 +188,9 @@ def decode_columns(
 ):
     """Copy the records of many batches into Arrow's buffers.
 
-    Gives (-1, records, key bytes, value bytes, null keys, null values, headers in all), or the number of the first
-    row that does not parse in place of -1; what counts then is only that. The caller provides room for the sum of
-    counts (bitmaps zeroed) and, in the data buffers, for the sum of the batches' bodies.
+    Returns (-1, records, key bytes, value bytes, null keys, null values, number of headers). If a row does not parse,
+    its number replaces the -1, and the rest is meaningless. The buffers must have room for the sum of the counts
+    (bitmaps zeroed) and, for data, for the sum of the batches' bodies.
     """
     q: cython.Py_ssize_t
     r: cython.Py_ssize_t = 0
@@ -263,7 +263,7 @@ def put_view(
     n: cython.Py_ssize_t,
     origin: cython.Py_ssize_t,
 ) -> cython.void:
-    """Arrow's 16-byte view: length, then up to 12 bytes inline, or 4 bytes, buffer 0 and the place in it."""
+    """Arrow's 16-byte view: length, then up to 12 bytes inline, or 4 bytes, buffer 0 and the position in it."""
     at: cython.Py_ssize_t = r * VIEW_BYTES
     put32le(views, at, n)
     if n <= 12:
@@ -357,7 +357,8 @@ def decode_headers(
 ):
     """Copy the record headers of many batches, already checked by `decode_columns`, into Arrow's buffers.
 
-    Gives (-1 or bad row, headers, name bytes, content bytes, null contents); room as `decode_columns` counted it.
+    Returns (-1 or the bad row, headers, name bytes, content bytes, null contents). The buffers must have the room that
+    `decode_columns` counted.
     """
     q: cython.Py_ssize_t
     j: cython.Py_ssize_t

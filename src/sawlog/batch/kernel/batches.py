@@ -1,6 +1,6 @@
-"""Batch headers: hopping from one to the next, finding one, writing one, and what the index takes note of.
+"""Batch headers: going from one to the next, finding one, writing one, and which of them get an index entry.
 
-The numbers added to a position are those of the drawing in `header.py`.
+The numbers that are added to a position are the byte positions in the drawing of `header.py`.
 """
 
 from sawlog.batch.cyshim import cython
@@ -51,7 +51,7 @@ if not cython.compiled:
 def header_is_sound(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, least_offset: cython.longlong
 ) -> cython.bint:
-    """Whether the 61 bytes at `p` can be a batch header; the batch may still be cut short."""
+    """Whether the 61 bytes at `p` can be a batch header; the batch itself may be incomplete."""
     length: cython.longlong = get32s(b, p + 8)
     attributes: cython.int = get16(b, p + 21)
     delta: cython.longlong = get32s(b, p + 23)
@@ -63,7 +63,7 @@ def header_is_sound(
         return False
     if count < 0 or count > delta + 1:
         return False
-    # A record takes at least seven bytes. Compressed, that cannot be told from here.
+    # A record takes at least seven bytes. For compressed records this cannot be checked here.
     return (attributes & COMPRESSION_MASK) != 0 or count <= (length - HEADER_BYTES + LENGTH_END) // LEAST_RECORD
 
 
@@ -103,16 +103,16 @@ def scan_batches(
     rows: cython.longlong[:, ::1],
     dense: cython.bint = False,
 ):
-    """Hop from batch header to batch header and fill one row each: (rows filled, position, why it stopped, whether a
-    batch is part of a transaction or a control batch).
+    """Go from batch header to batch header and fill one row for each. Returns (number of rows, position, why it
+    stopped, whether a batch is part of a transaction or a control batch).
 
-    Takes batches that start before `soft_end` and lie wholly before `end`, whose offsets begin at or above
-    `least_offset` and go up; with `dense` each has to begin exactly where the one before ended, because a flipped
-    bit in the base offset, which no CRC covers, must not pass. With a `least_offset` of -1 nothing is asked of the
-    first batch, and without `dense` nothing of any. SCAN_MORE: `soft_end` or the rows were used up; SCAN_END:
-    exactly at `end`; SCAN_SHORT: the last batch is not all there; SCAN_BAD: what stands there is no such batch.
+    Accepts batches that start before `soft_end` and end at or before `end`, whose offsets start at `least_offset` or
+    later and increase. With `dense`, each must begin exactly where the previous one ended: no CRC covers the base
+    offset, so a flipped bit in it would go unnoticed. With a `least_offset` of -1 the first batch may begin anywhere;
+    without `dense`, so may all others. SCAN_MORE: `soft_end` was reached or the rows are full; SCAN_END: exactly at
+    `end`; SCAN_SHORT: the last batch is incomplete; SCAN_BAD: there is no such batch at this position.
 
-    What is in a control batch is no record for anybody: its row has no records, and MARKER says what it means.
+    Nobody reads the content of a control batch as a record: its row has no records, and MARKER has its meaning.
     """
     p: cython.Py_ssize_t = start
     n: cython.Py_ssize_t = 0
@@ -208,8 +208,8 @@ def find_batch(
     least_offset: cython.longlong = -1,
     dense: cython.bint = False,
 ):
-    """The position of the first batch whose last offset is at or above `offset`; -1 at the end, -2 - position
-    where something stands that is no whole batch. `least_offset` and `dense` as in `scan_batches`."""
+    """The position of the first batch whose last offset is `offset` or higher; -1 if there is none, or -2 - position
+    of the first place without a complete batch. `least_offset` and `dense` as in `scan_batches`."""
     if start < 0 or end < 0 or end > b.shape[0]:
         raise ValueError("range outside the buffer")
     return seek_batch(b, start, end, offset, least_offset, dense)
@@ -221,7 +221,7 @@ def find_header(
     end: cython.Py_ssize_t,
     least_offset: cython.longlong,
 ):
-    """After damage: the next position where a whole batch may start, or -1. The caller checks its CRC."""
+    """After damage: the next position where a complete batch may start, or -1. The caller checks its CRC."""
     p: cython.Py_ssize_t = start
     found: cython.Py_ssize_t = -1
     if start < 0 or end < 0 or end > b.shape[0]:
@@ -251,7 +251,7 @@ def write_header(
     base_sequence: cython.longlong,
     count: cython.longlong,
 ) -> object:
-    """Write a batch header at `p`, all but the CRC, which comes last (`patch_crc`)."""
+    """Write a batch header at `p`, without the CRC, which is computed last (`patch_crc`)."""
     if p < 0 or b.shape[0] - p < HEADER_BYTES:
         raise ValueError("range outside the buffer")
     put64(b, p, base_offset)
@@ -281,7 +281,7 @@ def patch_crc(b: cython.uchar[::1], p: cython.Py_ssize_t, crc: cython.longlong):
 def patch_place(
     b: cython.uchar[::1], p: cython.Py_ssize_t, base_offset: cython.longlong, leader_epoch: cython.longlong
 ):
-    """Give the finished batch at `p` its place in a log: the two fields that the CRC does not cover."""
+    """Set base offset and leader epoch of the finished batch at `p`: the two fields that the CRC does not cover."""
     if p < 0 or b.shape[0] - p < HEADER_BYTES:
         raise ValueError("range outside the buffer")
     put64(b, p, base_offset)
@@ -294,8 +294,8 @@ def check_small(
     first: cython.Py_ssize_t,
     limit: cython.longlong,
 ):
-    """Compare the CRCs of batches of up to `limit` bytes, from row `first` on: (the row where it stopped, whether
-    because its CRC is wrong). Else it stopped at a larger batch, or behind the last row."""
+    """Verify the CRCs of batches of up to `limit` bytes, from row `first` on. Returns (the row where it stopped,
+    whether that row's CRC is wrong). Otherwise it stopped at a larger batch, or after the last row."""
     q: cython.Py_ssize_t = first
     n: cython.Py_ssize_t = rows.shape[0]
     wrong: cython.bint = False
@@ -327,9 +327,10 @@ def select_entries(
     since: cython.longlong,
     chosen: cython.longlong[::1],
 ):
-    """Which batches get an index entry: (how many, bytes since the last). Their row numbers go to `chosen`.
+    """Choose which batches get an index entry. Returns (how many, bytes since the last one) and writes their row
+    numbers to `chosen`.
 
-    Kafka's rule: a batch is entered if more than `interval` bytes came before it since the last that was.
+    Kafka's rule: a batch gets an entry if more than `interval` bytes were written since the last batch that got one.
     """
     q: cython.Py_ssize_t
     n: cython.Py_ssize_t = 0
@@ -346,7 +347,7 @@ def select_entries(
 
 
 def checksum(b: cython.const[cython.uchar][::1], by_table: cython.bint = False):
-    """The CRC-32C of a buffer, as the kernel computes it; also the way it does where the processor cannot."""
+    """The CRC-32C of a buffer, as the kernel computes it; also as it does without the processor's instruction."""
     if b.shape[0] == 0:
         return 0
     if cython.compiled and by_table:

@@ -42,6 +42,8 @@ class Encoded:
         self.max_timestamp = max_timestamp
 
 
+#: The size of a buffer that takes the place of one that has become too large.
+_LEAST_KEPT = 65536
 #: Up to here the kernel's own CRC is quicker than a call.
 SMALL_CRC_BYTES = 8192
 
@@ -83,8 +85,12 @@ class BatchBuilder:
         self.view = self.buffer
         self.reset_fields()
 
-    def reset(self):
-        """Forget all records; keep the buffer."""
+    def reset(self, most: cython.Py_ssize_t = 2147483647):
+        """Forget all records; keep the buffer, unless it is larger than `most`."""
+        if self.capacity > most:
+            self.buffer = bytearray(_LEAST_KEPT)
+            self.view = self.buffer
+            self.capacity = _LEAST_KEPT
         self.reset_fields()
 
     def take(self, buffer, close=False):
@@ -302,10 +308,25 @@ class BatchBuilder:
         `max_timestamp` of -1 is that of the records. It is valid until the builder is used again."""
         end: cython.Py_ssize_t = self.position
         top: cython.longlong = self.max_timestamp if max_timestamp < 0 else max_timestamp
-        whole: object = memoryview(self.buffer)
-        data: object = whole[:end]
+        data: object = memoryview(self.buffer)[:end]
+        self.seal(attributes, top, producer_id, producer_epoch, sequence)
+        if end > SMALL_CRC_BYTES:
+            put32(self.view, 17, crc(data[21:]))
+        return Encoded(data, self.count, self.base_timestamp, top)
+
+    @cython.cfunc
+    def seal(
+        self,
+        attributes: cython.int,
+        max_timestamp: cython.longlong,
+        producer_id: cython.longlong,
+        producer_epoch: cython.int,
+        sequence: cython.longlong,
+    ) -> object:
+        """Write the header, and the CRC of a batch of at most `SMALL_CRC_BYTES`."""
+        end: cython.Py_ssize_t = self.position
         write_header(
-            self.view if cython.compiled else whole,
+            self.view if cython.compiled else memoryview(self.buffer),
             0,
             0,
             end,
@@ -313,7 +334,7 @@ class BatchBuilder:
             attributes,
             self.count - 1,
             self.base_timestamp,
-            top,
+            self.max_timestamp if max_timestamp < 0 else max_timestamp,
             producer_id,
             producer_epoch,
             sequence,
@@ -321,9 +342,7 @@ class BatchBuilder:
         )
         if end <= SMALL_CRC_BYTES:
             put32(self.view, 17, crc32c_of(self.view, 21, end))
-        else:
-            put32(self.view, 17, crc(data[21:]))
-        return Encoded(data, self.count, self.base_timestamp, top)
+        return None
 
     def extend(self, records):
         """Encode many records: bytes, `Record`s, dicts, or tuples in the order of `add`'s parameters."""

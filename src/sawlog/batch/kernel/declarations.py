@@ -1,10 +1,10 @@
-"""What all units share, for plain Python: the columns of a row, numbers with a name, and two small structures.
+"""What all units share, for plain Python: the columns of a row, named constants, and two small structs.
 
-`declarations.pxi` says the same to the compiler, as C constants and C structs; tests/batch/test_kernel_declarations.py
+`declarations.pxi` has the same for the compiler, as C constants and C structs; tests/batch/test_kernel_declarations.py
 compares the two.
 """
 
-#: Columns of a row: one line of the int64 array that `scan_batches` fills.
+#: Columns of a row of the int64 array that `scan_batches` fills.
 POSITION = 0  # byte in the buffer where the batch starts
 SIZE = 1  # bytes, header included
 BASE = 2  # first offset
@@ -43,18 +43,18 @@ OTHER_MARKER = 3  # not the end of a transaction
 MARKER_MASK = 0xFF
 MARKER_SHIFT = 8  # above it: the epoch of the coordinator that wrote it
 
-#: Sizes in bytes: a batch's header, and how much of it comes before the batch length and goes with it; the least that
-#: a record takes, and the least that its length can be; a view of Arrow.
+#: Sizes in bytes: a batch's header, and its part up to and including the batch length; the smallest record, and the
+#: smallest value of its length; a view of Arrow.
 HEADER_BYTES = 61
 LENGTH_END = 12
 LEAST_RECORD = 7
 LEAST_LENGTH = 6
 VIEW_BYTES = 16
 
-#: The largest offset delta that the format has room for.
+#: The largest offset delta that the format can store.
 MOST_DELTA = 0x7FFFFFFF
 
-#: Which batches were compared with their checksums is remembered by cells of the file, of 4 KiB: log2 of that.
+#: Which batches had the right checksum is remembered per cell of the file; a cell has 4 KiB, and this is its log2.
 CELL_SHIFT = 12
 
 #: Why `scan_batches` stopped.
@@ -63,8 +63,8 @@ SCAN_END = 1
 SCAN_SHORT = 2
 SCAN_BAD = 3
 
-#: Why `walk_frames` stopped: no more room for results; exactly at the end; a frame that is not all there; a length
-#: that cannot be.
+#: Why `walk_frames` stopped: the results are full; exactly at the end; the last frame is incomplete; an impossible
+#: length.
 WALK_MORE = 0
 WALK_END = 1
 WALK_SHORT = 2
@@ -72,7 +72,7 @@ WALK_BAD = 3
 
 
 class Fields:
-    """Where the parts of one record lie; a size of -1 is null."""
+    """Where the parts of one record are; a size of -1 is null."""
 
     __slots__ = (
         "delta",  # offset - base offset of the batch
@@ -88,14 +88,14 @@ class Fields:
 
 
 class Walk:
-    """A walk over the records of one batch: where it is, what may come next, and the record that it stands on."""
+    """A walk over the records of one batch: where it is, what may come next, and the current record."""
 
     __slots__ = (
         "at",  # where the next record starts
-        "base",  # what the row says of the batch
+        "base",  # from the row of the batch
         "base_time",
         "end",  # where the records end
-        "left",  # how many are still to come
+        "left",  # how many are left
         "log_time",  # whether the log set the times: then `max_time` is the time of every record
         "max_time",
         "most",  # the largest offset delta that the next record may have

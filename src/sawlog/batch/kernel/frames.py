@@ -1,10 +1,10 @@
-"""Other systems' frames (`sawlog.interop`): a head of a fixed size with a length in it, then so many bytes."""
+"""Other systems' frames (`sawlog.interop`): a head of a fixed size that contains a length, then that many bytes."""
 
 from sawlog.batch.cyshim import cython
 
 if not cython.compiled:
     from .declarations import WALK_BAD, WALK_END, WALK_MORE, WALK_SHORT
-    from .primitives import copy, crc_tables, get32, get64, put64, small_crc
+    from .primitives import copy, crc_tables, get32, get64, get_varint, put64, small_crc
     from .walk import check_room
 
 #: The polynomial of zlib, PNG and crc32fast.
@@ -18,7 +18,7 @@ _IEEE_TABLES = crc_tables(0xEDB88320)
 def get_number(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, size: cython.int, big: cython.bint
 ) -> cython.longlong:
-    """An unsigned number of 4 or 8 bytes; what does not fit into 63 bits comes out negative."""
+    """An unsigned number of 4 or 8 bytes; a number that does not fit into 63 bits becomes negative."""
     x: cython.longlong = 0
     high: cython.longlong = 0
     if big:
@@ -44,8 +44,8 @@ def walk_frames(
     starts: cython.longlong[::1],
     lengths: cython.longlong[::1],
 ):
-    """Hop from frame to frame and note where the bytes behind each head start and how many they are: (frames, position,
-    why it stopped). `most` is the longest that a frame can be."""
+    """Go from frame to frame and record where the bytes after each head start, and their number. Returns (frames,
+    position, why it stopped). `most` is the maximum length of a frame."""
     p: cython.Py_ssize_t = start
     n: cython.Py_ssize_t = 0
     room: cython.Py_ssize_t = min(starts.shape[0], lengths.shape[0])
@@ -85,7 +85,7 @@ def numbers_at(
     big: cython.bint,
     out: cython.longlong[::1],
 ):
-    """The unsigned number of 4 or 8 bytes at each of the positions, plus `delta`; one too large comes out negative."""
+    """The unsigned number of 4 or 8 bytes at each of the positions, plus `delta`; too large a one becomes negative."""
     n: cython.Py_ssize_t = positions.shape[0]
     i: cython.Py_ssize_t
     at: cython.longlong
@@ -110,7 +110,7 @@ def crc32_of(
     lengths: cython.const[cython.longlong][::1],
     out: cython.longlong[::1],
 ):
-    """CRC-32 (the one of zlib) of each stretch of bytes."""
+    """CRC-32 (as in zlib) of each range of bytes."""
     n: cython.Py_ssize_t = starts.shape[0]
     i: cython.Py_ssize_t
     bad: cython.bint = False
@@ -138,7 +138,7 @@ def gather(
     offsets: cython.int[::1],
     out: cython.uchar[::1],
 ):
-    """Copy stretches of bytes back to back, as an Arrow array of binary has them; how many bytes."""
+    """Copy ranges of bytes one after the other, as in an Arrow array of binary; returns the number of bytes."""
     n: cython.Py_ssize_t = starts.shape[0]
     i: cython.Py_ssize_t
     p: cython.Py_ssize_t = 0
@@ -169,22 +169,13 @@ def gather(
 def get_plain_varint(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> tuple[cython.longlong, cython.Py_ssize_t]:
-    """As `get_varint`, without zig-zag, as protobuf has it; what does not fit into 63 bits comes out negative."""
-    x: cython.ulonglong
-    z: cython.ulonglong = 0
-    shift: cython.int = 0
-    while p < end and shift < 64:
-        x = b[p]
-        p += 1
-        if shift == 63 and x > 1:
-            break
-        z = z | ((x & 127) << shift)
-        if x < 128:
-            if cython.compiled:
-                return cython.cast(cython.longlong, z), p
-            return ((z + 2**63) & (2**64 - 1)) - 2**63, p
-        shift += 7
-    return 0, end + 1
+    """As `get_varint`, without zig-zag, as in protobuf; a number that does not fit into 63 bits becomes negative."""
+    value: cython.longlong
+    value, p = get_varint(b, p, end)
+    if cython.compiled:
+        z: cython.ulonglong = cython.cast(cython.ulonglong, value) << 1
+        return cython.cast(cython.longlong, z if value >= 0 else ~z), p
+    return ((((value << 1) ^ (value >> 63)) + 2**63) & (2**64 - 1)) - 2**63, p
 
 
 def parse_messages(
@@ -195,9 +186,9 @@ def parse_messages(
     value_lengths: cython.longlong[::1],
     numbers: cython.longlong[:, ::1],
 ):
-    """Take protobuf messages {bytes 1; uint64 2; uint64 3; uint64 4} apart: where the bytes lie, and the three numbers.
-    A message with any other field does not parse: what is in it would be lost. Gives the first that does not, or how
-    many there are."""
+    """Parse protobuf messages {bytes 1; uint64 2; uint64 3; uint64 4}: where the bytes are, and the three numbers. A
+    message with any other field does not parse, because that field would be lost. Returns the number of the first
+    message that does not parse, or how many there are."""
     n: cython.Py_ssize_t = starts.shape[0]
     i: cython.Py_ssize_t = 0
     p: cython.Py_ssize_t
@@ -272,7 +263,7 @@ def put_plain_varint(b: cython.uchar[::1], p: cython.Py_ssize_t, x: cython.longl
     k: cython.int = 0
     while k < 9 and (x < 0 or x >= 128):
         b[p] = cython.cast(cython.uchar, (x & 127) | 128)
-        # The sign must not be drawn along: it is the 64th bit of an unsigned number.
+        # No sign extension: this is the 64th bit of an unsigned number.
         x = (x >> 7) + (cython.cast(cython.longlong, 1) << 57) if x < 0 else x >> 7
         p += 1
         k += 1
@@ -288,8 +279,8 @@ def put_messages(
     numbers: cython.const[cython.longlong][:, ::1],
     positions: cython.longlong[::1],
 ):
-    """Write [length u64][protobuf message] for each value with its three numbers, and note where each starts; how many
-    bytes in all. Numbers that are 0 and values that are empty are left out, as protobuf does."""
+    """Write [length u64][protobuf message] for each value with its three numbers, and record where each starts. Returns
+    the number of bytes. Numbers that are 0 and empty values are omitted, as protobuf does."""
     n: cython.Py_ssize_t = numbers.shape[0]
     i: cython.Py_ssize_t
     k: cython.Py_ssize_t
@@ -349,7 +340,7 @@ def weave(
     value_data: cython.const[cython.uchar][::1],
     count: cython.Py_ssize_t,
 ):
-    """Write each head of `head_size` bytes and the value that belongs to it, back to back; how many bytes in all."""
+    """Write each head of `head_size` bytes, followed by its value; returns the number of bytes."""
     i: cython.Py_ssize_t
     p: cython.Py_ssize_t = 0
     vpos: cython.longlong

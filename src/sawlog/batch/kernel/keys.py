@@ -1,4 +1,4 @@
-"""Keys that were written again: what compaction needs to know, and the copy that it makes of what is left."""
+"""Compaction: the last offset of every key, and copying the records that are kept."""
 
 from sawlog.batch.cyshim import cython
 
@@ -73,8 +73,8 @@ def sip_hash(
     v2: cython.ulonglong,
     v3: cython.ulonglong,
 ) -> tuple[cython.ulonglong, cython.ulonglong]:
-    """SipHash-1-3 with 128 bits of output, from its initial state: two keys that share it are not to be met, also if
-    somebody looks for them."""
+    """SipHash-1-3 with 128 bits of output, from its initial state. Nobody can find two keys with the same hash without
+    knowing the secret."""
     m: cython.ulonglong
     low: cython.ulonglong
     shift: cython.int
@@ -113,10 +113,10 @@ def sip_hash(
 @cython.final
 @cython.cclass
 class KeyMap:
-    """The last offset of every key, in a table of fixed size. A key is known by 128 bits of a keyed hash.
+    """The last offset of every key, in a table of fixed size. A key is identified by 128 bits of a keyed hash.
 
     `table` has three unsigned 64-bit columns: both halves of the hash, and the offset plus one (0: free). The number
-    of its rows is a power of two. It is never filled to more than seven eighths. `secret` is 16 random bytes.
+    of its rows is a power of two. At most seven eighths of it are used. `secret` is 16 random bytes.
     """
 
     table: cython.ulonglong[:, ::1]
@@ -132,7 +132,7 @@ class KeyMap:
         slots: cython.Py_ssize_t = table.shape[0]
         if slots < 8 or slots & (slots - 1) or table.shape[1] != KEY_WIDTH:
             raise ValueError("a table has a power of two of rows and three columns")
-        self.table = memoryview(table)  # interpreted, it gives Python's integers; numpy's own would wrap around
+        self.table = memoryview(table)  # interpreted, its elements are Python's integers; numpy's would wrap around
         self.mask = slots - 1
         self.most = slots // 8 * 7
         low = int.from_bytes(secret[:8], "little")
@@ -148,7 +148,7 @@ class KeyMap:
     @cython.nogil
     @cython.exceptval(check=False)
     def _slot(self, low: cython.ulonglong, high: cython.ulonglong) -> cython.Py_ssize_t:
-        """Where a key stands, or would stand."""
+        """The slot of a key, or the one that it would get."""
         at: cython.ulonglong = low & self.mask
         while self.table[cython.cast(cython.Py_ssize_t, at), OFFSET_PLUS_ONE] != 0 and not (
             self.table[cython.cast(cython.Py_ssize_t, at), HASH_LOW] == low
@@ -158,8 +158,8 @@ class KeyMap:
         return cython.cast(cython.Py_ssize_t, at)
 
     def note(self, b: cython.const[cython.uchar][::1], rows: cython.const[cython.longlong][:, ::1]):
-        """Take note of the keys of whole batches: (how many batches, whether the next does not parse). It stops before
-        a batch whose keys may not fit. Markers of transactions have no keys to speak of."""
+        """Record the keys of complete batches. Returns (how many batches, whether the next one does not parse). Stops
+        before a batch whose keys may not fit. Markers of transactions have no keys."""
         q: cython.Py_ssize_t
         n: cython.Py_ssize_t = rows.shape[0]
         at: cython.Py_ssize_t
@@ -178,7 +178,7 @@ class KeyMap:
                 if rows[q, ATTRIBUTES] & CONTROL_BIT:
                     walk.left = 0
                 while walk.left > 0:
-                    walk.previous = -1  # the order is not asked for here
+                    walk.previous = -1  # the order does not matter here
                     if not step(b, cython.address(walk)):
                         bad = True
                         break
@@ -200,7 +200,7 @@ class KeyMap:
         return done, bad
 
     def last(self, key):
-        """The last offset of a key; -1 if it was not noted."""
+        """The last offset of a key; -1 if it was not recorded."""
         view: cython.const[cython.uchar][::1] = memoryview(key).cast("B")
         low: cython.ulonglong
         high: cython.ulonglong
@@ -223,13 +223,13 @@ def keep_records(
     new_time: cython.longlong,
     fresh: cython.bint,
 ):
-    """Copy the records of the batches `first` to `last` that are still wanted into one: (the row where it stopped,
-    how many, where they end, base timestamp, largest timestamp, tombstones dropped, tombstones kept, whether the row
-    does not parse). It stops behind the batch that reached `limit`, and before one that `out` has no room for.
+    """Copy the records of the batches `first` to `last` that are kept into one batch. Returns (the row where it
+    stopped, number of records, where they end, base timestamp, largest timestamp, tombstones dropped, tombstones kept,
+    whether the row does not parse). Stops after the batch that reached `limit`, and before one that `out` cannot hold.
 
-    Not wanted are records below `floor`, records whose key `keys` (or None) knows at a later offset, and tombstones
-    below `forget`. Offsets and times become relative to `new_base` and `new_time`; if the other batch is `fresh`, the
-    first record gives its time.
+    Dropped are records below `floor`, records whose key has a later offset in `keys` (or None), and tombstones below
+    `forget`. Offsets and times become relative to `new_base` and `new_time`; if the new batch is `fresh`, its first
+    record determines the time.
     """
     q: cython.Py_ssize_t = first
     start: cython.Py_ssize_t
@@ -255,7 +255,7 @@ def keep_records(
     with cython.nogil:
         while q < last and at < limit:
             walk = walk_row(rows, q)
-            # Numbers may become larger: the length by 4 bytes, time by 9, offset by 9; the rest is copied.
+            # Varints may become longer: the length by 4 bytes, time by 9, offset by 9; the rest is copied.
             if walk.left > (walk.end - walk.at) // LEAST_RECORD:
                 bad = True
                 break

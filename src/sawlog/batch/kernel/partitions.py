@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: the hash of Kafka's own client, for one key, a column of them, or a writer."""
+"""The partition of a key, by the hash that Kafka's own client uses: for one key, for a column, or for a writer."""
 
 from sawlog.batch.cyshim import cython
 
@@ -14,7 +14,7 @@ else:
 @cython.nogil
 @cython.exceptval(check=False)
 def times32(x: cython.ulonglong, y: cython.ulonglong) -> cython.ulonglong:
-    """x * y modulo 2**32; both are below it."""
+    """x * y modulo 2**32; both are smaller than that."""
     if cython.compiled:
         return cython.cast(cython.ulonglong, cython.cast(cython.uint, x * y))
     return (x * y) & 0xFFFFFFFF
@@ -53,7 +53,7 @@ def murmur(b: cython.pointer(cython.const[cython.uchar]), n: cython.Py_ssize_t) 
 @cython.cfunc
 @cython.inline
 def murmur_of(key: object) -> cython.longlong:
-    """Of a key that is exactly bytes."""
+    """The hash of a key that is exactly bytes."""
     if cython.compiled:
         return cython.cast(
             cython.longlong,
@@ -120,8 +120,8 @@ def partitions_of(
 @cython.final
 @cython.cclass
 class Dispatcher:
-    """Gives each record to the builder of its partition: by key as Kafka's client does; without a key to one that
-    stays the same until `sticky_bytes` of values went there, then `choose()` says which is next.
+    """Passes each record to the builder of its partition: by its key, as Kafka's client does. Records without a key go
+    to one partition until it has received `sticky_bytes` of values; then `choose()` returns the next one.
 
     `builders` is a list with a `BatchBuilder` for each partition.
     """

@@ -1,4 +1,4 @@
-"""Records as objects: `Record`, and taking batches apart into them, all of them, one by one, or a certain one."""
+"""Records as objects: `Record`, and decoding batches into them: all at once, one by one, or a single one."""
 
 from sawlog.batch.cyshim import cython
 from sawlog.errors import InvalidRecordType
@@ -21,7 +21,7 @@ class Record:
 
     `key` and `value` are bytes or None; `headers` is a tuple of (str, bytes or None); `timestamp_type` is 0 where
     the producer set the time and 1 where the log did. `topic` and `partition` say where it was read, if it was read
-    from a topic (else None and -1); they do not count when records are compared. Immutable, comparable, hashable.
+    from a topic (else None and -1); they are ignored when records are compared. Immutable, comparable, hashable.
     """
 
     offset = cython.declare(cython.longlong, visibility="readonly")
@@ -93,7 +93,7 @@ def _short(value):
 def record_of(
     b: cython.const[cython.uchar][::1], walk: cython.pointer(Walk), topic: object, partition: cython.int
 ) -> object:
-    """The `Record` that the walk stands on; None if its headers do not parse."""
+    """The current `Record` of the walk; None if its headers do not parse."""
     record: Record
     headers: object = ()
     if walk.record.header_count > 0:
@@ -123,7 +123,7 @@ def decode_records(
 ):
     """Append the `Record`s of batches `first` to `last` with start <= offset < end to `found`.
 
-    Gives back -1, or the number of the first row whose records do not parse; those before it are in `found`.
+    Returns -1, or the number of the first row whose records do not parse; those before it are in `found`.
     """
     q: cython.Py_ssize_t
     walk: Walk
@@ -152,11 +152,11 @@ def decode_records(
 @cython.final
 @cython.cclass
 class RecordCursor:
-    """Gives the `Record`s of checked batches one by one, so that each is made where the one before it was freed.
+    """Yields the `Record`s of checked batches one by one, so that each uses the memory that the previous one has freed.
 
     After the last one, `bad` is -1, or the number of the row whose records do not parse; `next_offset` is the offset
-    behind the last record that was given. Another thread may `stop` it: it then ends before its next record.
-    `leader_epoch` is that of the first batch; a log gives out cursors over batches of one epoch each.
+    after the last record that was returned. Another thread may `stop` it: it then ends before its next record.
+    `leader_epoch` is that of the first batch; the cursors of a log cover batches of one epoch each.
     """
 
     view: cython.const[cython.uchar][::1]
@@ -198,21 +198,21 @@ class RecordCursor:
         return self
 
     def stop(self):
-        """Give no more records."""
+        """Return no more records."""
         self.stopped = True
 
     @cython.cfunc
     @cython.inline
     @cython.exceptval(check=False)
     def _next_batch(self) -> cython.bint:
-        """Whether there is one more batch, and the one before it ended where it should."""
+        """Whether there is another batch, and the previous one ended where it should."""
         if self.walk.at != self.walk.end:
             self.bad = self.q
             return False
         self.q += 1
         if self.q >= self.batches:
             return False
-        # Checked again: the rows are the caller's, and may have been filled anew since.
+        # Checked again: the rows belong to the caller, and may have been overwritten since.
         if not (0 <= self.rows[self.q, BODY] <= self.rows[self.q, BODY_END] <= self.view.shape[0]):
             self.bad = self.q
             return False
@@ -269,7 +269,7 @@ def find_record(
     wanted: cython.longlong = offset - base_offset
     walk: Walk
     record: object
-    # How far an offset can be ahead of its record's number: the gaps that compaction may have left.
+    # How far an offset can be ahead of its record's number: as many as compaction has removed.
     slack: cython.longlong = last_offset - base_offset + 1 - count
     if slack == 0:
         while i < wanted and i < count:
@@ -308,7 +308,7 @@ def record_at(
     first: cython.longlong = 0,
 ):
     """The first `Record` at or above `offset` in one batch's records; None if there is none, False if they do not
-    parse. In a batch without gaps the records before it are hopped over by their lengths alone. `body` is where
+    parse. In a batch without gaps, the records before it are skipped by their lengths alone. `body` is where
     record number `first` starts."""
     if body < 0 or end < body or end > b.shape[0]:
         raise ValueError("range outside the buffer")
@@ -325,7 +325,7 @@ def landmarks(
     step: cython.longlong,
     found: cython.int[::1],
 ):
-    """Where every `step`-th record starts, into `found`; False if the records do not parse."""
+    """Write to `found` where every `step`-th record starts; False if the records do not parse."""
     p: cython.Py_ssize_t = body
     i: cython.longlong
     if body < 0 or end < body or end > b.shape[0] or step < 1 or found.shape[0] < count // step + 1:
@@ -370,8 +370,8 @@ def head_of(
     count: cython.longlong,
     wanted: cython.longlong,
 ):
-    """The records of one batch with an offset delta below `wanted`: (how many, where they end, largest timestamp
-    delta among them); a count of -1 if they do not parse."""
+    """The records of one batch with an offset delta below `wanted`. Returns (how many, where they end, their largest
+    timestamp delta); a count of -1 if they do not parse."""
     p: cython.Py_ssize_t = body
     i: cython.longlong = 0
     top: cython.longlong = 0

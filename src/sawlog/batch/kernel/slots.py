@@ -96,11 +96,16 @@ class Slots:
 
     def store(self, first: cython.longlong, second: cython.longlong):
         """Replace both numbers, at one moment."""
+        self.put(first, second)
+
+    @cython.cfunc
+    def put(self, first: cython.longlong, second: cython.longlong) -> object:
+        """As `store`, for a call from the kernel."""
         one: cython.ulonglong = self._sequence(0)
         two: cython.ulonglong = self._sequence(32)
         now: cython.Py_ssize_t = 32 if two > one else 0
         if (one > 0 or two > 0) and get64(self.view, now + 8) == first and get64(self.view, now + 16) == second:
-            return
+            return None
         self._store(first, second, one, two)
 
     @cython.cfunc

@@ -6,11 +6,11 @@
             break
         ...  # walk.record says where key, value and headers are
     if walk.left > 0 or walk.at != walk.end:
-        ...  # a record does not parse, or something stands behind the last one
+        ...  # a record does not parse, or there is something after the last one
 
-A `Walk` is a C struct of the loop that uses it, and `step` gets its address: compiled, it may be a call, or become part
-of the loop, and costs little either way. Handed over as a value it made a loop four times as slow wherever the compiler
-chose a call. Interpreted, a `Walk` is an object, and `cython.address` of it is the object.
+A `Walk` is a C struct of the loop that uses it, and `step` gets its address: whether the compiler inlines it or not, it
+costs little. Passed by value, it made a loop four times as slow wherever the compiler did not inline the call.
+Interpreted, a `Walk` is an object, and `cython.address` of it is the object.
 """
 
 from sawlog.batch.cyshim import cython
@@ -44,8 +44,8 @@ else:
 def parse_record(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, record: cython.pointer(Fields)
 ) -> cython.Py_ssize_t:
-    """Where the record at `p` ends, and its parts into `record`; -1 if it does not parse. Everything but the headers'
-    insides is checked."""
+    """Return where the record at `p` ends and write where its parts are to `record`; -1 if it does not parse.
+    Everything except the content of the headers is checked."""
     length: cython.longlong
     klen: cython.longlong
     vlen: cython.longlong
@@ -85,7 +85,7 @@ def parse_record(
 @cython.nogil
 @cython.exceptval(check=False)
 def skip_record(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Where the record at `p` ends, by its length alone; -1 if it cannot be that long."""
+    """Where the record at `p` ends according to its length; -1 if that is impossible."""
     length: cython.longlong
     length, p = get_varint(b, p, end)
     if p > end or length < LEAST_LENGTH or length > end - p:
@@ -98,7 +98,7 @@ def skip_record(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: c
 @cython.nogil
 @cython.exceptval(check=False)
 def walk_body(at: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.longlong, most: cython.longlong) -> Walk:
-    """A walk over `count` records whose offset deltas go up, to `most` at the highest."""
+    """A walk over `count` records whose offset deltas increase, up to `most`."""
     walk: Walk
     if not cython.compiled:
         walk = Walk()
@@ -119,7 +119,7 @@ def walk_body(at: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.longl
 @cython.nogil
 @cython.exceptval(check=False)
 def walk_row(rows: cython.const[cython.longlong][:, ::1], q: cython.Py_ssize_t) -> Walk:
-    """A walk over the records of the batch in row `q`, which `check_rows` has found to lie in the buffer."""
+    """A walk over the records of the batch in row `q`. `check_rows` has checked that it is inside the buffer."""
     walk: Walk = walk_body(
         cython.cast(cython.Py_ssize_t, rows[q, BODY]),
         cython.cast(cython.Py_ssize_t, rows[q, BODY_END]),
@@ -138,8 +138,8 @@ def walk_row(rows: cython.const[cython.longlong][:, ::1], q: cython.Py_ssize_t) 
 @cython.nogil
 @cython.exceptval(check=False)
 def step(b: cython.const[cython.uchar][::1], walk: cython.pointer(Walk)) -> cython.bint:
-    """Go on to the next record. False, and the walk stays where it is, if the bytes there do not parse or the offset is
-    not one that may come next."""
+    """Go to the next record. Returns False, and the walk stays where it is, if the bytes do not parse or the offset
+    cannot be the next one."""
     end: cython.Py_ssize_t = parse_record(b, walk.at, walk.end, cython.address(walk.record))
     if end < 0 or walk.record.delta <= walk.previous or walk.record.delta > walk.most:
         return False
@@ -205,7 +205,7 @@ def to_bytes(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython
 def to_headers(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, n: cython.Py_ssize_t
 ) -> object:
-    """A tuple of (str, bytes or None), or None where the bytes do not parse."""
+    """A tuple of (str, bytes or None); None if the bytes do not parse."""
     kpos: cython.Py_ssize_t
     klen: cython.Py_ssize_t
     vpos: cython.Py_ssize_t
@@ -215,7 +215,7 @@ def to_headers(
         p, kpos, klen, vpos, vlen = parse_header(b, p, end)
         if p < 0:
             return None
-        # Kafka's header keys are UTF-8; what is not comes back byte for byte through "surrogateescape".
+        # Kafka's header keys are UTF-8; other bytes survive a round trip thanks to "surrogateescape".
         found.append((to_bytes(b, kpos, klen).decode("utf-8", "surrogateescape"), to_bytes(b, vpos, vlen)))
     return tuple(found) if p == end else None
 
@@ -227,7 +227,7 @@ def check_rows(
     first: cython.Py_ssize_t,
     last: cython.Py_ssize_t,
 ) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
-    """(records, bytes of bodies) of these rows; ValueError unless all of them lie in the buffer and can be true."""
+    """(records, bytes of bodies) of these rows; ValueError unless all of them are inside the buffer and plausible."""
     q: cython.Py_ssize_t
     records: cython.Py_ssize_t = 0
     size: cython.Py_ssize_t = 0

@@ -94,11 +94,6 @@ class Connection:
             answer = self._exchange(key, version, body, self._timeout_s + wait_s)
             return self._decoded(key, version, answer)
 
-    def tell(self, key: Key, body: Body) -> None:
-        """Send a request that has no answer."""
-        with self._lock:
-            self._send(key, self.version(key), body, self._timeout_s)
-
     def _negotiate(self) -> dict[int, tuple[int, int]]:
         """Ask for the broker's versions; one that does not know ours answers in version 0."""
         asked: Body = {"client_software_name": "sawlog", "client_software_version": "1"}

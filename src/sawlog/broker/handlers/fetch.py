@@ -117,7 +117,8 @@ class _Fetch:
         log = found.log
         try:
             check_epoch(part["current_leader_epoch"], log.leader_epoch)
-            made["high_watermark"] = made["last_stable_offset"] = end = log.visible_offset
+            made["high_watermark"] = end = log.visible_offset
+            made["last_stable_offset"] = log.last_stable_offset
             made["log_start_offset"] = log.lowest_offset
             if self._diverges(part, found, made):
                 return made
@@ -132,13 +133,17 @@ class _Fetch:
         return made
 
     def _fill(self, made: Body, found: Partition, start: int, room: int, *, first: bool) -> None:
-        page = found.log.fetch(start, room)
+        page = found.log.fetch(start, room, isolation="committed" if self._committed else "uncommitted")
         if page.size_bytes > room and not first:
             return  # a large batch does not fit into what is left; the next fetch begins with it
         made["records"] = page.buffers
         # What was read may be newer than the end that was looked at first.
         made["high_watermark"] = max(made["high_watermark"], found.log.visible_offset)
-        made["last_stable_offset"] = made["high_watermark"]
+        made["last_stable_offset"] = page.last_stable_offset
+        if self._committed:
+            made["aborted_transactions"] = [
+                {"producer_id": producer, "first_offset": offset} for producer, offset in page.aborted
+            ]
         self._context.broker.metrics.fetched(found.topic.name, page.size_bytes)
 
     def _diverges(self, part: Body, found: Partition, made: Body) -> bool:

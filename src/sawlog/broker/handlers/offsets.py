@@ -44,7 +44,7 @@ async def _find(context: Context, found: Partition, wanted: int, *, committed: b
     """Offset, timestamp and leader epoch."""
     log = found.log
     if wanted == _LATEST:
-        end, epoch = log.position()
+        end, epoch = log.position(isolation="committed" if committed else "uncommitted")
         return end, -1, epoch
     if wanted in (_EARLIEST, _EARLIEST_LOCAL):
         lowest = log.lowest_offset
@@ -61,9 +61,9 @@ async def _find(context: Context, found: Partition, wanted: int, *, committed: b
 
 def _at(log: Log, timestamp: int, committed: bool) -> tuple[int, int, int]:
     """The first record that is not older; (-1, -1, -1) if there is none."""
-    end = log.visible_offset
+    end = log.last_stable_offset if committed else log.visible_offset
     offset = log.offset_at(timestamp)
-    record = next(log.scan(offset, end), None) if offset < end else None
+    record = next(log.scan(offset, end, isolation="uncommitted"), None) if offset < end else None
     if record is None:
         return -1, -1, -1
     return record.offset, record.timestamp, _epoch_at(log, record.offset)
@@ -95,7 +95,7 @@ async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
 
 def _end_of(log: Log, epoch: int) -> tuple[int, int]:
     """The largest epoch that is not above the given one, and its end; (-1, -1) if there is none."""
-    end, current = log.position()
+    end, current = log.position(isolation="uncommitted")
     if epoch == current:
         return current, end
     if epoch > current or epoch < 0:

@@ -265,7 +265,7 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
             finish_swap(directory, name, base, [each.base_offset for each in run[1:]], made.index, stored)
             appender.segments.set([*listed[:at], replacement, *listed[at + len(run) :]])
         except BaseException as error:
-            appender.commit.fail(error)  # replaced or not, only opening anew can tell
+            appender.commit.fail(error)  # only reopening can tell whether it was replaced
             raise
     appender.segments.wake()
     return True

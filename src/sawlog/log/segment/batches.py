@@ -61,6 +61,8 @@ class Walk:
 class Batches(Extent):
     """A segment as a row of batches, in whatever storage."""
 
+    __slots__ = ()
+
     def batches(
         self,
         storage: Storage,

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from ...batch import kernel
 
-class Extent:
+
+class Extent(kernel.ExtentFields):
     """The part of a log that is in one segment."""
+
+    __slots__ = ("dense", "expected_end", "path", "sealed")
+    base_offset: int
+    #: (next offset, size): what has been committed, as one value, so that readers never see halves of two.
+    tail: tuple[int, int]
 
     def __init__(
         self,
@@ -18,7 +25,6 @@ class Extent:
         dense: bool = True,
     ) -> None:
         self.base_offset = base_offset
-        #: (next offset, size): what has been committed, as one value, so that readers never see halves of two.
         self.tail = (next_offset, size)
         self.sealed = sealed
         #: Where it should end, if recovery knows it; see `known_end`.

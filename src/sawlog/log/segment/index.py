@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_left
 
 import numpy as np
 
@@ -27,57 +26,33 @@ OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
 
 
-class SegmentIndex:
-    """Both indexes of one segment, extended batch by batch. One thread adds, any number look up."""
+class SegmentIndex(kernel.SparseIndex):
+    """Both indexes of one segment, extended batch by batch (`add`, `add_rows`). One thread adds, any number look up
+    (`bounds`). What every append and every read uses is in the kernel."""
 
-    __slots__ = (
-        "_base",
-        "_since_bytes",
-        "first_timestamp",
-        "interval_bytes",
-        "max_timestamp",
-        "max_timestamp_offset",
-        "offsets",
-        "positions",
-        "time_offsets",
-        "times",
-    )
-
-    def __init__(self, base_offset: int, interval_bytes: int) -> None:
-        self._base = base_offset
-        self.interval_bytes = interval_bytes
-        self._since_bytes = 0
-        self.offsets = array("I")
-        self.positions = array("I")
-        self.times = array("q")
-        self.time_offsets = array("I")
-        #: The timestamp of the first batch, from which the segment's age is counted. -1 while empty.
-        self.first_timestamp = -1
-        self.max_timestamp = -1
-        self.max_timestamp_offset = base_offset
+    __slots__ = ()
+    offsets: array[int]
+    positions: array[int]
+    times: array[int]
+    time_offsets: array[int]
+    first_timestamp: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    base_offset: int
+    interval_bytes: int
+    since_bytes: int
 
     # --- growing
 
-    def add(self, last_offset: int, position: int, size_bytes: int, max_timestamp: int) -> None:
-        """Add one batch that was placed at `position`."""
-        if self._since_bytes > self.interval_bytes:
-            self._enter(last_offset, position)
-            self._since_bytes = 0
-        self._since_bytes += size_bytes
-        if self.first_timestamp < 0:
-            self.first_timestamp = max_timestamp
-        if max_timestamp > self.max_timestamp:
-            self.max_timestamp, self.max_timestamp_offset = max_timestamp, last_offset
-
     def add_rows(self, rows: Rows, origin: int) -> None:
         """Add many batches; `origin` is added to their positions."""
-        if len(rows) and rows[-1, LAST] - self._base > MAX_SPAN:
-            rows = rows[rows[:, LAST] - self._base <= MAX_SPAN]
+        if len(rows) and rows[-1, LAST] - self.base_offset > MAX_SPAN:
+            rows = rows[rows[:, LAST] - self.base_offset <= MAX_SPAN]
         if not len(rows):
             return
         chosen = np.empty(len(rows), np.int64)
-        count, self._since_bytes = kernel.select_entries(
-            memoryview(rows), len(rows), self.interval_bytes, self._since_bytes, memoryview(chosen)
+        count, self.since_bytes = kernel.select_entries(
+            memoryview(rows), len(rows), self.interval_bytes, self.since_bytes, memoryview(chosen)
         )
         times = rows[:, MAX_TIME]
         if self.first_timestamp < 0:
@@ -91,33 +66,19 @@ class SegmentIndex:
             self.max_timestamp, self.max_timestamp_offset = int(largest[-1]), int(rows[having[-1], LAST])
 
     def _enter_rows(self, rows: Rows, origin: int, chosen: Rows, largest: Rows, having: Rows) -> None:
-        """As `_enter` for each of these, filled in the same order."""
+        """Entries for these, filled in the order in which readers do not look: see `kernel.SparseIndex`."""
         del self.positions[len(self.offsets) :]
         self.positions.frombytes((rows[chosen, POSITION] + origin).astype(np.uint32).tobytes())
-        self.offsets.frombytes((rows[chosen, LAST] - self._base).astype(np.uint32).tobytes())
+        self.offsets.frombytes((rows[chosen, LAST] - self.base_offset).astype(np.uint32).tobytes())
         times = largest[chosen]
         latest = np.concatenate(([self.times[-1] if self.times else -1], times[:-1]))
         new = times > latest
         before = having[chosen[new] - 1]  # the first batch of these is chosen only if others precede it in the file
         before[chosen[new] == 0] = -1
-        offsets = np.where(before >= 0, rows[before, LAST], self.max_timestamp_offset) - self._base
+        offsets = np.where(before >= 0, rows[before, LAST], self.max_timestamp_offset) - self.base_offset
         del self.time_offsets[len(self.times) :]
         self.time_offsets.frombytes(offsets.astype(np.uint32).tobytes())
         self.times.frombytes(times[new].astype(np.int64).tobytes())
-
-    def _enter(self, last_offset: int, position: int) -> None:
-        # Readers bisect `offsets`, then read `positions`: fill the latter first. An interrupt between the two leaves
-        # one too many, which must not displace the next one.
-        del self.positions[len(self.offsets) :]
-        self.positions.append(position)
-        self.offsets.append(last_offset - self._base)
-        self._enter_time()
-
-    def _enter_time(self) -> None:
-        if self.max_timestamp >= 0 and (not self.times or self.max_timestamp > self.times[-1]):
-            del self.time_offsets[len(self.times) :]
-            self.time_offsets.append(self.max_timestamp_offset - self._base)
-            self.times.append(self.max_timestamp)
 
     def note_first(self, timestamp: int) -> None:
         """The timestamp of the first batch, for an index that was read from its files, which do not have it."""
@@ -129,26 +90,11 @@ class SegmentIndex:
         offsets, times = len(self.offsets) * OFFSET_ENTRY_BYTES, (len(self.times) + 1) * TIME_ENTRY_BYTES
         return offsets if offsets > times else times  # noqa: FURB136 - at every append, and max() is a call
 
-    # --- looking up
-
-    def bounds(self, offset: int, end: int) -> tuple[int, int, int]:
-        """(from, to, check): the batch with `offset` is in this range of positions. `check` is the last offset that the
-        batch at `from` must have if the index is right, or -1 if `from` is the segment's start."""
-        relative = offset - self._base
-        offsets, positions = self.offsets, self.positions
-        after = bisect_left(offsets, relative)
-        stop = positions[after + 1] if after + 1 < len(offsets) else end
-        if after < len(offsets) and offsets[after] == relative:
-            return positions[after], stop, offset
-        if after == 0:
-            return 0, stop, -1
-        return positions[after - 1], stop, self._base + offsets[after - 1]
-
     # --- files
 
     def encode(self) -> tuple[bytes, bytes]:
         """The bytes of the two files; the time index ends with the segment's largest timestamp."""
-        self._enter_time()
+        self.enter_time()
         entries = np.empty((len(self.offsets), 2), ">u4")
         entries[:, 0], entries[:, 1] = self.offsets, self.positions[: len(self.offsets)]
         times = np.empty(len(self.times), np.dtype([("time", ">i8"), ("offset", ">u4")]))

@@ -66,9 +66,13 @@ class Decisions(Protocol):
         """Whether the batch of this producer that begins there was aborted."""
 
 
-class Lookup:
+class Lookup(kernel.LookupFields):
     """Finds records in the open file of a segment. It has no reference to the segment, which each call passes: so a
     segment that is no longer used is closed at once."""
+
+    __slots__ = ("_free", "_landmarks", "_large", "_small", "_unpacked")
+    storage: Storage
+    index: SegmentIndex
 
     def __init__(self, storage: Storage, index: SegmentIndex) -> None:
         self.storage = storage

@@ -26,6 +26,19 @@ from .lookup import Decisions, Lookup
 class Segment(Batches):
     """One segment of a log."""
 
+    __slots__ = (
+        "_interval_bytes",
+        "_times",
+        "directory",
+        "identity",
+        "met_until",
+        "name",
+        "outcomes",
+        "pinned",
+        "repairs",
+    )
+    _open: Lookup | None
+
     def __init__(
         self,
         directory: Directory,
@@ -58,7 +71,7 @@ class Segment(Batches):
         #: While a reader follows it: the offset after the last batch of a transaction that was met.
         self.met_until = -1
         self._interval_bytes = interval_bytes
-        self._open: Lookup | None = None
+        self._open = None
         self._times: tuple[int, int] | None = None
 
     def __repr__(self) -> str:

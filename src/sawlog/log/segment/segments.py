@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
+from ...batch import kernel
 from ...batch.header import BASE
 from ...config import LogConfig
 from ...errors import CorruptBatch, CorruptFile, OffsetOutOfRange, StorageError
@@ -31,15 +32,37 @@ from .outlook import FollowedOutlook, Outlook
 from .segment import Segment
 
 
-class SegmentSet:
+class SegmentSet(kernel.SegmentSetFields):
     """The writer's view of its segments. Never empty once it is filled; the last one is active."""
+
+    __slots__ = (
+        "_list",
+        "_mapped",
+        "_mapped_lock",
+        "_most_mapped",
+        "_moved",
+        "_newest",
+        "changed",
+        "config",
+        "directory",
+        "epochs",
+        "epochs_known",
+        "lowest_offset",
+        "outlook",
+        "successor",
+        "unsettled",
+        "version",
+    )
+    #: The first offset that may not be read yet.
+    visible_offset: int
+    #: How many wait for `changed`, or are called.
+    waiting: int
 
     def __init__(self, directory: Directory, config: LogConfig) -> None:
         self.directory = directory
         self.config = config
         #: The log start: the first offset that is not trimmed.
         self.lowest_offset = 0
-        #: The first offset that may not be read yet.
         self.visible_offset = 0
         #: The leader epochs up to the current one; and whether they are known, which they are not in a log of
         #: version 0.2.
@@ -251,6 +274,8 @@ def _files(names: Iterable[str]) -> dict[int, str]:
 
 class FollowedSet(SegmentSet):
     """A reader's view of a log that another process may be writing, trimming and replacing."""
+
+    __slots__ = ("_followed", "_published", "_published_as", "_rebuilt", "_refreshing", "_seen", "_told")
 
     def __init__(self, directory: Directory, config: LogConfig, *, late: bool = False) -> None:
         """Reads the directory immediately, or, if `late`, when it is first needed."""

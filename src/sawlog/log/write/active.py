@@ -28,8 +28,23 @@ from .marks import Marks, Tail
 from .visible import VisibleEnd
 
 
-class Active:
+class Active(kernel.ActiveFields):
     """The last segment of a log, and the marks that move with it."""
+
+    __slots__ = (
+        "_config",
+        "_directory",
+        "_reserves",
+        "_rotated",
+        "_segments",
+        "lock",
+        "marks",
+    )
+    segment: Segment
+    #: Whether bytes were cut off that could reappear after a power cut.
+    cut_unsynced: bool
+    #: The segment that has space for every batch that keeps it within this size, and is at least that old.
+    _roomy: tuple[Segment | None, int, int]
 
     def __init__(
         self, directory: Directory, config: LogConfig, segments: SegmentSet, rotated: Callable[[], None]
@@ -42,11 +57,8 @@ class Active:
         #: Held while the segment is synced or replaced.
         self.lock = forkable(threading.RLock())
         self.segment = segments.active
-        #: Whether bytes were cut off that could reappear after a power cut.
         self.cut_unsynced = False
-        self._written_bytes = self._synced_bytes = 0
-        #: The segment that has space for every batch that keeps it within this size, and is at least that old.
-        self._roomy: tuple[Segment | None, int, int] = None, 0, 0
+        self._roomy = None, 0, 0
         #: Not if every append is synced: then writing into reserved blocks was measured to be slower.
         self._reserves = config.durability != "always"
         self.marks = Marks(
@@ -66,8 +78,10 @@ class Active:
 
     @property
     def unsynced_bytes(self) -> int:
-        """How many bytes were written since the last sync."""
-        return self._written_bytes - self._synced_bytes
+        """How many bytes were written since the last sync. A segment is synced before the next one begins."""
+        _, base, position = self.tail
+        _, synced_base, synced = self.marks.synced
+        return position - synced if synced_base == base else position
 
     # --- bytes
 
@@ -90,11 +104,6 @@ class Active:
             elif segment.tail is before:  # also after an interrupt: the bytes may already be there
                 self.undo(segment, before[1])
             raise
-        self._written_bytes += size
-
-    def count(self, size_bytes: int) -> None:
-        """Count bytes that were written elsewhere: by a streaming append."""
-        self._written_bytes += size_bytes
 
     def undo(self, segment: Segment, size: int) -> None:
         """After an append that failed, whatever the reason: roll back what it left, durably. A power cut must not bring
@@ -186,10 +195,9 @@ class Active:
         marks = self.marks
         with self.lock:
             marks.commit.check()
-            whole, tail, written = marks.written, self.tail, self._written_bytes
+            whole, tail = marks.written, self.tail
             self._sync(self.segment)
             marks.sync(whole, tail)
-            self._synced_bytes = written
             self.cut_unsynced = False
         return whole[0]
 
@@ -216,7 +224,6 @@ class Active:
             marks.commit.check()
             old.storage.release()
             self._sync(old)
-            self._synced_bytes = self._written_bytes
             marks.sync(marks.written, self.tail)
             self.cut_unsynced = False
             marks.commit.reached(marks.written[0])

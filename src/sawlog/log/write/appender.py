@@ -32,6 +32,7 @@ from ... import background
 from ...batch import kernel
 from ...batch.build import NOBODY, Encoded, Producer, Recipe
 from ...batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
+from ...batch.refusals import refuse
 from ...clock import now_ms
 from ...config import Interval, LogConfig
 from ...errors import (
@@ -46,7 +47,7 @@ from ...errors import (
     SyncFailed,
 )
 from ...storage import Directory, Lock
-from ...storage.forking import forkable
+from ...storage.forking import forkable, in_children
 from ..files.names import PRODUCERS
 from ..files.state import retreat_state
 from ..segment.index import MAX_SPAN
@@ -95,8 +96,35 @@ def check_expected(expected: int | None, offset: int) -> None:
         raise OffsetMismatch(expected, offset)
 
 
-class Appender:
+class Appender(kernel.AppenderFields):
     """The writing half of a log."""
+
+    __slots__ = (
+        "_rolling_back",
+        "active",
+        "blocks",
+        "checkpoints",
+        "commit",
+        "config",
+        "cuts",
+        "directory",
+        "encoders",
+        "held",
+        "history",
+        "lock",
+        "marks",
+        "producers",
+        "segments",
+        "settling",
+        "spools",
+        "streaming",
+        "upkeep",
+        "usual",
+        "writers",
+    )
+    closed: bool
+    #: What `place` is doing: the segment, its tail before, and what to record of the batch.
+    _unfinished: tuple[Segment, tuple[int, int], _Batch] | None
 
     def __init__(
         self,
@@ -126,8 +154,7 @@ class Appender:
         self.history = History(segments, self.marks, self.checkpoints)
         self.settling = Settling(self.commit, self._waits)
         self.blocks = OpenAppends(self.lock, self.take_back, self.appended)
-        #: What `place` is doing: the segment, its tail before, and what to record of the batch.
-        self._unfinished: tuple[Segment, tuple[int, int], _Batch] | None = None
+        self._unfinished = None
         self._rolling_back = False
         self.closed = False
         #: How often the log was truncated: upkeep must not record what was true before.
@@ -139,6 +166,9 @@ class Appender:
         self.writers: set[Writer] = set()
         #: Files that collect async streams; closing the log discards them.
         self.spools: set[Spool] = set()
+        #: Appends in one call of the kernel, where all is as usual. Not if they wait for the disk, or the storage is
+        #: not a file of the system.
+        self.usual = self._usual_appends()
         # Nothing is published yet: `take_over` does it when the epoch is known.
         known, end = self.marks.visible.before, self.marks.written[0]
         segments.show(end if known is None else min(known[0], end))
@@ -153,6 +183,24 @@ class Appender:
         self.segments.outlook.replace(transactions)
         if transactions.open or transactions.reached >= 0:
             self.segments.unsettle()
+
+    def _usual_appends(self) -> kernel.UsualAppends | None:
+        recipe, policy = self.encoders.recipe, self.config.durability
+        on_files = isinstance(self.active.segment.storage, kernel.FileFields)
+        if not kernel.COMPILED or policy == "always" or not on_files:
+            return None
+        builder = kernel.BatchBuilder(refuse, max_total=recipe.max_batch_bytes, capacity=2 * kernel.SMALL_CRC_BYTES)
+        made = kernel.UsualAppends(
+            self,
+            self.marks.visible,
+            builder,
+            NOBODY,
+            recipe.append_time,
+            recipe.max_record_bytes if recipe.codec == 0 else -1,
+            policy.bytes if isinstance(policy, Interval) else -1,
+        )
+        in_children(made)
+        return made
 
     def _is_held(self) -> bool:
         """Whether the calling thread holds the lock."""
@@ -229,6 +277,10 @@ class Appender:
     ) -> range:
         """Give one finished batch the next offsets and write it. A caller that would ask again after an interrupt
         passes an `answer`, which has the offsets from the moment at which the batch counts."""
+        if self.usual is not None and expect_offset is None and producer.id < 0:
+            placed: int = self.usual.place(batch, answer)
+            if placed >= 0:
+                return range(placed, placed + batch.count)
         data, count, active, marks = batch.data, batch.count, self.active, self.marks
         with self.lock:
             if (
@@ -243,17 +295,19 @@ class Appender:
                 self.check_open()
             if answer is not None and answer.placed is not None:
                 return answer.placed
-            offset = active.segment.tail[0]
+            segment = active.segment
+            before = segment.tail
+            offset = before[0]
             if expect_offset is not None:
                 check_expected(expect_offset, offset)
             if producer.id >= 0:
                 known = self.producers.duplicate(producer.id, producer.epoch, producer.sequence, count)
                 if known is not None:
                     return known
-            segment, last = active.segment, offset + count - 1
+            last = offset + count - 1
             if not active.has_room(len(data), last, batch.max_timestamp):
                 segment = active.room(len(data), count, batch.max_timestamp)
-            before = segment.tail
+                before = segment.tail
             size = before[1]
             kernel.patch_place(data, 0, offset, marks.epoch)
             self._unfinished = segment, before, (producer, offset, last, answer)

@@ -22,6 +22,8 @@ from contextlib import AbstractContextManager
 from types import FrameType, GeneratorType, TracebackType
 from typing import TYPE_CHECKING, cast
 
+from ...batch import kernel
+
 if TYPE_CHECKING:
     from .appender import Appender
 
@@ -65,16 +67,19 @@ class Open:
 _BEGINNING, _ENDING = "beginning", "ending"
 
 
-class OpenAppends:
+class OpenAppends(kernel.OpenAppendsFields):
     """Which append of a log is in progress, if any. Changed only by who holds the log's lock."""
+
+    __slots__ = ("_appended", "_lock", "_take_back", "has_begun")
+    #: The append that has not placed all of its parts, or None. What `Log` does before others may write (`on_lock`) is
+    #: the first of them.
+    current: object
 
     def __init__(self, lock: Lock, take_back: Callable[[int], None], appended: Callable[[], None]) -> None:
         self._lock = lock
         self._take_back = take_back
         self._appended = appended
-        #: The append that has not placed all of its parts, or None. What `Log` does before others may write (`on_lock`)
-        #: is the first of them.
-        self.current: object = _BEGINNING
+        self.current = _BEGINNING
         #: Whether that is done.
         self.has_begun = False
 

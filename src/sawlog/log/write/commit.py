@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 
+from ...batch import kernel
 from ...errors import LogFailed, SawlogError, SyncFailed
 from ...storage.forking import forkable
 
@@ -25,8 +26,22 @@ from ...storage.forking import forkable
 _PERSISTENCE = 10
 
 
-class GroupCommit:
+class GroupCommit(kernel.CommitFields):
     """Knows how far the log is durable, and makes more durable on request."""
+
+    __slots__ = (
+        "_leader",
+        "_leader_thread",
+        "_led_at",
+        "_moved",
+        "_mutex",
+        "_retreats",
+        "_sync",
+        "_waiting",
+        "durable_offset",
+    )
+    #: Why writing has ended.
+    failure: BaseException | None
 
     def __init__(
         self, sync: Callable[[], int], durable_offset: int, moved: Callable[[int], None] = lambda offset: None
@@ -39,7 +54,7 @@ class GroupCommit:
         #: How often the log was cut; and, by the gate of each leader, how often when it began.
         self._retreats = 0
         self._led_at: dict[threading.Lock, int] = {}
-        self.failure: BaseException | None = None
+        self.failure = None
         self._mutex = forkable(threading.Lock())
         #: The leader that syncs now, or has been woken up to do so: its gate identifies it.
         self._leader: threading.Lock | None = None

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...batch import kernel
 from ...clock import give_way
 from ..segment.segments import SegmentSet
 from .commit import GroupCommit
@@ -30,8 +31,13 @@ _LOOKS = 10_000
 Tail = tuple[int, int, int]
 
 
-class Marks:
+class Marks(kernel.MarksFields):
     """The three ends of a log, the visible one, and the leader epoch that batches get."""
+
+    __slots__ = ("_show", "commit", "durable", "shows_written", "visible")
+    written: Tail
+    synced: Tail
+    epoch: int
 
     def __init__(
         self, visible: VisibleEnd, tail: Tail, epoch: int, *, shows_written: bool, sync: Callable[[], int]

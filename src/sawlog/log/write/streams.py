@@ -15,7 +15,7 @@ copied at the end, when its length is known. Other appends continue all the time
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from typing import Any
 
 from ...batch import kernel
@@ -32,6 +32,8 @@ from ..segment.segment import Segment
 from .appender import Appender, check_expected
 
 _COPY_BYTES = 4 << 20
+#: What `kernel.gather_chunks` returns.
+_Taken = tuple[list[bytes], tuple[object] | None, bool]
 #: A record without key and headers: from its attributes to its key, and after its value.
 _PLAIN_BEFORE, _PLAIN_AFTER = b"\x00\x00\x00\x01", b"\x00"
 #: A stream that ends within this many bytes is placed as one batch.
@@ -126,9 +128,10 @@ def _check_chunk(chunk: object) -> bytes | bytearray | memoryview:
     raise InvalidRecordType(f"a stream must yield bytes, not {type(chunk).__name__}; nothing was stored")
 
 
-def _check_max_bytes(max_bytes: int | None) -> None:
-    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
+def _checked_max_bytes(max_bytes: int) -> int:
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
         raise InvalidConfig(f"max_bytes must be a number of bytes, not {max_bytes!r}")
+    return max_bytes
 
 
 def _check_length(value_bytes: int, bound: int, max_bytes: int | None) -> None:
@@ -153,13 +156,21 @@ def append_stream(
     expect_offset: int | None = None,
 ) -> int:
     """Append one record from an iterable of chunks and return its offset."""
-    blocks = Blocks(chunks, max_bytes)
+    most = _SHORT_BYTES if max_bytes is None else min(_SHORT_BYTES, _checked_max_bytes(max_bytes))
+    source = _iterator(chunks)
     with appender.lock:
         appender.check_open()
-        check_expected(expect_offset, appender.segments.next_offset)
+        if expect_offset is not None:
+            check_expected(expect_offset, appender.segments.next_offset)
+        most = min(most, appender.config.segment_bytes // 4)
         with appender.streaming:
-            first = blocks.take()
-        if blocks.ended and _is_short(appender, first):
+            taken = _gathered(source, most + 1)
+            if taken[2]:
+                first: Buffer = b"".join(taken[0])
+            else:
+                blocks = Blocks(source, max_bytes, taken)
+                first = blocks.take()
+        if taken[2] or (blocks.ended and len(first) <= most):  # it has ended: a batch like any other
             offset = _append_short(appender, first, key, headers, timestamp)
         else:
             offset = _append_long(appender, first, blocks, key, headers, timestamp)
@@ -167,9 +178,19 @@ def append_stream(
     return offset
 
 
-def _is_short(appender: Appender, value: Buffer) -> bool:
-    """Whether a stream that has ended can be placed as one batch, like any other."""
-    return len(value) <= min(_SHORT_BYTES, appender.config.segment_bytes // 4)
+def _iterator(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    try:
+        return iter(chunks)
+    except TypeError as error:
+        raise InvalidRecordType(f"append_stream expects an iterable of bytes, not {type(chunks).__name__}") from error
+
+
+def _gathered(source: Iterator[bytes], most: int) -> _Taken:
+    """What the kernel takes from a stream; an error of the stream's is reported as such."""
+    try:
+        return kernel.gather_chunks(source, most)  # type: ignore[no-any-return]
+    except Exception as error:
+        raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing was stored") from error
 
 
 def _append_short(appender: Appender, value: Buffer, key: Any, headers: Any, timestamp: int | None) -> int:
@@ -218,20 +239,15 @@ def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: B
         if segment.tail[1] == size:
             appender.active.undo(segment, size)
         raise
-    appender.active.count(segment.tail[1] - size)
 
 
 class Blocks:
     """The chunks of a stream, gathered: a chunk may be a few bytes, and a write costs more than copying them."""
 
-    def __init__(self, chunks: Iterable[bytes], max_bytes: int | None) -> None:
-        _check_max_bytes(max_bytes)
-        try:
-            self._source = iter(chunks)
-        except TypeError as error:
-            raise InvalidRecordType(
-                f"append_stream expects an iterable of bytes, not {type(chunks).__name__}"
-            ) from error
+    def __init__(self, source: Iterator[bytes], max_bytes: int | None, taken: _Taken) -> None:
+        """`taken` is what was already taken from the source."""
+        self._source = source
+        self._taken: _Taken | None = taken
         self._max_bytes = max_bytes
         #: The maximum number of bytes for the segment.
         self.bound = MAX_SEGMENT_BYTES
@@ -255,10 +271,8 @@ class Blocks:
         while not self.ended and self._large is None and len(held) < _BLOCK_BYTES:
             # A little more than is allowed is enough to know that it is too much.
             wanted = min(_BLOCK_BYTES - len(held), max(most - total - len(held), 0) + 1)
-            try:
-                chunks, other, self.ended = kernel.gather_chunks(self._source, wanted)
-            except Exception as error:
-                raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing was stored") from error
+            chunks, other, self.ended = self._taken or _gathered(self._source, wanted)
+            self._taken = None
             if self.ended and not held:
                 held = b"".join(chunks)
             else:
@@ -291,7 +305,8 @@ class Spool:
     _number = 0
 
     def __init__(self, appender: Appender, batch: StreamedBatch, max_bytes: int | None) -> None:
-        _check_max_bytes(max_bytes)
+        if max_bytes is not None:
+            _checked_max_bytes(max_bytes)
         self._appender = appender
         self._batch = batch
         self._max_bytes = max_bytes
@@ -348,7 +363,6 @@ class Spool:
                 if segment.tail[1] == size:
                     appender.active.undo(segment, size)
                 raise
-            appender.active.count(segment.tail[1] - size)
             _enter(appender, segment, batch, offset, size)
         appender.settle(offset + 1)
         return offset

@@ -17,18 +17,24 @@ Threads: `show` is called by one thread at a time; the caller ensures that (see 
 
 from __future__ import annotations
 
+from ...batch import kernel
 from ...storage import Directory, Published, open_published
 from ..files.names import VISIBLE
 from ..segment.segments import SegmentSet
 
 
-class VisibleEnd:
+class VisibleEnd(kernel.VisibleFields):
     """The writer's side: everything below it may be read."""
+
+    __slots__ = ("_published", "_segments", "_store", "before")
+    #: Where it is published, if that is a mapped file.
+    slots: kernel.Slots | None
 
     def __init__(self, directory: Directory, segments: SegmentSet) -> None:
         self._segments = segments
         self._published: Published | None = open_published(directory, VISIBLE, create=True)
         self._store = _nowhere if self._published is None else self._published.store
+        self.slots = getattr(self._published, "slots", None)
         #: What was published before this writer came; None: readers see every complete batch.
         self.before = None if self._published is None else self._published.load()
 
@@ -47,7 +53,7 @@ class VisibleEnd:
 
     def close(self) -> None:
         """Close the handle; what is published is kept."""
-        self._store = _nowhere
+        self._store, self.slots = _nowhere, None
         if self._published is not None:
             self._published.close()
 

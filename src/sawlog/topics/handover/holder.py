@@ -9,11 +9,10 @@ Threads: a `Session` is for one at a time; there may be many sessions.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
-from ...clock import Deadline
+from ...clock import Deadline, is_over
 from ...errors import DirectoryLocked, LogClosed, SawlogError
 from ...log.log import Log
 from ..transactions.intent import Intent
@@ -23,8 +22,8 @@ from .frames import Head, Malformed, encode_error
 #: The log of a partition, by topic, its id and number, if this process holds its lock.
 Held = Callable[[str, str, int], Log | None]
 
-#: How long a process may need to die, and how often to look.
-_DYING_S, _POLL_S = 2.0, 0.01
+#: How long a process may need to die.
+_DYING_S = 2.0
 #: The lock was released since `Held` was asked.
 _RELEASED = LogClosed, DirectoryLocked
 
@@ -70,7 +69,7 @@ class Session:
 
     def _append(self, head: Head, body: bytearray) -> Head:
         log = self._held(_text(head, "topic"), _text(head, "topic_id"), _number(head, "partition"))
-        if log is None or time.monotonic_ns() > _number(head, "until_ns"):
+        if log is None or is_over(_number(head, "until_ns")):
             return {"elsewhere": True}
         try:
             placed = log.place_batches(body)
@@ -140,11 +139,10 @@ class Session:
         """Complete an intent if all of it is placed. The system may close the connections of a process that dies before
         its locks: wait for these."""
         ledger, deadline = self._intents.ledger, Deadline(_DYING_S)
-        while not deadline.passed:
+        while True:
             ledger.complete_if_done(intent)
-            if ledger.unmarked(intent) or not ledger.is_pending(intent):
+            if ledger.unmarked(intent) or not ledger.is_pending(intent) or not deadline.retry():
                 return
-            time.sleep(_POLL_S)
 
 
 def _value(head: Head, name: str, kind: type[Any]) -> Any:

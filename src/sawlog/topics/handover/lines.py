@@ -10,7 +10,6 @@ Threads: any; a `Line` is for one.
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -27,8 +26,8 @@ from .frames import Head, Pipe
 _LISTENS = b"listens "
 #: How many connections to a process are kept for the next append.
 _KEPT = 16
-#: How long a process may need from getting the lock to leaving its note, and how often to look.
-_NOTE_S, _POLL_S = 0.1, 0.002
+#: How long a process may need from getting the lock to leaving its note.
+_NOTE_S = 0.1
 
 
 def note_of(address: str) -> bytes:
@@ -105,8 +104,8 @@ class Lines:
         if not self._doorway.address:
             return None
         deadline = Deadline(_NOTE_S)
-        while (found := self.address(log)) is None and not log.lock_note and not deadline.passed:
-            time.sleep(_POLL_S)
+        while (found := self.address(log)) is None and not log.lock_note and deadline.retry():
+            pass
         return found
 
     def call(self, address: str, deadline: Deadline) -> Line:

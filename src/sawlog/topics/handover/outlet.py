@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import random
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -275,7 +274,7 @@ class Outlet:
             "topic": self._topic.name,
             "topic_id": self._topic.id,
             "partition": self._number,
-            "until_ns": time.monotonic_ns() + int((deadline.rest_s or 0.0) * 1e9),
+            "until_ns": deadline.until_ns,
         }
         try:
             answer = line.ask(head, data, deadline=deadline)

@@ -12,9 +12,8 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-import time
 
-from ...clock import Deadline
+from ...clock import Deadline, now_ms
 from ...errors import CorruptFile, DirectoryLocked, SawlogError, StorageError
 from ...storage import Directory
 from ...storage.forking import forkable
@@ -114,7 +113,7 @@ class StagingArea:
         remove_label(self.directory, id_, label)
 
     def _write_lease(self, name: str, seconds: float) -> None:
-        until_ms = int((time.time() + seconds) * 1000)
+        until_ms = now_ms() + int(seconds * 1000)
         # After a power cut there is no job that could commit.
         self.store(name, documents.encode({"until_ms": until_ms}), durable=False)
 
@@ -148,7 +147,7 @@ class StagingArea:
                 return True
             if name.partition(".")[0] == id_ and name.endswith(LEASE):
                 try:
-                    if int(documents.load(self.directory, name)["until_ms"]) > time.time() * 1000:
+                    if int(documents.load(self.directory, name)["until_ms"]) > now_ms():
                         return True
                 except CorruptFile as error:
                     # Its end is unknown; a power cut can leave such leases. So it starts again from now.

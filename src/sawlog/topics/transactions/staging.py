@@ -22,8 +22,8 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterable
-from types import TracebackType
 
+from ...closing import Closing
 from ...errors import TopicNotFound
 from ...log.log import Log
 from ...storage.interface import Buffer
@@ -38,7 +38,7 @@ from .transaction import PlacedOffsets
 __all__ = ["INLINE_BYTES", "Intent", "Parcel", "Part", "Piece", "PlacedOffsets", "Staging", "TaskStage", "check_name"]
 
 
-class TaskStage:
+class TaskStage(Closing):
     """What one attempt of one task stages: its own file, created when it is first needed. `Staging.task` returns it."""
 
     def __init__(self, area: StagingArea, job: str) -> None:
@@ -73,14 +73,6 @@ class TaskStage:
         """Close the file; what is staged is kept."""
         if self._file is not None:
             self._file.close()
-
-    def __enter__(self) -> TaskStage:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Staging:

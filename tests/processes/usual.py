@@ -1,0 +1,57 @@
+"""A log whose file may not grow beyond so many bytes, again and again, while it appends in one call of the kernel.
+
+    python -m tests.processes.usual DIRECTORY
+
+The limit lies at every byte of a record once: the system writes the part that fits, or nothing. Each time the append
+raises, what was there is still there, and when the limit is gone the log goes on. It says how many batches were placed
+in one call, and how often an append met the limit.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+
+from sawlog import Log, LogConfig, StorageFull
+from sawlog.batch import kernel
+
+from .launch import say
+
+
+def main(directory: str) -> None:
+    kernel.COMPILED = True  # also where it is not
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    expected: list[bytes] = []
+    met = 0
+    with Log.open(directory, LogConfig(durability="os", index_interval_bytes=300)) as log:
+        assert log._appender is not None
+        for number in range(250):
+            value = b"%d " % number * (number % 40)
+            room = number % 230
+            end = log._appender.active.segment.tail[1]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (end + room, hard))
+            try:
+                log.append(value)
+                expected.append(value)
+            except StorageFull:
+                met += 1
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+            value = b"after %d" % number
+            assert log.append(value) == len(expected)
+            expected.append(value)
+            assert log.visible_offset == log.next_offset == len(expected)
+        assert [record.value for record in log.scan()] == expected
+        assert log.verify()
+        usual = log._appender.usual
+        placed = 0 if usual is None else usual.placed
+    with Log.open(directory) as log:
+        assert log.recovery.clean
+        assert [record.value for record in log.scan()] == expected
+    say(f"good {placed} {met}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
