@@ -209,8 +209,8 @@ _RECOVERING = (
         "after a crash, what producers wrote since their state was last saved is ignored",
         (
             "_Recovery._producers",
-            "return replayed(segments, expiry_ms, state, known)",
-            "return state",
+            "return replayed(segments, self.config.producer_expiry_ms, found)",
+            "return ProducerState(0) if found is None else ProducerState.of(found, self.config.producer_expiry_ms)",
         ),
     ),
 )
@@ -436,8 +436,8 @@ _SHOWING = (
         "the streaming source keeps offsets without their leader epochs (ours, once)",
         (
             "Places.positions",
-            "EpochPosition(*topic.partition(number).position())",
-            "EpochPosition(topic.partition(number).position()[0])",
+            "EpochPosition(*topic.partition(number).position(isolation=isolation))",
+            "EpochPosition(topic.partition(number).position(isolation=isolation)[0])",
         ),
         by="readers",
     ),
@@ -543,7 +543,7 @@ _RETURNED = (
     _mutant(
         "producers' file of a longer log trusted",
         "after a truncation, the old producers' file is trusted once the log has grown again (ours, once)",
-        ("_Recovery._producers", "(end if epoch < 0 else epochs.end_of(epoch, end))", "end"),
+        ("load_producers", "end if found.leader_epoch < 0 else epochs.end_of(found.leader_epoch, end)", "end"),
         by="promised",
     ),
     _mutant(
@@ -619,7 +619,7 @@ _RETURNED = (
             "not",
         ),
         (
-            "_replace_some",
+            "_try_to_replace",
             "min(len(segments), rewrite.most_segments())",
             "len(segments)",
         ),
@@ -720,7 +720,7 @@ _RETURNED = (
     _mutant(
         "compaction trusts what nobody can read",
         "a record is removed because of a later one that is not visible yet, and may never be (ours, once)",
-        ("compaction:_eligible", "if segment.next_offset > segments.visible_offset:", "if False:"),
+        ("compaction:_eligible", "if segment.next_offset > stable:", "if False:"),
         by="promised",
     ),
     _mutant(
@@ -737,6 +737,7 @@ _DECIDING = (
         "a marker counts before it is durable",
         "records are shown as committed while the marker is on its way to the disk, where a power cut takes it back",
         ("Transactions._end", "if marker >= self._visible:", "if False:"),
+        by="promised",
     ),
     _mutant(
         "open transactions forgotten",
@@ -747,15 +748,6 @@ _DECIDING = (
         "truncated marker still counts",
         "a truncation takes a marker away, and its transaction stays decided",
         ("Appender.truncate", "if replays:", "if False:"),
-    ),
-    _mutant(
-        "index of another file believed",
-        "what a segment says of transactions is believed whatever bytes it was made from",
-        (
-            "Outcomes.decode",
-            "if last[:4] != (0, _NOBODY, _proof(entries, size_bytes, *last[3:]), next_offset - 1):",
-            "if False:",
-        ),
     ),
 )
 

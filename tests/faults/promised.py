@@ -18,6 +18,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 #: What is quick first.
 TESTS = (
     "tests/faults/test_returned.py",
+    "tests/log/test_transactions.py",
     "tests/log/maintain/test_gaps.py",
     "tests/log/read/test_forked_readers.py",
     "tests/log/write/test_background.py",

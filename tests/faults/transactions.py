@@ -74,7 +74,7 @@ class TransactionWorkload(Workload):
             self.send,
             self.send,
             self.end,
-            self.end,
+            self.end_while_somebody_looks,
             self.end_while_somebody_looks,
             self.plain,
             self.seal,
@@ -123,7 +123,8 @@ class TransactionWorkload(Workload):
         self.acknowledged(log, promise)
 
     def end_while_somebody_looks(self, log: Log, promise: Promise) -> None:
-        producer = self.random.choice(PRODUCERS)
+        opened = log.open_transactions  # the earliest one holds the others back
+        producer = opened[0].producer_id if opened else self.random.choice(PRODUCERS)
         promise.coming = [Entry(log.next_offset, (), producer, True)]
         log.append_marker(producer, 0, commit=True, wait=False)
         promise.shown.update({record.offset: record.value or b"" for record in log.scan()})
