@@ -53,6 +53,9 @@ def common(address: str) -> dict[str, Any]:
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 200,
         "socket.timeout.ms": 10_000,
+        # By default it begins again with the bootstrap servers when all brokers are gone. Doing that, librdkafka 2.16
+        # loses its transaction coordinator, sometimes for ever.
+        "metadata.recovery.strategy": "none",
         **({"log_level": 0} if debug is None else {"debug": debug}),
         "error_cb": lambda error: None,
     }
