@@ -119,6 +119,7 @@ def test_a_mirror_has_every_input_once() -> None:
     assert {each.kind for each in mirrored(inputs[1:], outputs)} == {"phantom"}
 
 
+@pytest.mark.slow  # half a minute and more
 def test_clients_of_a_broker_that_is_killed_see_no_violation(tmp_path: Path) -> None:
     outcome = play(tmp_path / "run", kills=4, seed=seed_of_this_run())
     assert not outcome.violations, f"{repeat()} {outcome}\n" + "\n".join(map(str, outcome.violations[:20]))

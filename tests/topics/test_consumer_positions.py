@@ -268,7 +268,7 @@ def test_an_interrupted_poll_gives_its_records_again(store: Store, monkeypatch: 
     wanted = fill(store, 5) + fill(store, 5, partition=1)
     with store.consumer("billing", ["orders"]) as consumer:
 
-        def interrupt(*arguments: Any) -> Any:
+        def interrupt(*arguments: Any, **options: Any) -> Any:
             raise KeyboardInterrupt
 
         for partition in (0, 1):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -411,7 +412,7 @@ def test_whatever_is_killed_acknowledged_records_are_there_once_and_named_ones_e
     """Each of these processes holds partitions at some time, and hands over at others."""
     chance = random.Random(7)
     writers = [Writer(nursery, path, each) for each in ("append", "many", "writer", "named")]
-    for _ in range(12 if "quick" in request.node.name else 150):
+    for _ in range(12 if "quick" in request.node.name else 200):
         before = [len(writer.stored) for writer in writers]
 
         def moved(before: list[int] = before) -> bool:
@@ -420,7 +421,13 @@ def test_whatever_is_killed_acknowledged_records_are_there_once_and_named_ones_e
             return sum(len(writer.stored) > count for writer, count in zip(writers, before, strict=True)) >= 3
 
         until(moved, "progress")
-        chance.choice(writers).restart()
+        victim = chance.choice(writers)
+        if chance.random() < 0.3:  # it only stands still for a moment, and its partitions with it
+            victim.child.signal(signal.SIGSTOP)
+            time.sleep(0.03)
+            victim.child.signal(signal.SIGCONT)
+        else:
+            victim.restart()
     for writer in writers:
         writer.kill()
     with opened(path) as store:  # completes what was committed
