@@ -46,54 +46,63 @@ class Diary:
 
 
 def common(address: str) -> dict[str, Any]:
-    """It tries again soon when the broker is gone."""
+    """It tries again soon when the broker is gone. `SAWLOG_CLIENT_DEBUG=eos,protocol` lets it say what it does."""
+    debug = os.environ.get("SAWLOG_CLIENT_DEBUG")
     return {
         "bootstrap.servers": address,
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 200,
         "socket.timeout.ms": 10_000,
-        "log_level": 0,
+        # By default it begins again with the bootstrap servers when all brokers are gone. Doing that, librdkafka 2.16
+        # loses its transaction coordinator, sometimes for ever.
+        "metadata.recovery.strategy": "none",
+        **({"log_level": 0} if debug is None else {"debug": debug}),
         "error_cb": lambda error: None,
     }
 
 
 def produce(name: str, address: str, diary: Diary, rng: random.Random) -> None:
     """Numbers for each key, in order, idempotently; a few hundred a second."""
-    compression = rng.choice(["none", "gzip", "snappy", "lz4", "zstd"])
     producer = Producer(
         {
             **common(address),
             "enable.idempotence": True,
             "linger.ms": rng.choice([0, 1, 5]),
-            "compression.type": compression,
+            "compression.type": rng.choice(["none", "gzip", "snappy", "lz4", "zstd"]),
             "message.timeout.ms": 0,  # for ever: the broker comes back
         }
     )
-
-    def told(key: str, number: int) -> Callable[[Any, Any], None]:
-        def tell(error: Any, message: Any) -> None:
-            if error is None:
-                diary.write(ack=key, number=number, partition=message.partition(), offset=message.offset())
-            else:
-                diary.write(refused=f"{key} {number}: {error}")
-
-        return tell
-
     numbers: dict[str, int] = defaultdict(int)
-    while not _ended.is_set():
-        for _ in range(rng.randrange(1, 30)):
-            index = rng.randrange(KEYS)
-            key = f"{name}/{index}"
-            number = numbers[key]
-            numbers[key] += 1
-            diary.write(send=key, below=number + 1)
-            value = f"{key}/{number}/".encode() + bytes(rng.randrange(200))
-            producer.produce(INPUT, value, key, partition=index % PARTITIONS, on_delivery=told(key, number))
-            producer.poll(0)
-        producer.poll(0.03)
-        while len(producer) > 2000 and not _ended.is_set():
-            producer.poll(0.1)
-    producer.flush(60)
+    try:
+        while not _ended.is_set():
+            for _ in range(rng.randrange(1, 30)):
+                _send_next(producer, name, numbers, diary, rng)
+            producer.poll(0.03)
+            while len(producer) > 2000 and not _ended.is_set():
+                producer.poll(0.1)
+        producer.flush(60)
+    except KafkaException as error:  # of the kind that ends a producer
+        diary.write(refused=f"{name}: {error}")
+        _ended.wait()
+
+
+def _send_next(producer: Producer, name: str, numbers: dict[str, int], diary: Diary, rng: random.Random) -> None:
+    """The next number of some key."""
+    index = rng.randrange(KEYS)
+    key = f"{name}/{index}"
+    number = numbers[key]
+    numbers[key] += 1
+
+    def told(error: Any, message: Any) -> None:
+        if error is None:
+            diary.write(ack=key, number=number, partition=message.partition(), offset=message.offset())
+        else:
+            diary.write(refused=f"{key} {number}: {error}")
+
+    diary.write(send=key, below=number + 1)
+    value = f"{key}/{number}/".encode() + bytes(rng.randrange(200))
+    producer.produce(INPUT, value, key, partition=index % PARTITIONS, on_delivery=told)
+    producer.poll(0)
 
 
 class Copier:
@@ -364,8 +373,17 @@ def stream(name: str, data: str, diary: Diary) -> None:
     spark.stop()
 
 
+def _end_with_parent() -> None:
+    """A test that is killed leaves nobody behind."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def main() -> None:
     """One actor."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     kind, name, address, data, path, seed = sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda *_: _ended.set())
     diary, rng = Diary(path), random.Random(int(seed))

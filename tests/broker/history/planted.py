@@ -67,6 +67,42 @@ def _show_aborted() -> None:
     fetch._Fetch._read_one = read_one  # type: ignore[method-assign]
 
 
+def _ignore_isolation() -> None:
+    """Everybody gets everything at once, open transactions too."""
+    from sawlog.broker.handlers import fetch
+
+    original = fetch._Fetch.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self._committed = False
+
+    fetch._Fetch.__init__ = init  # type: ignore[method-assign]
+
+
+def _forget_offsets() -> None:
+    """Offsets that are committed with a transaction are acknowledged, and no more."""
+    from sawlog.broker.transactions import TransactionCoordinator
+    from sawlog.broker.wire.errors import ErrorCode
+
+    async def commit_offsets(self: Any, name: str, producer: int, epoch: int, group: str, new: Any, stage: Any) -> Any:
+        return dict.fromkeys(new, ErrorCode.NONE)
+
+    TransactionCoordinator.commit_offsets = commit_offsets  # type: ignore[method-assign,assignment]
+
+
+def _commit_everything() -> None:
+    """What was to be aborted is committed, in one partition."""
+    from sawlog.broker.transactions import TransactionCoordinator
+
+    original = TransactionCoordinator._mark
+
+    async def mark(self: Any, entry: Any, place: Any, commit: bool) -> None:
+        await original(self, entry, place, commit or place[2] == 0)
+
+    TransactionCoordinator._mark = mark  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True, slots=True)
 class Bug:
     """How to plant it, and as what it shows."""
@@ -79,6 +115,9 @@ BUGS = {
     "drop": Bug(_drop, frozenset({"lost"})),
     "twice": Bug(_twice, frozenset({"duplicated"})),
     "show-aborted": Bug(_show_aborted, frozenset({"aborted"})),
+    "ignore-isolation": Bug(_ignore_isolation, frozenset({"aborted"})),
+    "forget-offsets": Bug(_forget_offsets, frozenset({"duplicated"})),
+    "commit-everything": Bug(_commit_everything, frozenset({"aborted"})),
 }
 
 

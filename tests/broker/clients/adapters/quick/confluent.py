@@ -317,6 +317,8 @@ def _common(address: str) -> dict[str, Any]:
         "bootstrap.servers": address,
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
+        # By default librdkafka 2.16 loses the transaction coordinator of a broker that was gone, sometimes for ever.
+        "metadata.recovery.strategy": "none",
         "log_level": 0,
         "error_cb": lambda error: None,
     }
