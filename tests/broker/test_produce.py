@@ -68,7 +68,7 @@ REFUSED = {
     "unknown compression": (changed(ONE, 21, ">h", 7), ErrorCode.CORRUPT_MESSAGE),
     "transaction that was not begun": (
         changed(batch(b"x", producer=Producer(5, 0, 0)), 21, ">h", 0x10),
-        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     ),
     "tomorrow": (batch((b"x", None, (), now_ms() + 86_400_000)), ErrorCode.INVALID_TIMESTAMP),
 }

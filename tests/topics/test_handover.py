@@ -444,6 +444,30 @@ def test_many_threads_of_one_store_append_at_the_same_time(holder: Store, orders
         assert mine == [b"%d.%d" % (tag, number) for number in range(20)]
 
 
+def test_a_holder_that_ends_between_two_promises_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It agrees to place one part, is asked for another one, and is gone."""
+    hall, directory = Hall(), MemoryDirectory()
+    holder, other = hall.store(directory), hall.store(directory)
+    for number in range(2):
+        holder.create_topic("orders", partitions=2, exist_ok=True).append(b"held", partition=number)
+    prepare, asked = Line.prepare, []
+
+    def ends(line: Line, id_: str, numbers: list[int], deadline: Deadline) -> Any:
+        asked.append(list(numbers))
+        if len(asked) == 1:
+            prepare(line, id_, numbers, deadline)
+            return [1]  # it says that it does not hold this one
+        holder.close()
+        raise Lost("gone")
+
+    monkeypatch.setattr(Line, "prepare", ends)
+    with other.transaction() as tx:
+        for number in range(2):
+            tx.append("orders", b"both", partition=number)
+    assert asked == [[0, 1], [1]]
+    assert [seen(other["orders"], number) for number in range(2)] == [[b"held", b"both"]] * 2
+
+
 # --- the order of checks
 
 

@@ -21,10 +21,11 @@ from ..topics.topic import Topic
 from .config import Address, BrokerConfig
 from .coordinator import Coordinator
 from .groups.settings import GroupConfig
-from .handlers import Handler, admin, commits, consumer_groups, fetch, groups, metadata, offsets, produce, producers
+from .handlers import Handler, admin, commits, consumer_groups, fetch, groups, metadata, offsets, produce, transactions
 from .metrics import Metrics
 from .partitions import Partitions
 from .server import Server
+from .transactions import TransactionCoordinator
 from .wire.apis import BY_KEY, Key
 
 _P = ParamSpec("_P")
@@ -32,7 +33,7 @@ _T = TypeVar("_T")
 
 _logger = logging.getLogger("sawlog.broker")
 
-_FAMILIES = (metadata, produce, fetch, offsets, admin, groups, commits, consumer_groups, producers)
+_FAMILIES = (metadata, produce, fetch, offsets, admin, groups, commits, consumer_groups, transactions)
 #: Versions that are understood but not offered: a client that knows them would expect what is not here.
 _HIGHEST = {Key.END_TXN: 4}  # version 5 belongs to transactions of version 2
 
@@ -63,6 +64,7 @@ class Broker:
             run=self.run,
             address=lambda: str(self.server.advertised),
         )
+        self.transactions = TransactionCoordinator(self)
         self.is_stopping = False
         #: How many logs had not been closed cleanly when it started.
         self.recovered = 0
@@ -76,6 +78,7 @@ class Broker:
     async def start(self) -> None:
         """Recover what was not closed cleanly, then listen, and answer."""
         self.recovered = await self.run(self._recover)
+        await self.transactions.start()
         await self.server.start()
         self._refreshing = asyncio.create_task(self._refresh())
 
@@ -90,6 +93,7 @@ class Broker:
         self.partitions.wake()  # fetches that wait are answered with what there is
         self.groups.stop()  # and members that wait for others, with an error
         await self.server.stop(self.config.stop_timeout_s)
+        await self.transactions.close()
         await self.groups.close()
         self.partitions.close()
         self._threads.shutdown(wait=True)

@@ -32,6 +32,7 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
     (errors.GroupFenced, ErrorCode.UNKNOWN_MEMBER_ID),
     (errors.DirectoryLocked, ErrorCode.NOT_LEADER_OR_FOLLOWER),  # retried: another process has the partition
     (errors.LogClosed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (errors.AmbiguousAppend, ErrorCode.REQUEST_TIMED_OUT),  # an idempotent producer sends it again
     (errors.LogFailed, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (OSError, ErrorCode.KAFKA_STORAGE_ERROR),

@@ -158,7 +158,12 @@ class _Pending:
         if limits.compacted:
             _check_keys(data, found.log.config.max_decompressed_bytes)
         if attributes & _TRANSACTIONAL:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "no transaction was begun")
+            epoch = int.from_bytes(data[51:53], "big", signed=True)
+            context.broker.transactions.check_produce(
+                self._request["transactional_id"], producer, epoch, found.topic.name, found.index
+            )
+            if found.forwarded:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another process writes to this partition")
         return data
 
     # --- acknowledging

@@ -172,8 +172,11 @@ class HandedCommit:
                 deadline.pause(or_raise=locked)
 
     def _is_asked(self, address: str, deadline: Deadline) -> bool:
+        line = self._lines.get(address)
+        if line is None:
+            return False  # it has agreed, and ended before the commit point
         try:
-            self._lines[address].ask_to_place(self._intent.id, self._placers[address], deadline)
+            line.ask_to_place(self._intent.id, self._placers[address], deadline)
         except Lost:
             self._drop(address)
             return False

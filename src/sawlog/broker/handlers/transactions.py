@@ -1,0 +1,230 @@
+"""Producer ids and transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+
+from ...clock import now_ms
+from ...errors import SawlogError
+from ...log.log import Log
+from ..groups.commits import NewOffset
+from ..ledger import State
+from ..trouble import code_of, message_of
+from ..wire.apis import Key
+from ..wire.errors import ErrorCode
+from . import Body, Context, KafkaError
+
+#: From these versions on clients know PRODUCER_FENCED; earlier ones are told of an old epoch.
+_KNOWS_FENCED = {
+    Key.INIT_PRODUCER_ID: 4,
+    Key.ADD_PARTITIONS_TO_TXN: 2,
+    Key.ADD_OFFSETS_TO_TXN: 2,
+    Key.END_TXN: 2,
+}
+
+
+def _told(context: Context, error: BaseException) -> ErrorCode:
+    """An error code that the client knows."""
+    code = code_of(error)
+    if code is ErrorCode.PRODUCER_FENCED:
+        since = _KNOWS_FENCED.get(Key(context.header.api_key))
+        if since is None or context.header.version < since:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+async def init_producer_id(context: Context, request: Body) -> Body:
+    """An id for an idempotent producer, or the next epoch of a transactional one."""
+    known = request["producer_id"], request["producer_epoch"]
+    try:
+        producer_id, epoch = await context.broker.transactions.init_producer(
+            request["transactional_id"], request["transaction_timeout_ms"], known
+        )
+    except SawlogError as error:
+        return {"error_code": _told(context, error), "producer_id": -1, "producer_epoch": -1}
+    return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": epoch}
+
+
+async def add_partitions_to_txn(context: Context, request: Body) -> Body:
+    """Let transactions write to partitions."""
+    if context.header.version >= 4:
+        results = [
+            {"transactional_id": each["transactional_id"], "topic_results": await _add(context, each)}
+            for each in request["transactions"]
+        ]
+        return {"error_code": ErrorCode.NONE, "results_by_transaction": results}
+    names = ("transactional_id", "producer_id", "producer_epoch", "topics")
+    old = {name: request[f"v3_and_below_{name}"] for name in names}
+    return {"results_by_topic_v3_and_below": await _add(context, old)}
+
+
+async def _add(context: Context, asked: Body) -> list[Body]:
+    shares = [(topic["name"], number) for topic in asked["topics"] for number in topic["partitions"]]
+    try:
+        codes = await context.broker.transactions.add_partitions(
+            asked["transactional_id"], asked["producer_id"], asked["producer_epoch"], shares
+        )
+    except SawlogError as error:
+        codes = dict.fromkeys(shares, _told(context, error))
+    return [
+        {
+            "name": topic["name"],
+            "results_by_partition": [
+                {"partition_index": number, "partition_error_code": codes[topic["name"], number]}
+                for number in topic["partitions"]
+            ],
+        }
+        for topic in asked["topics"]
+    ]
+
+
+async def add_offsets_to_txn(context: Context, request: Body) -> Body:
+    """Let a transaction commit offsets of a group."""
+    try:
+        await context.broker.transactions.add_offsets(
+            request["transactional_id"], request["producer_id"], request["producer_epoch"], request["group_id"]
+        )
+    except SawlogError as error:
+        return {"error_code": _told(context, error)}
+    return {"error_code": ErrorCode.NONE}
+
+
+async def txn_offset_commit(context: Context, request: Body) -> Body:
+    """Commit offsets when the transaction is committed."""
+    producer_id, group = request["producer_id"], request["group_id"]
+    offsets = {
+        (topic["name"], part["partition_index"]): NewOffset(
+            part["committed_offset"], part["committed_leader_epoch"], part["committed_metadata"] or ""
+        )
+        for topic in request["topics"]
+        for part in topic["partitions"]
+    }
+
+    def stage() -> asyncio.Future[dict[tuple[str, int], ErrorCode]]:
+        return asyncio.ensure_future(
+            context.broker.groups.stage_offsets(
+                producer_id,
+                group,
+                offsets,
+                member_id=request["member_id"],
+                instance_id=request["group_instance_id"],
+                generation=request["generation_id"],
+            )
+        )
+
+    try:
+        codes = await context.broker.transactions.commit_offsets(
+            request["transactional_id"], producer_id, request["producer_epoch"], group, offsets, stage
+        )
+    except SawlogError as error:
+        codes = dict.fromkeys(offsets, _told(context, error))
+    topics: defaultdict[str, list[Body]] = defaultdict(list)
+    for (topic, number), code in codes.items():
+        topics[topic].append({"partition_index": number, "error_code": code})
+    return {"topics": [{"name": name, "partitions": parts} for name, parts in topics.items()]}
+
+
+async def end_txn(context: Context, request: Body) -> Body:
+    """Commit or abort."""
+    try:
+        await context.broker.transactions.end(
+            request["transactional_id"],
+            request["producer_id"],
+            request["producer_epoch"],
+            commit=request["committed"],
+        )
+    except SawlogError as error:
+        return {"error_code": _told(context, error)}
+    return {"error_code": ErrorCode.NONE}
+
+
+async def list_transactions(context: Context, request: Body) -> Body:
+    """Transactional ids, by state, producer, age or pattern."""
+    states, ids, age_ms = set(request["state_filters"]), set(request["producer_id_filters"]), request["duration_filter"]
+    unknown = sorted(states - {state.value for state in State})
+    try:
+        pattern = re.compile(request["transactional_id_pattern"] or "")
+    except re.error as error:
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+    now = now_ms()
+    found = [
+        {"transactional_id": name, "producer_id": entry.producer_id, "transaction_state": entry.state.value}
+        for name, entry in sorted(context.broker.transactions.entries().items())
+        if (not states or entry.state.value in states)
+        and (not ids or entry.producer_id in ids)
+        and (age_ms < 0 or (entry.state is State.ONGOING and now - entry.started_ms > age_ms))
+        and (not pattern.pattern or pattern.fullmatch(name))
+    ]
+    return {"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": found}
+
+
+async def describe_transactions(context: Context, request: Body) -> Body:
+    """Transactional ids in full."""
+    entries = context.broker.transactions.entries()
+    found: list[Body] = []
+    for name in request["transactional_ids"]:
+        entry = entries.get(name)
+        if entry is None:
+            found.append({"transactional_id": name, "error_code": ErrorCode.TRANSACTIONAL_ID_NOT_FOUND})
+            continue
+        topics: defaultdict[str, list[int]] = defaultdict(list)
+        for topic, _, number in entry.partitions:
+            topics[topic].append(number)
+        found.append(
+            {
+                "transactional_id": name,
+                "error_code": ErrorCode.NONE,
+                "transaction_state": entry.state.value,
+                "transaction_timeout_ms": entry.timeout_ms,
+                "transaction_start_time_ms": entry.started_ms if entry.state is State.ONGOING else -1,
+                "producer_id": entry.producer_id,
+                "producer_epoch": entry.epoch,
+                "topics": [{"topic": topic, "partitions": sorted(numbers)} for topic, numbers in topics.items()],
+            }
+        )
+    return {"transaction_states": found}
+
+
+async def describe_producers(context: Context, request: Body) -> Body:
+    """The producers that partitions know."""
+    topics: list[Body] = []
+    for topic in request["topics"]:
+        parts: list[Body] = []
+        for number in topic["partition_indexes"]:
+            made: Body = {"partition_index": number, "error_code": ErrorCode.NONE, "active_producers": []}
+            try:
+                found = await context.broker.partitions.partition(topic["name"], number)
+                made["active_producers"] = await context.broker.run(_producers, found.log)
+            except SawlogError as error:
+                made.update(error_code=code_of(error), error_message=message_of(error))
+            parts.append(made)
+        topics.append({"name": topic["name"], "partitions": parts})
+    return {"topics": topics}
+
+
+def _producers(log: Log) -> list[Body]:
+    return [
+        {
+            "producer_id": each.producer_id,
+            "producer_epoch": each.epoch,
+            "last_sequence": each.last_sequence,
+            "last_timestamp": each.last_timestamp,
+            "coordinator_epoch": each.coordinator_epoch,
+            "current_txn_start_offset": each.transaction_offset,
+        }
+        for each in log.producer_states
+    ]
+
+
+HANDLERS = {
+    Key.INIT_PRODUCER_ID: init_producer_id,
+    Key.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    Key.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    Key.TXN_OFFSET_COMMIT: txn_offset_commit,
+    Key.END_TXN: end_txn,
+    Key.LIST_TRANSACTIONS: list_transactions,
+    Key.DESCRIBE_TRANSACTIONS: describe_transactions,
+    Key.DESCRIBE_PRODUCERS: describe_producers,
+}
