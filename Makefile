@@ -26,8 +26,8 @@ tour: kernel ## the engine by itself: a million records written, read, killed an
 test: lint types layers kernel ## everything that has to pass: lint, types, layers, the quick tests
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
-test-all: kernel ## the slow tests too, and hypothesis with fresh random examples
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
+test-all: kernel ## the slow tests too, all files on the disk, and hypothesis with fresh random examples
+	@SAWLOG_TESTS_ON_DISK=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
 
 lint: $(READY) ## ruff: mistakes and formatting
 	@$(BIN)/ruff check --quiet .

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import gc
 import importlib.machinery
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from hypothesis import settings
 
 from .faults.seeds import repeat, seed_of_this_run
 
+#: A file system in memory, and how much of it has to be free: a run leaves some hundred megabytes there.
+MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 << 30
 KERNEL = Path(__file__).resolve().parent.parent / "src/sawlog/batch/kernel"
 
 # The shipped suites explain their failures like any test of ours; said here, before anybody imports them.
@@ -40,10 +44,32 @@ def stale_kernels(package: Path) -> list[Path]:
     return [path for path in candidates if path.exists() and path.stat().st_mtime_ns < edited]
 
 
+def use_memory() -> None:
+    """Let temporary directories be in memory, where that has room for them: most tests make fsyncs that they are not
+    about, and would spend a good part of their time waiting for a disk. Those that are about files, or kill processes,
+    have `tmp_path` on the disk all the same (`disk_path`). `SAWLOG_TESTS_ON_DISK=1` leaves everything there."""
+    if "SAWLOG_TESTS_ON_DISK" in os.environ or "PYTEST_DEBUG_TEMPROOT" in os.environ:
+        return
+    try:
+        room = os.statvfs(MEMORY)
+    except OSError:
+        return
+    if os.access(MEMORY, os.W_OK) and room.f_bavail * room.f_frsize >= MEMORY_BYTES:
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)  # pytest's own; for the processes of xdist, too
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A new directory where temporary files usually are."""
+    with tempfile.TemporaryDirectory(prefix="sawlog-") as made:
+        yield Path(made)
+
+
 def pytest_configure() -> None:
     """Refuse to test a kernel that is not the one in the source; choose the laboratory's seed before other processes
     are started, so that they have the same."""
     seed_of_this_run()
+    use_memory()
     if stale := stale_kernels(KERNEL):
         raise pytest.UsageError(f"{stale[0].name} is older than its sources and hides them: run `make kernel`")
 
@@ -62,4 +88,5 @@ def pytest_report_header() -> str:
     import sawlog
 
     kernel = "compiled" if sawlog.kernel_info().compiled else "plain Python"
-    return f"sawlog {sawlog.__version__}, kernel: {kernel}, fault laboratory: {repeat()}"
+    place = os.environ.get("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    return f"sawlog {sawlog.__version__}, kernel: {kernel}, files in {place}, fault laboratory: {repeat()}"

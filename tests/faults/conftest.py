@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,3 +16,9 @@ def _quiet() -> Iterator[None]:
     logger.setLevel(logging.CRITICAL + 1)
     yield
     logger.setLevel(before)
+
+
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """On the disk, wherever the temporary directories of other tests are."""
+    return disk_path

@@ -55,7 +55,8 @@ TABLE: tuple[Threshold, ...] = (
         "topics.transactions.drafts:BATCH_BYTES "
         "topics.topic:Topic.writer(batch_bytes) log.write.writer:Writer.__init__(batch_bytes) topics.topic:BATCH_BYTES "
         "log.log:Log.writer(batch_bytes) topics.topic:Topic.partition_writer(batch_bytes) "
-        "topics.handover.outlet:BATCH_BYTES topics.handover.outlet:Outlet.writer(batch_bytes)",
+        "topics.handover.outlet:BATCH_BYTES topics.handover.outlet:Outlet.writer(batch_bytes) "
+        "topics.packing:BATCH_BYTES topics.packing:Packer.__init__(batch_bytes)",
         100,
         300,
         1000,
@@ -139,6 +140,8 @@ NOT_VARIED: Mapping[str, str] = {
         "batch.codecs.zstd:_WINDOW_MAX batch.codecs.bounds:MIB batch.codecs.lz4:_STORED": "what a decoder "
         "refuses or a format says: tests/batch, and `fuzz`",
         "storage.sockets:_MOST topics.handover.frames:_MOST_HEAD_BYTES topics.handover.frames:MOST_BODY_BYTES "
+        "topics.packing:_ROOM_BYTES": "how full a batch may be before the next record begins another: "
+        "tests/topics/test_packing.py",
         "topics.handover.outlet:_MESSAGE_BYTES": "between processes: tests/topics/test_handover_processes.py",
         "batch.checksum:_X_TO_THE_8": "a polynomial",
         "batch.checksum:_BLOCK_BYTES": "how CRC-32C is computed where the kernel is not compiled",

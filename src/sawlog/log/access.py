@@ -26,7 +26,8 @@ from .files.names import LOCK, STORE, file_name, is_ours, segment_base
 from .maintain.findings import RecoveryReport
 from .maintain.recovery import recover
 from .read.reader import Reader
-from .segment.segments import FollowedSet, SegmentSet
+from .segment.followed import FollowedSet
+from .segment.segments import SegmentSet
 from .write.appender import Appender
 from .write.loops import Loops
 from .write.producers import ProducerState, load_producers, replayed

@@ -38,8 +38,9 @@ from .files.names import TXN_INDEX, file_name
 from .log import Log
 from .read.reader import Isolation, is_committed
 from .segment.batches import Chunk
+from .segment.followed import FollowedSet
 from .segment.segment import Segment
-from .segment.segments import FollowedSet, SegmentSet
+from .segment.segments import SegmentSet
 from .segment.transactions import aborted_rows
 
 if TYPE_CHECKING:

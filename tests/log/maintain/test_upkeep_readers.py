@@ -18,7 +18,7 @@ from sawlog import Log, LogConfig, Producer, RecordRemoved
 from sawlog.batch.read import decode
 from sawlog.log.maintain import rewrite
 from sawlog.log.read import reader as reading
-from sawlog.log.segment.segments import FollowedSet
+from sawlog.log.segment.followed import FollowedSet
 
 from ...batch.clients import seen
 from ...processes.launch import finish, ready, start

@@ -20,7 +20,7 @@ import pytest
 
 from sawlog import Log, LogConfig, LogNotFound, OffsetOutOfRange
 from sawlog.log.maintain import recovery
-from sawlog.log.segment.segments import FollowedSet
+from sawlog.log.segment.followed import FollowedSet
 
 from ...processes import content
 from ...processes.launch import PATIENCE_S, finish, ready, start

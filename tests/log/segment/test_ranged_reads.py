@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from sawlog import Log, LogConfig
+from sawlog.batch.header import BASE
+from sawlog.log.segment import batches
 from sawlog.storage import MemoryDirectory
 
 INTERVAL_BYTES = 4096
@@ -133,6 +135,19 @@ def test_a_scan_asks_for_every_byte_once(counted: tuple[Log, CountingDirectory, 
     log, directory, largest, end = counted
     assert sum(1 for _ in log.scan()) == end
     assert directory.spent() <= 1.3 * log.size_bytes + 8 * largest
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+def test_every_batch_is_found_wherever_a_view_ends(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view may have more batches than one step takes, and end within the header of the next one."""
+    with Log.in_memory() as log:
+        for number in range(20):
+            log.append(b"%d" % number * (number % 3))
+        segment = log.segment_set.active
+        monkeypatch.setattr(batches, "CHUNK_ROWS", rows)
+        for chunk_bytes in range(61, 400):
+            found = segment.batches(segment.storage, 0, segment.size, 0, chunk_bytes=chunk_bytes)
+            assert [base for chunk in found for base in chunk.rows[:, BASE].tolist()] == list(range(20)), chunk_bytes
 
 
 def test_opening_a_segment_asks_for_its_end_only(stored: tuple[MemoryDirectory, int, int]) -> None:
