@@ -35,7 +35,7 @@ from typing import Any
 import command
 import psutil
 from bench import Bench, Case
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from dataset import Dataset
 from rounds import Candidate, Sample, Trial, best_of, expect
@@ -79,6 +79,7 @@ class Rival:
         """A new topic, which is deleted afterwards."""
         name, admin = f"measured-{next(self._numbers)}", AdminClient(_common(self.address))
         admin.create_topics([NewTopic(name, PARTITIONS, 1, config=self.config)])[name].result(PATIENCE_S)
+        _ends(self.address, name)  # its partitions are open
         yield name
         admin.delete_topics([name])[name].result(PATIENCE_S)
 
@@ -174,8 +175,16 @@ def _ends(address: str, topic: str) -> dict[int, int]:
 
 
 def _end(consumer: Consumer, topic: str, partition: int) -> int:
-    _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
-    return int(high)
+    """The end of a partition; Kafka says of a new one, for a while, that it does not lead it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
+            return int(high)
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def _consume_all(address: str, topic: str, count: int) -> int:
@@ -324,7 +333,6 @@ def _pushing(rival: Rival, count: int) -> Candidate:
     @contextmanager
     def trial() -> Iterator[Trial]:
         with rival.topic() as topic:
-            _ends(rival.address, topic)  # its partitions are open
             pushers = [_Pusher(rival.address, topic, number, count // CONNECTIONS) for number in range(CONNECTIONS)]
 
             def work() -> None:

@@ -23,7 +23,9 @@ from .faults.seeds import repeat, seed_of_this_run
 KERNEL = Path(__file__).resolve().parent.parent / "src/sawlog/batch/kernel"
 
 # The shipped suites explain their failures like any test of ours; said here, before anybody imports them.
-pytest.register_assert_rewrite("sawlog.testing.storage_suite", "sawlog.testing.directory_suite")
+pytest.register_assert_rewrite(
+    "sawlog.testing.storage_suite", "sawlog.testing.directory_suite", "sawlog.testing.store_suite"
+)
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", max_examples=500, deadline=None, print_blob=True)

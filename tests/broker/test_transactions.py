@@ -134,6 +134,20 @@ def test_a_second_producer_fences_the_first_and_aborts_what_it_left(broker: Brok
     assert not broker.store.topic("orders").partition(0).open_transactions
 
 
+def test_a_producer_that_asks_again_for_its_epoch_is_not_fenced(broker: Broker) -> None:
+    client = Client(broker)
+    client.add("orders", 0)
+    client.send("orders", b"left")
+    body = {"transactional_id": "t", "transaction_timeout_ms": 1000}
+    known = {**body, "producer_id": client.id, "producer_epoch": client.epoch}
+    first, again = (client.peer.ask(Key.INIT_PRODUCER_ID, 4, known) for _ in range(2))
+    assert first["producer_epoch"] > client.epoch
+    assert (again["error_code"], again["producer_epoch"]) == (ErrorCode.NONE, first["producer_epoch"])
+    other = client.peer.ask(Key.INIT_PRODUCER_ID, 4, body)
+    assert other["producer_epoch"] > first["producer_epoch"]
+    assert client.peer.ask(Key.INIT_PRODUCER_ID, 4, known)["error_code"] == ErrorCode.PRODUCER_FENCED
+
+
 def test_a_transaction_that_takes_too_long_is_aborted(broker: Broker) -> None:
     client = Client(broker, timeout_ms=100)
     client.add("orders", 0)

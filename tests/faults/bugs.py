@@ -731,6 +731,34 @@ _RETURNED = (
     ),
 )
 
+#: Transactions of Kafka's producers.
+_DECIDING = (
+    _mutant(
+        "a marker counts before it is durable",
+        "records are shown as committed while the marker is on its way to the disk, where a power cut takes it back",
+        ("Transactions._end", "if marker >= self._visible:", "if False:"),
+    ),
+    _mutant(
+        "open transactions forgotten",
+        "the file of producers does not say which transactions were open: after a restart they seem to be committed",
+        ("ProducerState.encode", "list(known.open.values())", "[]"),
+    ),
+    _mutant(
+        "truncated marker still counts",
+        "a truncation takes a marker away, and its transaction stays decided",
+        ("Appender.truncate", "if replays:", "if False:"),
+    ),
+    _mutant(
+        "index of another file believed",
+        "what a segment says of transactions is believed whatever bytes it was made from",
+        (
+            "Outcomes.decode",
+            "if last[:4] != (0, _NOBODY, _proof(entries, size_bytes, *last[3:]), next_offset - 1):",
+            "if False:",
+        ),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *_WRITING,
     *_FILES,
@@ -739,5 +767,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *_REWRITING,
     *_STORING,
     *_SHOWING,
+    *_DECIDING,
     *_RETURNED,
 )

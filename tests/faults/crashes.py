@@ -15,10 +15,11 @@ from sawlog.testing.crashes import ENDINGS, Scenario
 from .readers import READERS
 from .report import Tally, say
 from .stores import STORES
+from .transactions import TRANSACTIONS
 from .workloads import LOGS
 
 #: By the name that `--workload` takes.
-WORKLOADS = {**LOGS, **STORES, **READERS}
+WORKLOADS = {**LOGS, **TRANSACTIONS, **STORES, **READERS}
 #: After so many violations there is nothing new to be learnt.
 _ENOUGH = 25
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,68 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sawlog import Log, LogConfig, OffsetOutOfRange, RecordRemoved
 
 from .places import FilePlace, MemoryPlace, Place
-from .transactional import batch, fetched
+from .transactional import Entry, Model, batch, fetched
 
 PRODUCERS = st.integers(1, 3)
 SHARES = st.one_of(st.just(0.0), st.just(1.0), st.floats(0, 1))
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A batch: its first offset and its values; `producer` is that of its transaction; a marker has no values."""
-
-    base: int
-    values: tuple[bytes, ...]
-    producer: int = -1
-    #: Of a marker: whether it commits.
-    commits: bool | None = None
-
-    @property
-    def end(self) -> int:
-        return self.base + (len(self.values) if self.commits is None else 1)
-
-
-class Model:
-    """What was appended, in order."""
-
-    def __init__(self, entries: list[Entry], lowest: int) -> None:
-        self.entries = entries
-        self.lowest = lowest
-
-    @property
-    def end(self) -> int:
-        return self.entries[-1].end if self.entries else 0
-
-    def outcome(self, at: int) -> bool | None:
-        """Whether the batch with that number is committed; None if that is not decided."""
-        one = self.entries[at]
-        if one.producer < 0:
-            return True
-        return next(
-            (e.commits for e in self.entries[at:] if e.producer == one.producer and e.commits is not None), None
-        )
-
-    @property
-    def stable(self) -> set[int]:
-        """The last stable offset. If the beginning of an open transaction was trimmed, that may still count or not."""
-        undecided = [e for at, e in enumerate(self.entries) if self.outcome(at) is None]
-        left = [e for e in undecided if e.end > self.lowest]
-        began = [e for e in undecided if any(e.producer == each.producer for each in left)]
-        return {max(min((e.base for e in each), default=self.end), self.lowest) for each in (left, began)}
-
-    def records(self) -> list[tuple[int, bytes]]:
-        """Everything."""
-        found = [(e.base + i, value) for e in self.entries for i, value in enumerate(e.values)]
-        return [each for each in found if each[0] >= self.lowest]
-
-    def committed(self, stable: int) -> list[tuple[int, bytes]]:
-        """What is committed below an offset."""
-        shown = [e for at, e in enumerate(self.entries) if self.outcome(at) and e.base < stable]
-        return Model(shown, self.lowest).records()
-
-    def truncated(self, offset: int) -> list[Entry]:
-        kept = [e for e in self.entries if e.base < offset]
-        return [replace(e, values=e.values[: offset - e.base]) if e.commits is None else e for e in kept]
 
 
 class TransactionMachine(RuleBasedStateMachine):

@@ -1,5 +1,8 @@
 """Transactions in one partition: batches as producers send them, and what a consumer of Kafka's sees of a page.
 
+`Model` is a plain list of what was appended, and what follows from it: a batch is committed if the next marker of its
+producer says so, aborted if that says abort, and undecided if there is none.
+
 `KafkaConsumer` is the rule that Kafka's clients follow when they read only what is committed: the fetch response lists
 aborted transactions by their first offset; a producer's batches are dropped from there to its next abort marker.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from sawlog import Log
 from sawlog.batch.header import BatchHeader, scan
@@ -87,3 +91,61 @@ def fetched(log: Log, max_bytes: int, start: int | None = None) -> list[Record]:
             return found
         found += [record for record in KafkaConsumer().records(page) if record.offset >= at]
         at = page.next_offset
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A batch: its first offset and its values; `producer` is that of its transaction; a marker has no values."""
+
+    base: int
+    values: tuple[bytes, ...]
+    producer: int = -1
+    #: Of a marker: whether it commits.
+    commits: bool | None = None
+
+    @property
+    def end(self) -> int:
+        return self.base + (len(self.values) if self.commits is None else 1)
+
+
+class Model:
+    """What was appended, in order."""
+
+    def __init__(self, entries: list[Entry], lowest: int) -> None:
+        self.entries = entries
+        self.lowest = lowest
+
+    @property
+    def end(self) -> int:
+        return self.entries[-1].end if self.entries else 0
+
+    def outcome(self, at: int) -> bool | None:
+        """Whether the batch with that number is committed; None if that is not decided."""
+        one = self.entries[at]
+        if one.producer < 0:
+            return True
+        return next(
+            (e.commits for e in self.entries[at:] if e.producer == one.producer and e.commits is not None), None
+        )
+
+    @property
+    def stable(self) -> set[int]:
+        """The last stable offset. If the beginning of an open transaction was trimmed, that may still count or not."""
+        undecided = [e for at, e in enumerate(self.entries) if self.outcome(at) is None]
+        left = [e for e in undecided if e.end > self.lowest]
+        began = [e for e in undecided if any(e.producer == each.producer for each in left)]
+        return {max(min((e.base for e in each), default=self.end), self.lowest) for each in (left, began)}
+
+    def records(self) -> list[tuple[int, bytes]]:
+        """Everything."""
+        found = [(e.base + i, value) for e in self.entries for i, value in enumerate(e.values)]
+        return [each for each in found if each[0] >= self.lowest]
+
+    def committed(self, stable: int) -> list[tuple[int, bytes]]:
+        """What is committed below an offset."""
+        shown = [e for at, e in enumerate(self.entries) if self.outcome(at)]
+        return [each for each in Model(shown, self.lowest).records() if each[0] < stable]
+
+    def truncated(self, offset: int) -> list[Entry]:
+        kept = [e for e in self.entries if e.base < offset]
+        return [replace(e, values=e.values[: offset - e.base]) if e.commits is None else e for e in kept]

@@ -61,6 +61,8 @@ class Entry:
     producer_id: int
     epoch: int
     timeout_ms: int
+    #: The epoch with which its producer asked for the current one; it asks again if the answer is lost. -1: none.
+    last_epoch: int = -1
     state: State = State.EMPTY
     #: How many transactions it has begun: with the id, a name for each.
     number: int = 0

@@ -147,12 +147,16 @@ class TransactionCoordinator:
                 made = Entry(new_producer_id(), 0, timeout_ms, changed_ms=now_ms())
                 await self._save(name, made)
                 return made.producer_id, made.epoch
-            if known not in ((-1, -1), (entry.producer_id, entry.epoch)):
+            asks_again = known == (entry.producer_id, entry.last_epoch)
+            if not asks_again and known not in ((-1, -1), (entry.producer_id, entry.epoch)):
                 raise KafkaError(ErrorCode.PRODUCER_FENCED, "another producer with this transactional id has begun")
-            if entry.state.is_decided:
-                raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is not complete yet")
+            if asks_again and entry.state is State.EMPTY:
+                return entry.producer_id, entry.epoch  # the answer was lost
+            entry = replace(entry, last_epoch=known[1])
             if entry.state is State.ONGOING:
                 entry = await self._end(name, entry, commit=False, fences=True)
+            if entry.state.is_decided:
+                raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is not complete yet")
             made = _next_epoch(replace(entry, state=State.EMPTY, timeout_ms=timeout_ms, changed_ms=now_ms()))
             await self._save(name, made)
             return made.producer_id, made.epoch
@@ -324,6 +328,7 @@ def _begun(entry: Entry) -> Entry:
     return replace(
         entry,
         state=State.ONGOING,
+        last_epoch=-1,
         number=entry.number + 1,
         started_ms=now,
         changed_ms=now,

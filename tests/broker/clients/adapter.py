@@ -169,6 +169,9 @@ class Admin(Protocol):
     def offsets(self, group: str) -> dict[tuple[str, int], int]:
         """What a group has committed."""
 
+    def transactions(self) -> dict[str, str]:
+        """The state of each transactional id."""
+
     def close(self) -> None:
         """Let go."""
 

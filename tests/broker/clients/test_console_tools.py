@@ -13,7 +13,8 @@ import pytest
 
 from ...interop.brokers import JARS, JAVA, needs_kafka, run
 from ..serving import Serving
-from .adapter import COMPRESSIONS
+from .adapter import COMPRESSIONS, Sent, load
+from .conftest import Hands
 
 pytestmark = [pytest.mark.slow, needs_kafka]
 
@@ -107,6 +108,21 @@ def test_a_group_is_listed_described_reset_and_deleted(broker: Serving, topic: s
     assert next(line.split() for line in said.splitlines() if line.startswith(group))[3] == "5"
     tool(broker, command, "--delete", "--group", group)
     assert group not in tool(broker, command, "--list").split()
+
+
+def test_transactions_and_producers_are_described(broker: Serving, topic: str) -> None:
+    hands = Hands(load("confluent"), broker.address)
+    producer = hands.producer(transactional_id=topic)
+    producer.begin()
+    producer.send(topic, [Sent(b"x")])
+    assert "Ongoing" in tool(broker, "TransactionsCommand", "list")
+    said = tool(broker, "TransactionsCommand", "describe", "--transactional-id", topic)
+    assert f"{topic}-0" in said
+    said = tool(broker, "TransactionsCommand", "describe-producers", "--topic", topic, "--partition", 0)
+    assert len(said.strip().splitlines()) == 2
+    producer.commit()
+    assert "CompleteCommit" in tool(broker, "TransactionsCommand", "list")
+    hands.close()
 
 
 def test_the_verifiable_producer_and_versions(broker: Serving, topic: str) -> None:

@@ -90,6 +90,16 @@ def test_offsets_are_committed_with_the_records_or_not_at_all(hands: Hands, topi
     committed(hands, target, "A", "B")
 
 
+def test_the_states_of_transactions_are_listed(hands: Hands, topic: str) -> None:
+    admin, producer = hands.admin(), hands.producer(transactional_id=topic)
+    assert admin.transactions()[topic] == "Empty"
+    producer.begin()
+    producer.send(topic, sent("a"))
+    assert admin.transactions()[topic] == "Ongoing"
+    producer.commit()
+    assert admin.transactions()[topic] == "CompleteCommit"
+
+
 def test_a_second_producer_of_the_same_id_fences_the_first(hands: Hands, topic: str) -> None:
     first = hands.producer(transactional_id=topic)
     first.begin()

@@ -91,7 +91,8 @@ class Batches(Extent):
             rows = room[:n].copy()
             if n == 0:
                 if why == kernel.SCAN_SHORT and position + len(view) < limit:
-                    want = batch_size(view) if len(view) >= HEADER_BYTES else chunk_bytes
+                    # What is left of a view may be too little for a header.
+                    want = batch_size(view) if len(view) >= HEADER_BYTES else min(chunk_bytes, limit - position)
                     if want <= limit - position:
                         view = view[:0]
                         continue

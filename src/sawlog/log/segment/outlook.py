@@ -40,8 +40,9 @@ class Segments(Protocol):
     directory: Directory
     epochs: Epochs
     epochs_known: bool
-    #: The log start.
+    #: The log start, and the first offset that may not be read yet.
     lowest_offset: int
+    visible_offset: int
     #: Whether the last stable offset may be below the visible end.
     unsettled: bool
 
@@ -166,7 +167,8 @@ class FollowedOutlook(Outlook):
         segments = self._segments
         with self._lock:
             listed = segments.all
-            end = listed[-1].next_offset if listed else 0
+            # What is beyond the visible end is about to be cut off, or cannot be read yet.
+            end = min(listed[-1].next_offset if listed else 0, segments.visible_offset)
             if (self._reached, self._epoch) == (end, segments.epochs.current) and self.state.open:
                 self.state.trim(segments.lowest_offset)
                 return self.state
@@ -179,11 +181,6 @@ class FollowedOutlook(Outlook):
             if not self.state.open:
                 self._settled(end)
             return self.state
-
-    def grown(self, before: int, after: int) -> None:
-        """The log has grown by batches that are not part of a transaction."""
-        if self._reached == before:
-            self._reached = after
 
     def _is_outdated(self, end: int) -> bool:
         """Whether the log was truncated below what the state describes."""

@@ -295,13 +295,12 @@ class FollowedSet(SegmentSet):
             self.refresh()
 
     def _outlook(self) -> Outlook:
-        self._followed = FollowedOutlook(self, self._settle)
-        return self._followed
+        return FollowedOutlook(self, self._settle)
 
     def _settle(self, end: int) -> None:
         """No transaction is open up to there, which was the end of what is known."""
         with self._refreshing:
-            if self._list[0] and self.next_offset == end:
+            if self.visible_offset == end:
                 self.unsettled = False
 
     def refresh(self) -> bool:
@@ -485,12 +484,9 @@ class FollowedSet(SegmentSet):
                 # A batch that extends beyond the end is being cut: its file is about to be replaced, not truncated.
                 rows = chunk.rows if chunk.rows[-1, BASE] < most else chunk.rows[chunk.rows[:, BASE] < most]
                 if len(rows):
-                    before = segment.tail[0]
                     segment.take_in(rows, chunk.origin)
                     if chunk.special:
                         self._meet(segment, segment.tail[0])
-                    else:
-                        self._followed.grown(before, segment.tail[0])
                 if segment.tail[0] >= most or len(rows) < len(chunk.rows):
                     break
         except CorruptBatch:

@@ -232,6 +232,9 @@ class _Admin:
         found = _LOOP.run(self._made.list_consumer_group_offsets(group))
         return {(place.topic, place.partition): each.offset for place, each in found.items()}
 
+    def transactions(self) -> dict[str, str]:
+        raise NotOffered
+
     def close(self) -> None:
         _LOOP.run(self._made.close())
 

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ...adapter import PATIENCE_S, Group, Refused, Seen, Sent, kafka_name
+from ...adapter import PATIENCE_S, Group, NotOffered, Refused, Seen, Sent, kafka_name
 
 
 @contextmanager
@@ -227,6 +227,9 @@ class _Admin:
         asked = ConsumerGroupTopicPartitions(group)
         found = self._do(lambda: self._made.list_consumer_group_offsets([asked]))
         return {(place.topic, place.partition): place.offset for place in found.topic_partitions}
+
+    def transactions(self) -> dict[str, str]:
+        raise NotOffered
 
     def close(self) -> None:
         self._made.poll(0)

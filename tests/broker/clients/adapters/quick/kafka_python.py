@@ -187,6 +187,10 @@ class _Admin:
         found = self._do(lambda: self._made.list_group_offsets({group: None}))[group]
         return {(place.topic, place.partition): each.offset for place, each in found.items()}
 
+    def transactions(self) -> dict[str, str]:
+        found = self._do(lambda: self._made.list_transactions())
+        return {each.transactional_id: each.state.value for listed in found.values() for each in listed}
+
     def close(self) -> None:
         self._made.close()
 

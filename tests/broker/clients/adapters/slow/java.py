@@ -265,6 +265,10 @@ class _Admin:
         found = self._do(lambda: self._made.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata())
         return {(place.topic(), place.partition()): found.get(place).offset() for place in found.keySet()}
 
+    def transactions(self) -> dict[str, str]:
+        found = self._do(lambda: self._made.listTransactions().all())
+        return {each.transactionalId(): each.state().toString() for each in _each(found)}
+
     def close(self) -> None:
         self._made.close(_seconds(1))
 
