@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -23,6 +24,7 @@ from sawlog import (
     Producer,
     ReadOnlyLog,
     RecordTooLarge,
+    StorageError,
     Store,
     Topic,
 )
@@ -307,6 +309,21 @@ def test_if_a_socket_cannot_be_made_others_are_refused_as_before(
     with pytest.raises(DirectoryLocked):
         other["orders"].append(b"y")
     assert store["orders"].append(b"z").offset == 1
+
+
+def test_a_holder_of_another_user_is_not_waited_for(
+    holder: Store, orders: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def refuse(directory: object, name: str, deadline: Deadline) -> None:
+        tries.append(name)
+        raise StorageError(errno.EACCES, "permission denied")
+
+    monkeypatch.setattr("sawlog.topics.handover.doorway.connect", refuse)
+    with pytest.raises(DirectoryLocked):
+        orders.append(b"x", partition=0)
+    assert len(tries) == 1
 
 
 # --- the protocol

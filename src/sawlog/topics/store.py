@@ -329,6 +329,8 @@ class Store(Closing):
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records; `DirectoryLocked` if another process writes to it."""
+        if (open_topic := self._topics.get(name)) is not None:
+            open_topic.close_writers()  # they may wait for other processes, so before a lock is taken
         with self._committing, self._lock:
             self._check_writable()
             self._catalog.load(name)

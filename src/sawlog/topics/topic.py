@@ -45,6 +45,7 @@ from ..log.write.writer import BATCH_BYTES, Writer
 from ..storage import Directory
 from ..storage.forking import forkable
 from . import settings
+from .appends import Appends, Outlet
 from .catalog import Catalog
 from .entry import TopicEntry
 from .packing import Packer
@@ -98,32 +99,6 @@ class TopicDescription:
     records: int
     size_bytes: int
     rows: tuple[PartitionDescription, ...]
-
-
-class Appends(Protocol):
-    """What appends to a partition: its `Log`, or what hands over to the process that holds it."""
-
-    def append(self, value: bytes | None, key: bytes | None, headers: Any, timestamp: int | datetime | None, /) -> int:
-        """Append one record and return its offset."""
-
-    def append_many(self, records: Iterable[Any], /) -> range:
-        """Append records as one batch and return their offsets."""
-
-    def append_arrow(self, table: pa.Table | pa.RecordBatch, /) -> range:
-        """Append the rows of an Arrow table and return their offsets."""
-
-    def append_batches(self, raw: bytes | bytearray | memoryview, /, *, trusted: bool = False) -> range:
-        """Append encoded batches and return their offsets."""
-
-    def writer(self, batch_bytes: int, linger_ms: float | None, /) -> Writer:
-        """A buffered writer."""
-
-
-class Outlet(Appends, Protocol):
-    """What hands over to the process that holds a partition."""
-
-    def close_writers(self) -> None:
-        """Flush and close all open writers."""
 
 
 class Elsewhere(Protocol):

@@ -31,7 +31,7 @@ from ...batch.text import parse_json
 from ...clock import Deadline
 from ...errors import SawlogError, StorageError
 from ...storage.interface import Buffer
-from ..transactions.neighbours import Lost, Silent
+from ..transactions.neighbours import Lost, Refused, Silent
 
 VERSION = 1
 #: The maximum of a head and of a body. More batches than that are staged in a file.
@@ -87,7 +87,8 @@ def receive(pipe: Pipe, deadline: Deadline) -> tuple[Head, bytearray]:
 
 def lost(error: StorageError) -> Lost:
     """What an error of a connection means."""
-    return (Silent if error.errno == errno.ETIMEDOUT else Lost)(str(error))
+    kinds: dict[int | None, type[Lost]] = {errno.ETIMEDOUT: Silent, errno.EACCES: Refused, errno.EPERM: Refused}
+    return kinds.get(error.errno, Lost)(str(error))
 
 
 # --- errors

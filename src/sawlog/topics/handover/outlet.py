@@ -50,7 +50,7 @@ from ...log.write.writer import BATCH_BYTES, Writer
 from ...storage.forking import this_process
 from ...storage.interface import Buffer
 from ..topic import Topic
-from ..transactions.neighbours import Lost, Silent
+from ..transactions.neighbours import Lost, Refused, Silent
 from .frames import MOST_BODY_BYTES
 from .lines import Lines
 
@@ -251,8 +251,9 @@ class Outlet:
         while not self._log.locked:
             try:
                 placed = None if self._address is None else self._ask(self._address, data, deadline)
-            except _Unsent:
-                pass
+            except _Unsent as error:
+                if isinstance(error.__cause__, Refused):
+                    deadline = Deadline(0.0)  # look once more whether the lock is free
             except Lost as error:
                 sent = True
                 if isinstance(error, Silent):

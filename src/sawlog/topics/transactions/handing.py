@@ -21,7 +21,7 @@ from ...log.log import Log
 from .completing import Completion
 from .intent import Intent, Part
 from .ledger import Ledger
-from .neighbours import Lost, Neighbour, Neighbours, Silent
+from .neighbours import Lost, Neighbour, Neighbours, Refused, Silent
 from .placing import Placing
 
 #: Where a part is placed if this process holds its partition.
@@ -120,6 +120,8 @@ class HandedCommit:
             elsewhere = line.prepare(self._intent.id, numbers, deadline)
         except Silent as error:
             raise DirectoryLocked(locked.path, f"{locked.holder}, which does not answer") from error
+        except Refused as error:
+            raise locked from error
         except Lost:
             self._drop(address)
             return []

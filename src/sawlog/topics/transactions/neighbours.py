@@ -17,6 +17,10 @@ class Silent(Lost):
     """The other process is there and did not answer in time."""
 
 
+class Refused(Lost):
+    """The other process belongs to another user: asking again does not help."""
+
+
 class Neighbour(Protocol):
     """A process that holds partitions, as long as the connection to it is open.
 
