@@ -96,7 +96,7 @@ def test_an_intent_whose_batches_are_not_all_there_does_not_hang(size_bytes: int
         {"id": 7},
         {"sequence": -1, "name": "job"},
         {"name": "job"},
-        {"parts": [{"offset": -1}]},
+        {"parts": [{"offset": -2}]},
         {"parts": [{"partition": -1}]},
         {"parts": [{"count": 1.5}]},
         {"parts": [{"pieces": [["../../elsewhere", 0, 9]]}]},

@@ -36,8 +36,10 @@ def _one(places: str, *choices: int) -> Threshold:
     return Threshold(tuple(f"sawlog.{place}" for place in places.split()), choices)
 
 
-#: A stream that is shorter than this is an append like any other.
+#: Chunks are gathered until there are this many bytes to write.
 BLOCK_BYTES = "log.write.streams:_BLOCK_BYTES"
+#: A stream that is shorter than this is an append like any other.
+SHORT_BYTES = "log.write.streams:_SHORT_BYTES"
 TABLE: tuple[Threshold, ...] = (
     # Copies and pieces: one write becomes several.
     _one("log.maintain.recovery:SMALL_BYTES", 0, 100, 400, 900, 2500),
@@ -98,7 +100,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.segment.lookup:_LANDMARK_STEP", 1, 2),
     _one("log.segment.lookup:_LANDMARK_BATCHES", 1, 2),
     _one("log.segment.lookup:_PAGE_MARGIN_BYTES", 0, 100),
-    _one("log.write.streams:_SHORT_BYTES", 0, 10, 100),
+    _one(SHORT_BYTES, 0, 10, 100),
     _one("log.read.reader:RECORD_CHUNK_BYTES", 64, 200, 900),
     _one("log.read.reader:_FORGET_BYTES", 1, 500),
     _one("batch.read:SMALL_BYTES", 0, 100),
@@ -208,7 +210,7 @@ _PLACES = {each.name: each.places for each in TABLE}
 @contextmanager
 def small_blocks(size_bytes: int = 250) -> Iterator[None]:
     """Streams of that many bytes are written as they come."""
-    with small({f"sawlog.{BLOCK_BYTES}": size_bytes}):
+    with small({f"sawlog.{BLOCK_BYTES}": size_bytes, f"sawlog.{SHORT_BYTES}": 0}):
         yield
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from crc32c import crc32c
 
 from sawlog.batch.compression import compress
-from sawlog.topics import documents
+from sawlog.storage.checked import FIELD, LINE
 
 from ...batch.wire import HEADER, varint
 
@@ -236,12 +236,11 @@ def text(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytearr
 
 
 def lined(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    """A text file with its checksum in the last line (`with_line`)."""
+    """A text file with its checksum in the last line (`sawlog.storage.checked.LINE`)."""
     made = bytes(text(seed, others, chance))
     if chance.random() < 0.15:
         return made
-    body = made.rpartition(b"crc32c ")[0] or made
-    return body + b"crc32c %08x\n" % crc32c(body)
+    return LINE.put(made.rpartition(LINE.before)[0] or made)
 
 
 def document(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
@@ -249,8 +248,7 @@ def document(seed: bytes, others: Sequence[bytes], chance: random.Random) -> byt
     made = bytes(text(seed, others, chance))
     if chance.random() < 0.15:
         return made
-    body = made.rpartition(documents._MARK)[0] or made
-    return body + documents._MARK + b'%08x"\n}\n' % crc32c(body)
+    return FIELD.put(made.rpartition(FIELD.before)[0] or made)
 
 
 def plain_text(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
