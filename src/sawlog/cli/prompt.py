@@ -39,7 +39,7 @@ _MOST_LINES = 1000
 class Prompt:
     """Asks for queries and runs them."""
 
-    def __init__(self, store: Store, run: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, run: Callable[[str], object]) -> None:
         self._store = store
         self._run = run
         self._offered: list[str] = []

@@ -66,7 +66,7 @@ def sql(
     Examples:
       sawlog sql -d data "select count(*), max(timestamp) from orders"
       sawlog sql -d data "select decode(key) as customer, count(*) from orders group by key order by 2 desc limit 10"
-      sawlog sql -d data "select * from orders where timestamp > now() - interval 1 hour and key = 'customer-7'"
+      sawlog sql -d data "select * from orders where timestamp between '2026-11-01' and '2026-11-02' limit 10"
       sawlog sql -d data "select decode(value)->>'$.status' as status, count(*) from orders group by all" --output csv
       sawlog sql -d data --schema orders='id BIGINT, amount DOUBLE' "select sum(value.amount) from orders"
       sawlog sql -d data "select o.offset, c.name from orders o join 'customers.csv' c on decode(o.key) = c.id"

@@ -117,7 +117,7 @@ def summarise(segment: Segment, max_bytes: int | None = None) -> Blocks:
     if not parts:
         empty = np.empty(0, np.int64)
         return Blocks(empty, empty, empty, empty, empty.astype(np.bool_), None if max_bytes is None else empty)
-    return _joined(parts)
+    return joined(parts)
 
 
 def _grouped(rows: Rows, origin: int, oldest: Numbers | None) -> Blocks:
@@ -138,13 +138,14 @@ def _grouped(rows: Rows, origin: int, oldest: Numbers | None) -> Blocks:
     )
 
 
-def _joined(parts: list[Blocks]) -> Blocks:
+def joined(parts: list[Blocks]) -> Blocks:
+    """All blocks of several parts that follow each other; at least one."""
     if len(parts) == 1:
         return parts[0]
     names = ("first", "last", "count", "newest", "special")
-    joined = Blocks(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    made = Blocks(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
     oldest = [part.oldest for part in parts if part.oldest is not None]
-    return replace(joined, oldest=np.concatenate(oldest)) if oldest else joined
+    return replace(made, oldest=np.concatenate(oldest)) if oldest else made
 
 
 def _oldest(view: memoryview, rows: Rows, max_bytes: int) -> Numbers:

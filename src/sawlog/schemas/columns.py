@@ -180,7 +180,7 @@ class _Decoding:
             values.offset,
             count,
             memoryview(plan.nodes),
-            plan.names,
+            memoryview(plan.names),
             memoryview(self._state),
             memoryview(self._longs),
             memoryview(self._doubles),
@@ -192,7 +192,9 @@ class _Decoding:
         for child in self._plan.root.children:
             self._settle(child, self._state[0] == kernel.JSON_PRESENT)
         odd = np.flatnonzero(self._odd)
-        self._state[0, odd] = kernel.JSON_NULL
+        if len(odd):  # nothing of what was read of them before something was odd may count
+            self._state[:, odd] = kernel.JSON_NULL
+            self._longs[:, odd] = 0
         made = self._struct(self._plan.root)
         return made if not len(odd) else self._with_odd(made, odd)
 

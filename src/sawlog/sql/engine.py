@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,27 @@ def reader(
         raise
 
 
+class _Held:
+    """A connection, and the result of its query."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection: duckdb.DuckDBPyConnection | None = connection
+        self.result: Any = None
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The connection, unless it is closed."""
+        if self._connection is None:
+            raise QueryFailed("the query has ended")
+        return self._connection
+
+    def close(self) -> None:
+        """Close it, and let go of everything of DuckDB's. Safe to call twice."""
+        connection, self._connection, self.result = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+
 class _Session:
     """One query and its connection."""
 
@@ -80,15 +102,21 @@ class _Session:
         self._isolation: Isolation = isolation
         self._schemas = schemas
         self._duckdb = load_duckdb()
-        self._connection = connect(self._duckdb)
+        self._held = _Held(connect(self._duckdb))
+        # Also when the process ends: DuckDB complains about what is still there then.
+        self._end = weakref.finalize(self, self._held.close)
         #: Errors of ours that were raised while DuckDB was reading a topic: it turns them into text.
         self._raised: list[BaseException] = []
         self._tables: list[pa.Table | TopicDataset] = []
-        self._relation: Any = None
 
     def close(self) -> None:
         """End the query."""
-        self._connection.close()
+        self._held.close()
+        self._tables.clear()
+
+    @property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        return self._held.connection
 
     def run(self, text: str, parameters: Parameters | None) -> None:
         """Check the query, fix the ends of its topics, and start it."""
@@ -104,11 +132,11 @@ class _Session:
             [(name, dataset)] = datasets.items()
             text = self._shortened(text, name, dataset)
         given: Any = parameters if parameters is None or isinstance(parameters, Mapping) else list(parameters)
-        self._relation = self._guard(lambda: self._connection.sql(text, params=given))
+        self._held.result = self._guard(lambda: self._connection.sql(text, params=given))
 
     def stream(self, batch_rows: int) -> pa.RecordBatchReader:
         """The result."""
-        batches = self._guard(lambda: self._relation.to_arrow_reader(batch_rows))
+        batches = self._guard(lambda: self._held.result.to_arrow_reader(batch_rows))
         return pa.RecordBatchReader.from_batches(batches.schema, self._read(batches))
 
     def _read(self, batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -119,7 +147,7 @@ class _Session:
                 except StopIteration:
                     return
         finally:
-            self._connection.close()
+            self.close()
 
     def _guard(self, call: Callable[[], Any]) -> Any:
         """The result of a call; what DuckDB raises becomes our own error, or the one of ours that caused it."""

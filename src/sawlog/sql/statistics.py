@@ -11,7 +11,7 @@ import pyarrow as pa
 from ..batch.arrow import TIME_TYPE
 from ..errors import CorruptBatch, StorageError
 from ..log import slices
-from ..log.summaries import NEVER, Blocks, LogSummary
+from ..log.summaries import NEVER, LogSummary, joined
 from .snapshot import Snapshot, Span
 
 SCHEMA = pa.schema(
@@ -81,34 +81,32 @@ def _count(span: Span, snapshot: Snapshot, with_oldest: bool) -> _Counted:
 
 
 def _from_blocks(span: Span, snapshot: Snapshot, with_oldest: bool) -> _Counted:
-    """From the blocks, except for those that are only partly in the span, or may have aborted records, or holes at the
-    ends: these are read."""
+    """From the blocks. Records are read of those that are only partly in the span or may have aborted ones, and of the
+    first and the last block, if they have holes: their first and last offsets may be nobody's."""
     counted = _Counted()
-    todo: list[tuple[int, int]] = []
-    for blocks in LogSummary.of(span.log).blocks(span.log, span.start, span.end, with_oldest=with_oldest):
-        within = blocks.within(span.start, span.end)
-        usable = (blocks.first >= span.start) & (blocks.last < span.end)
-        if snapshot.isolation == "committed":
-            usable &= ~blocks.special
-        _add(counted, blocks, within & usable)
-        todo += [(int(blocks.first[at]), int(blocks.last[at]) + 1) for at in np.flatnonzero(within & ~usable)]
-    for first, end in todo:
+    found = list(LogSummary.of(span.log).blocks(span.log, span.start, span.end, with_oldest=with_oldest))
+    if not found:
+        return counted
+    blocks = joined(found)
+    filled = blocks.within(span.start, span.end) & (blocks.count > 0)
+    usable = filled & (blocks.first >= span.start) & (blocks.last < span.end)
+    if snapshot.isolation == "committed":
+        usable &= ~blocks.special
+    for at in np.flatnonzero(filled)[[0, -1]] if filled.any() else ():
+        usable[at] &= blocks.count[at] == blocks.last[at] - blocks.first[at] + 1
+    for at in np.flatnonzero(filled & ~usable).tolist():
+        first, end = int(blocks.first[at]), int(blocks.last[at]) + 1
         _by_reading(span, snapshot, max(first, span.start), min(end, span.end), counted)
+    numbers = np.flatnonzero(usable)
+    if len(numbers):
+        counted.add(
+            int(blocks.count[numbers].sum()),
+            int(blocks.first[numbers[0]]),
+            int(blocks.last[numbers[-1]]),
+            NEVER if blocks.oldest is None else int(blocks.oldest[numbers].min()),
+            int(blocks.newest[numbers].max()),
+        )
     return counted
-
-
-def _add(counted: _Counted, blocks: Blocks, chosen: np.ndarray) -> None:
-    numbers = np.flatnonzero(chosen & (blocks.count > 0))
-    if not len(numbers):
-        return
-    oldest = NEVER if blocks.oldest is None else int(blocks.oldest[numbers].min())
-    counted.add(
-        int(blocks.count[numbers].sum()),
-        int(blocks.first[numbers[0]]),
-        int(blocks.last[numbers[-1]]),
-        oldest,
-        int(blocks.newest[numbers].max()),
-    )
 
 
 def _by_reading(span: Span, snapshot: Snapshot, start: int, end: int, counted: _Counted) -> None:

@@ -117,6 +117,8 @@ def _text(name: str, value: object) -> str:
 
 def _schema(name: str, value: object) -> str:
     text = _text(name, value).strip()
+    if not text:  # none, which is the default
+        return text
     try:
         schemas.parse(text)
     except InvalidConfig as error:
@@ -341,7 +343,7 @@ def changed(settings: Mapping[str, Value], changes: Mapping[str, object]) -> dic
     dropped = {_find(name).name for name, value in changes.items() if value is None}
     kept = {name: value for name, value in settings.items() if name not in dropped}
     made = check({**kept, **{_find(name).name: value for name, value in changes.items() if value is not None}})
-    if SCHEMA in settings and SCHEMA in made:
+    if settings.get(SCHEMA) and made.get(SCHEMA):
         _check_evolution(str(settings[SCHEMA]), str(made[SCHEMA]))
     return made
 

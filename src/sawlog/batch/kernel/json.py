@@ -37,6 +37,7 @@ if not cython.compiled:
         JSON_PRESENT,
         JSON_SIZE,
         JSON_SLOT,
+        JSON_STRING,
         JSON_STRUCT,
     )
     from .primitives import bit, copy
