@@ -10,17 +10,17 @@ reads: a statement that is no query is refused, and so is everything that would 
 from __future__ import annotations
 
 import re
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..errors import MissingPackage, QueryFailed, SawlogError
+from ..errors import QueryFailed, SawlogError
 from ..log.read.reader import Isolation
 from ..schemas.types import Schema
 from . import declared, shortcuts, statistics
+from .database import connect, load_duckdb
 from .dataset import COLUMNS, TopicDataset, table_schema
 from .past import Past, quoted
 from .sources import TableStore
@@ -102,7 +102,7 @@ class _Session:
         self._isolation: Isolation = isolation
         self._schemas = schemas
         self._duckdb = load_duckdb()
-        self._held = _Held(connect(self._duckdb))
+        self._held = _Held(connect())
         # Also when the process ends: DuckDB complains about what is still there then.
         self._end = weakref.finalize(self, self._held.close)
         #: Errors of ours that were raised while DuckDB was reading a topic: it turns them into text.
@@ -127,7 +127,6 @@ class _Session:
             for name in self._store.topics():
                 if name not in datasets:
                     self._register(name, table_schema(self._schema(name)).empty_table())
-        self._guard(lambda: self._connection.execute("set lock_configuration = true"))
         if len(datasets) == 1 and not parameters:
             [(name, dataset)] = datasets.items()
             text = self._shortened(text, name, dataset)
@@ -233,31 +232,6 @@ class _Session:
         return found[0]
 
 
-def load_duckdb() -> Any:
-    """The package; `MissingPackage` says how to install it."""
-    try:
-        import duckdb
-    except ImportError as error:
-        raise MissingPackage("SQL needs duckdb: run pip install '.[sql]' in a clone of sawlog") from error
-    return duckdb
-
-
-def connect(module: Any) -> duckdb.DuckDBPyConnection:
-    """An empty database in memory. It installs nothing and does not look for tables among Python's variables. What does
-    not fit into memory goes to the directory for temporary files instead of the current one."""
-    connection: duckdb.DuckDBPyConnection = module.connect(
-        ":memory:",
-        config={
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-            "python_enable_replacements": "false",
-            "temp_directory": f"{tempfile.gettempdir()}/sawlog-sql",
-        },
-    )
-    connection.execute("set TimeZone = 'UTC'")
-    return connection
-
-
 def with_offset_quoted(text: str, module: Any) -> str:
     """The text with quotes around `offset` where it can only be the column: wherever no number follows."""
     tokens = module.tokenize(text)
@@ -277,7 +251,7 @@ def _union(name: str, past: Past, schema: Schema | None) -> str:
     files = ", ".join("'" + path.replace("'", "''") + "'" for path in past.history.files)
     columns = ", ".join(quoted(column) for column in COLUMNS)
     return (
-        f"create view {quoted(name)} as "
+        f"create temporary view {quoted(name)} as "
         f"select {', '.join(past.expressions(schema))} from read_parquet([{files}], union_by_name = true) "
         f"union all select {columns} from {quoted(_LOG.format(name))}"
     )
