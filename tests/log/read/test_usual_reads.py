@@ -7,14 +7,17 @@ here it is the judge of one that takes the other wherever it can.
 from __future__ import annotations
 
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sawlog import CorruptBatch, Log, LogClosed, OffsetOutOfRange, Record, RecordRemoved
 from sawlog.batch.header import BatchHeader, scan
 from sawlog.log.read.reader import Fetched, Isolation
+from sawlog.storage.file import FileStorage
 from sawlog.topics.store import Store
 
 from ..places import FilePlace, Place
@@ -272,3 +275,27 @@ def test_damage_is_found_unless_the_batch_was_compared_before(file_place: FilePl
             file.write(bytes([data[at + 64]]))
             file.flush()
     assert len(seen) > 20
+
+
+def test_a_page_is_whole_while_other_threads_map_the_file_again(file_place: FilePlace) -> None:
+    """A walk lets other threads run; what it walks over stays mapped until it has ended."""
+    log = file_place.open(segment_age_ms=None)
+    for number in range(5000):
+        log.append(b"%d " % number * 20)
+    storage = cast("FileStorage", log._access.reader.segments.active.storage)
+    done, pages = threading.Event(), 500
+
+    def mapping() -> None:
+        while not done.is_set():
+            storage._remap()
+
+    with ThreadPoolExecutor(1) as pool:
+        mapped = pool.submit(mapping)
+        try:
+            for number in range(pages):
+                page = log.fetch(number, 10**6)
+                assert page.next_offset == log.next_offset
+                assert log.read(number).value == b"%d " % number * 20
+        finally:
+            done.set()
+        mapped.result()
