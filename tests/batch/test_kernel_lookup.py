@@ -8,13 +8,14 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sawlog import Log, LogConfig
 from sawlog.batch import kernel as packaged
 from sawlog.batch.build import encode
 from sawlog.batch.checksum import crc32c
-from sawlog.batch.header import HEADER_BYTES
+from sawlog.batch.header import ATTRIBUTES, HEADER_BYTES, new_rows
 from sawlog.batch.read import decode
 
 from .twins import BOTH, plain
@@ -228,3 +229,18 @@ def test_a_log_reads_and_fetches_the_same_from_active_and_sealed_segments() -> N
             fetched = log.fetch(offset, rng.choice([1, 2000, 30_000, 200_000]))
             found = [plain(record) for record in decode(bytes(fetched.raw), offset)]
             assert found == expected[offset : fetched.next_offset]
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+def test_an_attribute_of_any_batch_is_found(kernel: Any) -> None:
+    rows = new_rows(3)
+    rows[:] = 0
+    lines = memoryview(rows)
+    assert not kernel.any_attribute(lines, packaged.COMPRESSION_MASK)
+    rows[2, ATTRIBUTES] = packaged.TRANSACTIONAL_BIT
+    assert not kernel.any_attribute(lines, packaged.COMPRESSION_MASK)
+    rows[1, ATTRIBUTES] = 3
+    assert kernel.any_attribute(lines, packaged.COMPRESSION_MASK)
+    assert not kernel.any_attribute(lines[2:], packaged.COMPRESSION_MASK)
+    with pytest.raises(ValueError, match="outside"):
+        kernel.any_attribute(memoryview(np.zeros((3, 4), np.int64)), packaged.COMPRESSION_MASK)

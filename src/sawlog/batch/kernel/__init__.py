@@ -43,6 +43,7 @@ from __future__ import annotations
 
 from .arrow import decode_columns, decode_headers, decode_views, encode_arrow
 from .batches import (
+    any_attribute,
     check_small,
     checksum,
     find_batch,
@@ -196,6 +197,7 @@ __all__ = [
     "UsualAppends",
     "UsualReads",
     "VisibleFields",
+    "any_attribute",
     "check_small",
     "checksum",
     "crc32_of",
