@@ -190,7 +190,9 @@ class Coordinator:
         entry = self._entries.get(name)
         if entry is not None:
             return entry.commit_error(member_id, instance_id, generation, transactional=transactional)
-        return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        # Members of both protocols join again when they are told this. Kafka says other things here, of which Java's
+        # consumer of KIP-848 makes a fatal error; but Kafka still knows its members after a restart.
+        return ErrorCode.NONE if generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
 
     def _unfit(self, offsets: Mapping[Share, NewOffset]) -> dict[Share, ErrorCode]:
         """What cannot be stored."""
