@@ -171,7 +171,7 @@ class Coordinator:
         generation: int = -1,
     ) -> dict[Share, ErrorCode]:
         """An OffsetCommit request: durable when it returns, but for those whose code is not NONE."""
-        error = self._commit_error(name, member_id, instance_id, generation)
+        error = self._commit_error(name, member_id, instance_id, generation, offsets)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
         codes = self._unfit(offsets)
@@ -182,14 +182,21 @@ class Coordinator:
         return codes
 
     def _commit_error(
-        self, name: str, member_id: str, instance_id: str | None, generation: int, *, transactional: bool = False
+        self,
+        name: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        partitions: Iterable[Share],
+        *,
+        transactional: bool = False,
     ) -> ErrorCode:
         error = self.name_error(name)
         if error is not ErrorCode.NONE:
             return error
         entry = self._entries.get(name)
         if entry is not None:
-            return entry.commit_error(member_id, instance_id, generation, transactional=transactional)
+            return entry.commit_error(member_id, instance_id, generation, partitions, transactional=transactional)
         # Members of both protocols join again when they are told this. Kafka says other things here, of which Java's
         # consumer of KIP-848 makes a fatal error; but Kafka still knows its members after a restart.
         return ErrorCode.NONE if generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
@@ -269,7 +276,7 @@ class Coordinator:
         They are kept in memory. Whoever calls this makes them durable with the transaction, and after a restart gives
         them again with `restage_offsets`, before the transaction is completed and before clients are served.
         """
-        error = self._commit_error(name, member_id, instance_id, generation, transactional=True)
+        error = self._commit_error(name, member_id, instance_id, generation, offsets, transactional=True)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
         codes = {**dict.fromkeys(offsets, ErrorCode.NONE), **self._unfit(offsets)}
