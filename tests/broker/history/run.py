@@ -16,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,21 @@ class Outcome:
     violations: list[Violation]
     kills: Counter[str] = field(default_factory=Counter)
     counts: dict[str, int] = field(default_factory=dict)
+    #: How long each part took.
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         killed = ", ".join(f"{name} {count}" for name, count in sorted(self.kills.items()))
         counted = ", ".join(f"{count} {name}" for name, count in self.counts.items())
-        return f"killed: {killed or 'nobody'}; {counted}; {len(self.violations)} violations"
+        took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self.seconds.items())
+        return f"killed: {killed or 'nobody'}; {counted}; {len(self.violations)} violations; {took}"
+
+    @contextmanager
+    def timing(self, what: str) -> Iterator[None]:
+        """Measure a part."""
+        began = time.monotonic()
+        yield
+        self.seconds[what] = time.monotonic() - began
 
 
 class Actor:
@@ -123,19 +133,21 @@ def play(
     with broker:
         _create(broker.address)
         try:
-            for actor in actors:
-                actor.start(rng.getrandbits(32))
-            for _ in range(kills):
-                time.sleep(rng.uniform(0.2, 1.2))
-                _strike(rng, broker, actors, outcome)
-            time.sleep(0.5)
-            drained, trouble = _drain(broker, actors)
+            with outcome.timing("kills"):
+                for actor in actors:
+                    actor.start(rng.getrandbits(32))
+                for _ in range(kills):
+                    time.sleep(rng.uniform(0.2, 1.2))
+                    _strike(rng, broker, actors, outcome)
+                time.sleep(0.5)
+            drained, trouble = _drain(broker, actors, outcome)
         finally:
             for actor in actors:
                 actor.kill()
-        history = remembered(diaries)
-        inputs, outputs = _numbered(broker.address), _copied(broker.address, OUTPUT)
-        mirror = _copied(broker.address, MIRROR) if "spark" in cast else None
+        with outcome.timing("reading"):
+            history = remembered(diaries)
+            inputs, outputs = _numbered(broker.address), _copied(broker.address, OUTPUT)
+            mirror = _copied(broker.address, MIRROR) if "spark" in cast else None
     found = violations(history, inputs, outputs, is_copied="copier" in drained, is_read="reader" in drained)
     if mirror is not None:
         found += mirrored(inputs, mirror, is_drained="spark" in drained)
@@ -188,23 +200,28 @@ def _replace(rng: random.Random, actor: Actor, outcome: Outcome) -> None:
 # --- the end
 
 
-def _drain(broker: Serving, actors: list[Actor]) -> tuple[set[str], list[str]]:
+def _drain(broker: Serving, actors: list[Actor], outcome: Outcome) -> tuple[set[str], list[str]]:
     """Let those who write to `in` end, and the others when they have come to the end; who did, and what went wrong."""
     address, drained = broker.address, set[str]()
-    trouble = _end_all(actors, *SOURCES)
+    with outcome.timing("ending sources"):
+        trouble = _end_all(actors, *SOURCES)
     ends = _ends(address, INPUT)
     kinds = {each.kind for each in actors}
-    if "copier" in kinds and _reaches(address, COPIERS, INPUT, ends):
-        drained.add("copier")
-    trouble += _end_all(actors, "copier")
+    with outcome.timing("copying the rest"):
+        if "copier" in kinds and _reaches(address, COPIERS, INPUT, ends):
+            drained.add("copier")
+        trouble += _end_all(actors, "copier")
     # A control record is the last of a partition; a reader's position ends before or after it.
     last = {number: _last(address, number) + 1 for number in range(PARTITIONS)}
-    if "reader" in kinds and _reaches(address, READERS, OUTPUT, last):
-        drained.add("reader")
-    trouble += _end_all(actors, "reader")
-    if "spark" in kinds and _holds(address, MIRROR, sum(ends.values())):
-        drained.add("spark")
-    trouble += _end_all(actors, "spark")
+    with outcome.timing("reading the rest"):
+        if "reader" in kinds and _reaches(address, READERS, OUTPUT, last):
+            drained.add("reader")
+        trouble += _end_all(actors, "reader")
+    if "spark" in kinds:
+        with outcome.timing("Spark's rest"):
+            if _holds(address, MIRROR, sum(ends.values())):
+                drained.add("spark")
+            trouble += _end_all(actors, "spark")
     late = kinds - drained - set(SOURCES)
     return drained, trouble + [f"{kind} did not come to the end of {ends}" for kind in late]
 
