@@ -296,6 +296,11 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- the server's side
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests are being answered."""
+        return len(self._slots)
+
     def abort(self) -> None:
         """Drop the connection at once."""
         if self._transport is not None:

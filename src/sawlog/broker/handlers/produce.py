@@ -94,7 +94,7 @@ class _Pending:
                 else:
                     self._place(found, part, made)
             except SawlogError as error:
-                _refuse(made, error)
+                self._refuse(made, error)
         waits = self.answer()
         return await waits if isinstance(waits, asyncio.Future) else waits  # type: ignore[return-value]
 
@@ -124,10 +124,10 @@ class _Pending:
             trusted = not (self._context.broker.config.check_records or found.limits.compacted)
             placed = found.log.place_batches(data, trusted=trusted, wait=False)
         except SawlogError as error:
-            _refuse(made, error)
+            self._refuse(made, error)
             return
         except OSError as error:
-            _refuse(made, error)
+            self._refuse(made, error)
             return
         self._context.broker.metrics.produced(found.topic.name, len(placed), len(data))
         _accept(made, found, placed, data)
@@ -167,6 +167,12 @@ class _Pending:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another process writes to this partition")
         return data
 
+    def _refuse(self, made: Body, error: BaseException) -> None:
+        made["error_code"] = code = code_of(error)
+        made["base_offset"] = -1
+        made["error_message"] = message_of(error)
+        self._context.broker.metrics.failed("Produce", code.name)
+
     # --- acknowledging
 
     def _settle(self, found: Partition, offset: int, made: Body) -> None:
@@ -181,7 +187,7 @@ class _Pending:
     def _settled(self, made: Body, error: BaseException | None) -> None:
         """A batch is durable, or will never be. In the event loop."""
         if error is not None:
-            _refuse(made, error)
+            self._refuse(made, error)
         self._waits -= 1
         if not self._waits and self._done is not None and not self._done.done():
             self._done.set_result(self._response())
@@ -203,12 +209,6 @@ def _accept(made: Body, found: Partition, placed: range, data: memoryview) -> No
     made["base_offset"] = placed.start
     made["log_append_time_ms"] = -1 if found.limits.stamped else int.from_bytes(data[35:43], "big")
     made["log_start_offset"] = found.log.lowest_offset
-
-
-def _refuse(made: Body, error: BaseException) -> None:
-    made["error_code"] = code_of(error)
-    made["base_offset"] = -1
-    made["error_message"] = message_of(error)
 
 
 def _check_times(before_ms: int, after_ms: int, first: int, last: int) -> None:
