@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from ..errors import GroupActive, GroupNotFound, InvalidConfig
+from ..errors import GroupActive, GroupNotFound, InvalidConfig, SawlogError
 from ..topics.groups.assignment import Share
 from ..topics.groups.members import check_group_name
 from ..topics.groups.offsets import Committed
@@ -57,6 +57,8 @@ class Coordinator:
             before_release=self._commits.settled,
         )
         self._is_stopping = False
+        #: Taking groups again after a restart.
+        self._holding: set[asyncio.Future[None]] = set()
 
     def name_error(self, name: str) -> ErrorCode:
         """Why nothing can be done for a group of that name."""
@@ -293,8 +295,20 @@ class Coordinator:
         return codes
 
     def restage_offsets(self, producer_id: int, name: str, offsets: Mapping[Share, NewOffset]) -> None:
-        """The same after a restart, for a transaction that has not ended: nothing is checked again."""
+        """The same after a restart, for a transaction that has not ended: nothing is checked again. Whoever joined the
+        group while there was no broker stays in it; nobody else joins."""
         self._staged.add(producer_id, name, offsets)
+        holding = asyncio.ensure_future(self._hold(name))
+        self._holding.add(holding)
+        holding.add_done_callback(self._holding.discard)
+
+    async def _hold(self, name: str) -> None:
+        """Keep others out of a group as long as it is needed."""
+        try:
+            async with self._entries.need(name).claim.held():
+                pass
+        except SawlogError as error:
+            _logger.warning("a transaction will move the group %r, which is in use: %s", name, error)
 
     async def complete_offsets(
         self, producer_id: int, commit: bool, *, transaction: tuple[str, str] | None = None
