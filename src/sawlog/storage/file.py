@@ -302,6 +302,13 @@ class FileDirectory:
         with reporting("renaming", f"{self.path}/{name}"):
             os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd)
 
+    def link(self, name: str, target: Directory, new: str) -> None:
+        """A hard link, in the same file system."""
+        if not isinstance(target, FileDirectory):
+            raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot have a name in {target.path}")
+        with reporting("linking", f"{self.path}/{name}"):
+            os.link(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd, follow_symlinks=False)
+
     def stamp(self) -> object:
         """The time of the last change of a name. A very recent time is not reliable: the clock of the file system may
         not have advanced since."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import sys
 import threading
 import time
@@ -23,6 +22,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from ...processes.ending import Ending
+
 INPUT, OUTPUT, MIRROR = "in", "out", "mirror"
 PARTITIONS = 3
 KEYS = 6
@@ -30,7 +31,7 @@ COPIERS, READERS = "copiers", "readers"
 SESSION_MS = 3000
 TRANSACTION_MS = 10_000
 
-_ended = threading.Event()
+_ended = Ending()
 
 
 class Diary:
@@ -389,7 +390,7 @@ def main() -> None:
     """One actor."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     kind, name, address, data, path, seed = sys.argv[1:]
-    signal.signal(signal.SIGTERM, lambda *_: _ended.set())
+    _ended.listen()
     diary, rng = Diary(path), random.Random(int(seed))
     if kind == "producer":
         produce(name, address, diary, rng)

@@ -27,7 +27,7 @@ from ...config import LogConfig, whole_number
 from ...errors import CorruptBatch, InvalidConfig, OffsetOutOfRange, RecordRemoved, StorageError
 from ..segment.batches import CHUNK_BYTES, Chunk
 from ..segment.segment import Segment
-from ..segment.segments import SegmentSet
+from ..segment.segments import RETRIES, SegmentSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,8 +38,6 @@ ARROW_ROWS = 65_536
 #: Python objects are made from fewer bytes at a time: otherwise more of them would be alive than fit into the
 #: caches.
 RECORD_CHUNK_BYTES = 256 << 10
-#: How often a reader starts again because the segments changed, without making progress.
-_RETRIES = 100
 
 
 #: What a reader sees of transactions: those that are committed, or all records that are visible.
@@ -99,12 +97,12 @@ class Reader:
         """The record at `offset`."""
         if type(offset) is not int:
             offset = whole_number(offset)
-        for _ in range(_RETRIES):
+        for _ in range(RETRIES):
             version = self.segments.version
             try:
                 return self._placed(self._read(offset, committed))
             except (CorruptBatch, StorageError):
-                if not self._changed_since(version):
+                if not self.segments.changed_since(version):
                     raise
         return self._placed(self._read(offset, committed))
 
@@ -154,11 +152,6 @@ class Reader:
             return offset
         return end if found is None else found.offset
 
-    def _changed_since(self, version: int) -> bool:
-        """Whether the segments changed during a read: then what it met may not be damage."""
-        self.segments.refresh()
-        return self.segments.version != version
-
     # --- many records
 
     def chunks(
@@ -190,7 +183,7 @@ class Reader:
                     offset = following
             except (CorruptBatch, StorageError):
                 retries = 0 if offset > before else retries + 1
-                if retries > _RETRIES or not self._changed_since(version):
+                if retries > RETRIES or not self.segments.changed_since(version):
                     raise
 
     def _without_aborted(self, chunk: Chunk, end: int) -> int:
@@ -403,15 +396,6 @@ class Reader:
 
     def _aborted(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """The aborted transactions in a page."""
-        for _ in range(_RETRIES):
-            version = self.segments.version
-            try:
-                return tuple(
-                    (each.producer_id, each.first_offset) for each in self.segments.outlook.aborted(start, end - 1)
-                )
-            except (CorruptBatch, StorageError):
-                if not self._changed_since(version):
-                    raise
         return tuple((each.producer_id, each.first_offset) for each in self.segments.outlook.aborted(start, end - 1))
 
     def fetch_patiently(
@@ -453,14 +437,7 @@ class Reader:
     def offset_at(self, timestamp: int) -> int:
         """The first offset whose record is not older than `timestamp`; the end if all are."""
         self.segments.refresh()
-        for _ in range(_RETRIES):
-            version = self.segments.version
-            try:
-                return self._offset_at(timestamp)
-            except (CorruptBatch, StorageError):
-                if not self._changed_since(version):
-                    raise
-        return self._offset_at(timestamp)
+        return self.segments.steadily(lambda: self._offset_at(timestamp))
 
     def _offset_at(self, timestamp: int) -> int:
         lowest = self.segments.lowest_offset

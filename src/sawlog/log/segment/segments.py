@@ -13,16 +13,21 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from ...batch import kernel
 from ...config import LogConfig
-from ...errors import OffsetOutOfRange
+from ...errors import CorruptBatch, OffsetOutOfRange, StorageError
 from ...storage import Directory
 from ...storage.forking import forkable
 from ...storage.system import most_descriptors
 from ..files.epochs import Epochs
 from .outlook import Outlook
 from .segment import Segment
+
+T = TypeVar("T")
+#: How often a reader starts again because the segments changed, without making progress.
+RETRIES = 100
 
 
 class SegmentSet(kernel.SegmentSetFields):
@@ -194,6 +199,22 @@ class SegmentSet(kernel.SegmentSetFields):
     def refresh(self) -> bool:
         """Check what other processes did; the writer knows it already."""
         return False
+
+    def changed_since(self, version: int) -> bool:
+        """Whether the segments changed during a read: then what it met may not be damage."""
+        self.refresh()
+        return self.version != version
+
+    def steadily(self, attempt: Callable[[], T]) -> T:
+        """The result of a read that is repeated if segments were replaced or deleted meanwhile."""
+        for _ in range(RETRIES):
+            version = self.version
+            try:
+                return attempt()
+            except (CorruptBatch, StorageError):
+                if not self.changed_since(version):
+                    raise
+        return attempt()
 
     def wake(self) -> None:
         """Tell those who follow that something changed."""

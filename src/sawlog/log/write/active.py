@@ -265,6 +265,11 @@ class Active(kernel.ActiveFields):
             self._directory.remove(name)
         return Segment.create(self._directory, offset, self._config.index_interval_bytes)
 
+    def replace(self, made: Segment, before: Iterable[Segment]) -> None:
+        """Another file has taken the place of this segment, which was empty. The caller has both locks."""
+        self._segments.set([*before, made])
+        self.segment = made
+
     def adopt(self, segments: Iterable[Segment], *, within_append: bool) -> None:
         """Continue at the end of another list of segments, all of it durable. The caller has both locks."""
         self._segments.set(segments)
