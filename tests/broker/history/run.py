@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,8 +36,9 @@ BESIDE = {**CAST, "appender": 1, "writer": 1}
 WITH_SPARK = {**BESIDE, "spark": 1}
 #: Those who write to `in`.
 SOURCES = ("producer", "appender", "writer")
-#: How long copiers and readers may need to come to the end when nobody is killed any more.
-DRAIN_S = 120.0
+#: How long copiers and readers may need to come to the end when nobody is killed any more; and how long they may seem
+#: to stand still. Longer than sessions and transactions of the dead last, and than Spark needs to start.
+DRAIN_S, STILL_S, SPARK_STILL_S = 300.0, 30.0, 120.0
 
 
 @dataclass(slots=True)
@@ -242,22 +243,30 @@ def _committed(address: str, group: str, topic: str) -> dict[int, int]:
 
 def _reaches(address: str, group: str, topic: str, ends: dict[int, int]) -> bool:
     """Whether a group has committed these offsets before long."""
-    deadline = time.monotonic() + DRAIN_S
-    while time.monotonic() < deadline:
-        found = _committed(address, group, topic)
-        if all(found.get(number, 0) >= end for number, end in ends.items()):
-            return True
-        time.sleep(0.2)
-    return False
+    return _arrives(
+        lambda: _committed(address, group, topic),
+        lambda found: all(found.get(number, 0) >= end for number, end in ends.items()),
+    )
 
 
 def _holds(address: str, topic: str, wanted: int) -> bool:
     """Whether a topic has so many records before long."""
-    deadline = time.monotonic() + DRAIN_S
-    while sum(_ends(address, topic).values()) < wanted:
-        if time.monotonic() > deadline:
+    return _arrives(lambda: _ends(address, topic), lambda found: sum(found.values()) >= wanted, SPARK_STILL_S)
+
+
+def _arrives(
+    look: Callable[[], dict[int, int]], is_there: Callable[[dict[int, int]], bool], still_s: float = STILL_S
+) -> bool:
+    """Look until something is there; not if nothing moves any more."""
+    began = moved = time.monotonic()
+    seen: dict[int, int] = {}
+    while not is_there(found := look()):
+        now = time.monotonic()
+        if found != seen:
+            seen, moved = found, now
+        if now - moved > still_s or now - began > DRAIN_S:
             return False
-        time.sleep(0.5)
+        time.sleep(0.2)
     return True
 
 
