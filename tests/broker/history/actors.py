@@ -76,9 +76,13 @@ def produce(name: str, address: str, diary: Diary, rng: random.Random) -> None:
     numbers: dict[str, int] = defaultdict(int)
     try:
         while not _ended.is_set():
+            pause_end = time.monotonic() + 0.03
             for _ in range(rng.randrange(1, 30)):
                 _send_next(producer, name, numbers, diary, rng)
-            producer.poll(0.03)
+            # It returns as soon as there is something to tell. More records than copiers can copy meanwhile would only
+            # make the end of a run long.
+            while (left := pause_end - time.monotonic()) > 0:
+                producer.poll(left)
             while len(producer) > 2000 and not _ended.is_set():
                 producer.poll(0.1)
         producer.flush(60)

@@ -1,8 +1,10 @@
 """Everything that is done per record, in Cython's pure-Python mode: the same units run compiled or not.
 
 ```
-records       Record; batches to records: all (decode_records), one by one (RecordCursor), a certain one (record_at)
-batches       batch headers: reading (scan_batches), finding (find_batch, find_header), writing (write_header)
+records       Record; batches to records: all (decode_records), one by one (RecordCursor), a certain one (record_at);
+              whether they parse (records_parse)
+batches       batch headers: reading (scan_batches, or one: sole_batch), finding (find_batch, find_header), writing
+              (write_header)
 builder       Python objects to a batch (BatchBuilder)
 arrow         Arrow buffers to a batch (encode_arrow) and back (decode_columns, decode_views, decode_headers)
 partitions    the partition of a key (partition_of, Dispatcher)
@@ -52,6 +54,7 @@ from .batches import (
     patch_place,
     scan_batches,
     select_entries,
+    sole_batch,
     write_header,
 )
 from .builder import SMALL_CRC_BYTES, BatchBuilder, Encoded, frame_value, gather_chunks
@@ -123,6 +126,7 @@ from .records import (
     placed,
     record_after,
     record_at,
+    records_parse,
 )
 from .slots import SLOTS_BYTES, Slots
 from .sparse import SparseIndex
@@ -228,8 +232,10 @@ __all__ = [
     "read_usual",
     "record_after",
     "record_at",
+    "records_parse",
     "scan_batches",
     "select_entries",
+    "sole_batch",
     "walk_frames",
     "weave",
     "write_header",

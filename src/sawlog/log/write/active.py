@@ -19,6 +19,7 @@ from ...batch import kernel
 from ...config import MAX_SEGMENT_BYTES, LogConfig
 from ...errors import RecordTooLarge, SawlogError, StorageError
 from ...storage import Directory
+from ...storage.counting import count
 from ...storage.forking import forkable
 from ..files.names import file_name
 from ..segment.index import MAX_SPAN, TIME_ENTRY_BYTES
@@ -234,6 +235,7 @@ class Active(kernel.ActiveFields):
                 old.seal()
                 transactions.begin_segment(offset)
             marks.go_on(self.tail)
+        count("segments_created")
         self._rotated()
         return made
 
