@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,10 @@ from sawlog import (
 from sawlog.batch.header import scan
 from sawlog.log import slices
 from sawlog.log.files.aborted import ENTRY, Aborted, Outcomes
+from sawlog.log.files.names import PRODUCERS
 from sawlog.log.files.producers import ProducersFile
+from sawlog.log.segment.lookup import Lookup
+from sawlog.log.segment.segment import Segment
 from sawlog.log.segment.transactions import Transactions
 from sawlog.storage.checked import LINE
 
@@ -457,3 +461,28 @@ def test_slices_leave_out_what_was_aborted(memory_place: MemoryPlace, known: boo
     assert read(every) == values(log.scan(isolation="uncommitted"))
     with pytest.raises(OffsetOutOfRange):
         slices.plan(log, 0, log.next_offset)
+
+
+def test_a_reader_elsewhere_looks_again_when_segments_are_truncated_under_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The open transaction makes it read the segments; the first that it opens is no longer what it was."""
+    with Log.open(tmp_path, LogConfig(segment_bytes=1000, durability="os")) as log:
+        log.append(b"before")
+        send(log, [b"open"], 7)
+        for _ in range(40):
+            log.append(bytes(90))
+        (tmp_path / PRODUCERS).unlink()  # which would tell it
+        with Log.open(tmp_path, mode="r") as reader:
+            load, cut = Segment._load, []
+
+            def load_late(segment: Segment) -> Lookup:
+                if not cut:
+                    cut.append(segment.next_offset - 2)
+                    log.truncate(cut[0])
+                return load(segment)
+
+            monkeypatch.setattr(Segment, "_load", load_late)
+            assert reader.last_stable_offset == 1
+            assert cut
+            assert reader.visible_offset == cut[0]

@@ -27,7 +27,7 @@ from ...config import LogConfig, whole_number
 from ...errors import CorruptBatch, InvalidConfig, OffsetOutOfRange, RecordRemoved, StorageError
 from ..segment.batches import CHUNK_BYTES, Chunk
 from ..segment.segment import Segment
-from ..segment.segments import SegmentSet
+from ..segment.segments import RETRIES, SegmentSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,8 +38,6 @@ ARROW_ROWS = 65_536
 #: Python objects are made from fewer bytes at a time: otherwise more of them would be alive than fit into the
 #: caches.
 RECORD_CHUNK_BYTES = 256 << 10
-#: How often a reader starts again because the segments changed, without making progress.
-_RETRIES = 100
 
 
 #: What a reader sees of transactions: those that are committed, or all records that are visible.
@@ -92,19 +90,28 @@ class Reader:
         self._is_open = is_open
         #: The topic and partition that are set in records.
         self._topic, self._partition = place
+        #: Reads in one call of the kernel, where all is as usual.
+        self._usual = self._usual_reads()
+
+    def _usual_reads(self) -> kernel.UsualReads:
+        keeps = self.config.max_mapped_segments != 0
+        return kernel.UsualReads(self.segments, self._topic, self._partition, keeps)
 
     # --- one record
 
     def read(self, offset: int, committed: bool = True) -> Record:
         """The record at `offset`."""
+        found: Record | None = self._usual.read(offset)
+        if found is not None:
+            return found
         if type(offset) is not int:
             offset = whole_number(offset)
-        for _ in range(_RETRIES):
+        for _ in range(RETRIES):
             version = self.segments.version
             try:
                 return self._placed(self._read(offset, committed))
             except (CorruptBatch, StorageError):
-                if not self._changed_since(version):
+                if not self.segments.changed_since(version):
                     raise
         return self._placed(self._read(offset, committed))
 
@@ -154,11 +161,6 @@ class Reader:
             return offset
         return end if found is None else found.offset
 
-    def _changed_since(self, version: int) -> bool:
-        """Whether the segments changed during a read: then what it met may not be damage."""
-        self.segments.refresh()
-        return self.segments.version != version
-
     # --- many records
 
     def chunks(
@@ -190,7 +192,7 @@ class Reader:
                     offset = following
             except (CorruptBatch, StorageError):
                 retries = 0 if offset > before else retries + 1
-                if retries > _RETRIES or not self._changed_since(version):
+                if retries > RETRIES or not self.segments.changed_since(version):
                     raise
 
     def _without_aborted(self, chunk: Chunk, end: int) -> int:
@@ -379,6 +381,9 @@ class Reader:
 
     def fetch(self, start: int, max_bytes: int, *, committed: bool = True) -> Fetched:
         """Complete batches from the one that contains `start` on, at least one if there is one."""
+        usual: tuple[tuple[memoryview], int, int] | None = self._usual.page(start, max_bytes)
+        if usual is not None:
+            return Fetched(*usual)
         start, max_bytes = whole_number(start), whole_number(max_bytes, "max_bytes")
         segments = self.segments
         if not segments.lowest_offset <= start < segments.visible_offset:
@@ -403,15 +408,6 @@ class Reader:
 
     def _aborted(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """The aborted transactions in a page."""
-        for _ in range(_RETRIES):
-            version = self.segments.version
-            try:
-                return tuple(
-                    (each.producer_id, each.first_offset) for each in self.segments.outlook.aborted(start, end - 1)
-                )
-            except (CorruptBatch, StorageError):
-                if not self._changed_since(version):
-                    raise
         return tuple((each.producer_id, each.first_offset) for each in self.segments.outlook.aborted(start, end - 1))
 
     def fetch_patiently(
@@ -453,14 +449,7 @@ class Reader:
     def offset_at(self, timestamp: int) -> int:
         """The first offset whose record is not older than `timestamp`; the end if all are."""
         self.segments.refresh()
-        for _ in range(_RETRIES):
-            version = self.segments.version
-            try:
-                return self._offset_at(timestamp)
-            except (CorruptBatch, StorageError):
-                if not self._changed_since(version):
-                    raise
-        return self._offset_at(timestamp)
+        return self.segments.steadily(lambda: self._offset_at(timestamp))
 
     def _offset_at(self, timestamp: int) -> int:
         lowest = self.segments.lowest_offset
@@ -525,6 +514,11 @@ class Reader:
                 raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
         return max(epoch, before)
 
+    def _continue_in(self, segments: SegmentSet) -> SegmentSet:
+        self.segments = segments
+        self._usual = self._usual_reads()
+        return segments
+
     def _wait(self, offset: int, epoch: int, timeout: float | None, committed: bool) -> bool:
         """Wait until there is a record at `offset`; False if time ran out or the log was closed. What was returned was
         read in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown
@@ -534,7 +528,7 @@ class Reader:
         segments.refresh()
         while True:
             if segments.successor is not None:  # the lock was released: others write now
-                self.segments = segments = segments.successor
+                segments = self._continue_in(segments.successor)
                 segments.refresh()
                 continue
             if (end := segments.epoch_end(epoch)) < offset:  # truncated: what was returned is no longer there

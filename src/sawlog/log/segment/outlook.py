@@ -17,13 +17,13 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ...batch.header import Rows
-from ...errors import CorruptFile, StorageError
+from ...errors import CorruptBatch, CorruptFile, StorageError
 from ...storage import Directory
 from ...storage.forking import forkable
 from ..files.aborted import Aborted, Outcomes
@@ -32,6 +32,8 @@ from ..files.names import PRODUCERS
 from ..files.producers import OpenTransaction, ProducersFile
 from .segment import Segment
 from .transactions import Transactions, aborted_rows, between, note_segment
+
+T = TypeVar("T")
 
 
 class Segments(Protocol):
@@ -52,6 +54,9 @@ class Segments(Protocol):
     @property
     def all(self) -> tuple[Segment, ...]:
         """Oldest first."""
+
+    def steadily(self, attempt: Callable[[], T]) -> T:
+        """The result of a read that is repeated if segments were replaced or deleted meanwhile."""
 
 
 class Outlook:
@@ -164,8 +169,12 @@ class FollowedOutlook(Outlook):
 
     def current(self) -> Transactions:
         """The state at the end of what is known of the log."""
-        segments = self._segments
         with self._lock:
+            return self._segments.steadily(self._catch_up)
+
+    def _catch_up(self) -> Transactions:
+        segments = self._segments
+        try:
             listed = segments.all
             # What is beyond the visible end is about to be cut off, or cannot be read yet.
             end = min(listed[-1].next_offset if listed else 0, segments.visible_offset)
@@ -181,6 +190,9 @@ class FollowedOutlook(Outlook):
             if not self.state.open:
                 self._settled(end)
             return self.state
+        except (CorruptBatch, StorageError):
+            self._reached = -1  # a part of it may have been noted
+            raise
 
     def _is_outdated(self, end: int) -> bool:
         """Whether the log was truncated below what the state describes."""
@@ -239,9 +251,12 @@ class FollowedOutlook(Outlook):
 
     def _rebuild(self) -> None:
         with self._lock:
-            self._segments.unsettle()  # there may be an open one after all
-            segments = list(takewhile(lambda segment: segment.sealed, self._segments.all))
-            self.state = self._replay(segments)
-            if segments:
-                self._reached, self._epoch = segments[-1].next_offset, self._segments.epochs.current
-                self.state.begin_segment(self._reached)
+            self._segments.steadily(self._rebuild_sealed)
+
+    def _rebuild_sealed(self) -> None:
+        self._segments.unsettle()  # there may be an open one after all
+        segments = list(takewhile(lambda segment: segment.sealed, self._segments.all))
+        self.state = self._replay(segments)
+        if segments:
+            self._reached, self._epoch = segments[-1].next_offset, self._segments.epochs.current
+            self.state.begin_segment(self._reached)

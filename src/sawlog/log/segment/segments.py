@@ -13,10 +13,11 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from ...batch import kernel
 from ...config import LogConfig
-from ...errors import OffsetOutOfRange
+from ...errors import CorruptBatch, OffsetOutOfRange, StorageError
 from ...storage import Directory
 from ...storage.forking import forkable
 from ...storage.system import most_descriptors
@@ -24,47 +25,52 @@ from ..files.epochs import Epochs
 from .outlook import Outlook
 from .segment import Segment
 
+T = TypeVar("T")
+#: How often a reader starts again because the segments changed, without making progress.
+RETRIES = 100
+
 
 class SegmentSet(kernel.SegmentSetFields):
     """The writer's view of its segments. Never empty once it is filled; the last one is active."""
 
     __slots__ = (
-        "_list",
         "_mapped",
         "_mapped_lock",
         "_most_mapped",
         "_moved",
-        "_newest",
         "changed",
         "config",
         "directory",
         "epochs",
         "epochs_known",
-        "lowest_offset",
         "outlook",
         "successor",
-        "unsettled",
         "version",
     )
+    #: The log start: the first offset that is not trimmed.
+    lowest_offset: int
     #: The first offset that may not be read yet.
     visible_offset: int
+    #: Whether a transaction was met: until then everything that is visible is stable.
+    unsettled: bool
     #: How many wait for `changed`, or are called.
     waiting: int
+    _list: tuple[tuple[Segment, ...], list[int]]
+    #: The segment that was used last, if it is mapped.
+    _newest: Segment | None
 
     def __init__(self, directory: Directory, config: LogConfig) -> None:
         self.directory = directory
         self.config = config
-        #: The log start: the first offset that is not trimmed.
         self.lowest_offset = 0
         self.visible_offset = 0
         #: The leader epochs up to the current one; and whether they are known, which they are not in a log of
         #: version 0.2.
         self.epochs = Epochs()
         self.epochs_known = True
-        #: Transactions, and whether one was met: until then everything that is visible is stable.
         self.outlook = self._outlook()
         self.unsettled = False
-        self._list: tuple[tuple[Segment, ...], list[int]] = ((), [])
+        self._list = ((), [])
         #: Counts the replacements: a reader that meets something unexpected checks whether the list has changed.
         self.version = 0
         self._mapped: OrderedDict[Segment, None] = OrderedDict()
@@ -72,7 +78,7 @@ class SegmentSet(kernel.SegmentSetFields):
         #: A mapping keeps a descriptor: fewer where a process may open few files.
         self._most_mapped = None if most is None else max(1, min(most, most_descriptors() // 4))
         self._mapped_lock = forkable(threading.Lock())
-        self._newest: Segment | None = None
+        self._newest = None
         #: Signalled when records were added or dropped; see `Reader.follow`.
         self.changed = forkable(threading.Condition())
         self.waiting = 0
@@ -194,6 +200,22 @@ class SegmentSet(kernel.SegmentSetFields):
     def refresh(self) -> bool:
         """Check what other processes did; the writer knows it already."""
         return False
+
+    def changed_since(self, version: int) -> bool:
+        """Whether the segments changed during a read: then what it met may not be damage."""
+        self.refresh()
+        return self.version != version
+
+    def steadily(self, attempt: Callable[[], T]) -> T:
+        """The result of a read that is repeated if segments were replaced or deleted meanwhile."""
+        for _ in range(RETRIES):
+            version = self.version
+            try:
+                return attempt()
+            except (CorruptBatch, StorageError):
+                if not self.changed_since(version):
+                    raise
+        return attempt()
 
     def wake(self) -> None:
         """Tell those who follow that something changed."""
