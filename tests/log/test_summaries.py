@@ -76,6 +76,22 @@ def test_a_summary_is_kept_for_a_sealed_segment_and_made_again_for_one_that_grow
         assert total() == 2
 
 
+def test_a_log_that_was_truncated_and_has_grown_to_the_same_size_is_summarised_again(tmp_path: Path) -> None:
+    with Log.open(tmp_path, LogConfig(durability="os")) as log:
+
+        def newest() -> int:
+            found = LogSummary.of(log).blocks(log, 0, log.next_offset)
+            return max(int(blocks.newest.max()) for blocks in found)
+
+        for seal in (False, True):
+            for time in (T + 5, T + 3):
+                log.truncate(0)
+                log.append(b"x", timestamp=time)
+                if seal:
+                    log.seal()
+                assert newest() == time
+
+
 @pytest.mark.parametrize("kernel", BOTH)
 def test_the_smallest_time_of_a_batch_is_found_wherever_it_is(kernel: object) -> None:
     data = encode([(b"v", b"k" * n, (("h", b"x"),), T + delta) for n, delta in ((0, 5), (3, -9), (70, 2))])

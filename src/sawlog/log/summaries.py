@@ -29,6 +29,8 @@ from .log import Log
 from .segment.segment import Segment
 
 Numbers = npt.NDArray[np.int64]
+#: Leader epochs with their first offsets.
+LeaderEpochs = tuple[tuple[int, int], ...]
 
 #: Size of a block. One entry per megabyte is small beside the data, and a megabyte is soon read.
 BLOCK_BYTES = 1 << 20
@@ -75,19 +77,20 @@ class LogSummary:
         have no record as new as `since`, which their index knows."""
         segments = log.segment_set
         present = segments.all
-        self._forget({_key(segment) for segment in present})
+        epochs = log.leader_epochs
+        self._forget({_key(segment, epochs) for segment in present})
         for segment in present:
             if segment.next_offset <= start or segment.base_offset >= end or not segment.size:
                 continue
             segments.use(segment)
             try:
                 if segment.timestamps()[1] >= since:
-                    yield self._of_segment(segment, with_oldest, log.config.max_decompressed_bytes)
+                    yield self._of_segment(segment, epochs, with_oldest, log.config.max_decompressed_bytes)
             finally:
                 segments.done(segment)
 
-    def _of_segment(self, segment: Segment, with_oldest: bool, max_bytes: int) -> Blocks:
-        key = _key(segment)
+    def _of_segment(self, segment: Segment, epochs: LeaderEpochs, with_oldest: bool, max_bytes: int) -> Blocks:
+        key = _key(segment, epochs)
         found = self._known.get(key)
         if found is None or (with_oldest and found.oldest is None):
             found = summarise(segment, max_bytes if with_oldest else None)
@@ -102,9 +105,11 @@ class LogSummary:
 _SUMMARIES: weakref.WeakKeyDictionary[Log, LogSummary] = weakref.WeakKeyDictionary()
 
 
-def _key(segment: Segment) -> object:
-    """Differs for a segment that has grown, and for another one that has replaced it."""
-    return segment.base_offset, segment.tail, segment.name, segment.identity, segment.sealed
+def _key(segment: Segment, epochs: LeaderEpochs) -> object:
+    """Differs for a segment that has grown, for one that was truncated and has grown to the same size again (which
+    happens in a later leader epoch), and for another file that has replaced it."""
+    epoch = max((epoch for epoch, start in epochs if start < segment.next_offset), default=-1)
+    return segment.base_offset, segment.tail, segment.name, segment.identity, segment.sealed, epoch
 
 
 def summarise(segment: Segment, max_bytes: int | None = None) -> Blocks:

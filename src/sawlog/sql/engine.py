@@ -187,9 +187,12 @@ class _Session:
                 raise QueryFailed(_message(error)) from error
 
     def _mentioned(self, text: str) -> list[str]:
-        """The topics whose names are anywhere in the text: perhaps one too many, never one too few."""
-        lowered = text.lower()
-        return [name for name in self._store.topics() if name.lower() in lowered]
+        """The topics whose names are words of the text: perhaps one too many, never one too few."""
+        return [
+            name
+            for name in self._store.topics()
+            if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE | re.ASCII)
+        ]
 
     # --- what is there
 
@@ -234,16 +237,17 @@ class _Session:
 
 def with_offset_quoted(text: str, module: Any) -> str:
     """The text with quotes around `offset` where it can only be the column: wherever no number follows."""
+    raw = text.encode()  # DuckDB's positions count bytes
     tokens = module.tokenize(text)
-    made: list[str] = []
+    made: list[bytes] = []
     done = 0
     for at, (start, kind) in enumerate(tokens):
-        word = text[start : start + 6]
+        word = raw[start : start + 6]
         after = tokens[at + 1][1] if at + 1 < len(tokens) else None
-        if kind == module.token_type.keyword and word.lower() == "offset" and after != module.token_type.numeric_const:
-            made += [text[done:start], f'"{word}"']
+        if kind == module.token_type.keyword and word.lower() == b"offset" and after != module.token_type.numeric_const:
+            made += [raw[done:start], b'"%s"' % word]
             done = start + len(word)
-    return "".join([*made, text[done:]])
+    return b"".join([*made, raw[done:]]).decode()
 
 
 def _union(name: str, past: Past, schema: Schema | None) -> str:
