@@ -28,23 +28,31 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield made
 
 
-@pytest.fixture
-def orders(store: Store) -> Topic:
+def filled(store: Store) -> Topic:
     """Three partitions of several segments each; the times of neighbours are not in order."""
     topic = store.create_topic("orders", partitions=3, durability="os", segment_bytes=2048)
     for first in range(0, COUNT, 20):
         topic.append_many(
             [
-                (
-                    json.dumps(order(number)).encode(),
-                    b"customer-%d" % (number % 10),
-                    (("n", b"%d" % number),),
-                    T + (number ^ 3),
-                )
-                for number in range(first, first + 20)
+                (json.dumps(order(n)).encode(), b"customer-%d" % (n % 10), (("n", b"%d" % n),), T + (n ^ 3))
+                for n in range(first, first + 20)
             ]
         )
     return topic
+
+
+@pytest.fixture
+def orders(store: Store) -> Topic:
+    """The topic of orders."""
+    return filled(store)
+
+
+@pytest.fixture(scope="package")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store with the same topic, for tests that only read."""
+    with sawlog.open(tmp_path_factory.mktemp("shared") / "data", upkeep_interval_s=None) as made:
+        filled(made)
+        yield made
 
 
 class Asked:
