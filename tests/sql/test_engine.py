@@ -141,7 +141,7 @@ store = sawlog.open({store.path!r}, mode="r")
 batches = store.sql_reader("select * from orders")
 batches.read_next_batch()
 """
-    command = [sys.executable, "-W", "ignore:sawlog. interpreted kernel:RuntimeWarning", "-c", code]
+    command = [sys.executable, "-W", "ignore::RuntimeWarning", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -34,7 +34,7 @@ sawlog read orders --out orders.parquet             # for pandas, DuckDB, Spark
 # SQL over topics, and over files beside them
 sawlog sql "select count(*), max(timestamp) from orders"
 sawlog sql "select decode(key), count(*) from orders group by key order by 2 desc limit 10"
-sawlog sql "select decode(value)->>'$.status' as status, count(*) from orders group by all" --output csv
+sawlog sql --schema orders='status STRING' "select value.status, count(*) from orders group by all" --output csv
 sawlog sql                                          # a prompt with history and completion
 
 # Consumer groups

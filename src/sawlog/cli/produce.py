@@ -167,7 +167,7 @@ def produce(
         chosen(into, None if partition is None else [partition])
         if check and not into.settings.get(SCHEMA):
             raise typer.BadParameter(
-                f"the topic {topic} has no schema; `sawlog topic alter {topic} --set sawlog.schema=@FILE` declares one",
+                f"the topic {topic} has no schema: declare one with the setting sawlog.schema",
                 param_hint="--check",
             )
         done = _Done()
