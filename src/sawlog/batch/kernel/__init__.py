@@ -10,7 +10,7 @@ arrow         Arrow buffers to a batch (encode_arrow) and back (decode_columns, 
 partitions    the partition of a key (partition_of, Dispatcher)
 keys          what compaction keeps (KeyMap, keep_records)
 frames        other systems' records
-lookup        one record, or one page of batches, in one call where all is as usual (read_usual, page_usual)
+lookup        one record, or one page of batches, in one call where all is as usual (UsualReads, page_usual)
 slots         two numbers that a log publishes to readers in other processes at every append (Slots)
 placing       one batch at the end of a log, in one call where all is as usual (UsualAppends)
 sparse        the sparse index of a segment (SparseIndex)
@@ -45,6 +45,7 @@ from __future__ import annotations
 
 from .arrow import decode_columns, decode_headers, decode_views, encode_arrow
 from .batches import (
+    any_attribute,
     check_small,
     checksum,
     find_batch,
@@ -80,6 +81,7 @@ from .declarations import (
     MARKER_SHIFT,
     MAX_TIME,
     OTHER_MARKER,
+    PLAIN_CELL,
     POSITION,
     PRODUCER_EPOCH,
     PRODUCER_ID,
@@ -107,10 +109,10 @@ from .fields import (
     SegmentSetFields,
     VisibleFields,
 )
-from .files import DescriptorFields, FileFields
+from .files import DescriptorFields, FileFields, MappedFields
 from .frames import crc32_of, gather, numbers_at, parse_messages, put_messages, walk_frames, weave
 from .keys import KeyMap, keep_records
-from .lookup import page_usual, read_usual
+from .lookup import UsualReads, page_usual, read_usual
 from .partitions import Dispatcher, murmur2, partition_of, partitions_of
 from .placing import UsualAppends
 from .records import (
@@ -159,6 +161,7 @@ __all__ = [
     "MAX_TIME",
     "MAX_TIMESTAMP",
     "OTHER_MARKER",
+    "PLAIN_CELL",
     "POSITION",
     "PRODUCER_EPOCH",
     "PRODUCER_ID",
@@ -187,6 +190,7 @@ __all__ = [
     "FileFields",
     "KeyMap",
     "LookupFields",
+    "MappedFields",
     "MarksFields",
     "OpenAppendsFields",
     "Record",
@@ -195,7 +199,9 @@ __all__ = [
     "Slots",
     "SparseIndex",
     "UsualAppends",
+    "UsualReads",
     "VisibleFields",
+    "any_attribute",
     "check_small",
     "checksum",
     "crc32_of",

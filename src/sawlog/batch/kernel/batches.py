@@ -338,6 +338,17 @@ def check_small(
     return q, wrong
 
 
+def any_attribute(rows: cython.const[cython.longlong][:, ::1], mask: cython.longlong):
+    """Whether a bit of the mask is set in the attributes of any of these batches."""
+    q: cython.Py_ssize_t
+    if rows.shape[1] < ROW_WIDTH:
+        raise ValueError("rows outside the buffer")
+    for q in range(rows.shape[0]):
+        if rows[q, ATTRIBUTES] & mask:
+            return True
+    return False
+
+
 def select_entries(
     rows: cython.const[cython.longlong][:, ::1],
     batches: cython.Py_ssize_t,
