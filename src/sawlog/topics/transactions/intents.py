@@ -219,7 +219,7 @@ class Intents:
                     for part, log in zip(intent.parts, logs, strict=True):
                         self.placing.number(numbering, part, log)
                     for part, log in zip(intent.parts, logs, strict=True):
-                        self.placing.place_numbered(intent, part, log, numbering)
+                        self.placing.place(intent, part, log, 0, numbering)
         except BaseException as error:
             self._take_back(intent, logs, error, written=written)
             if not isinstance(error, Exception):

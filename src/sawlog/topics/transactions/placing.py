@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from ...batch.header import HEADER_BYTES
 from ...errors import CorruptFile, SawlogError
@@ -40,13 +40,12 @@ class Placing:
         """Make sure that the disk has space for a part, or raise `StorageFull`."""
         log.claim(sum(piece.size_bytes for piece in part.pieces if not is_adoptable(piece)) + _MARGIN_BYTES)
 
-    def place(self, intent: Intent, part: Part, log: Log, skip: int = 0) -> None:
-        """Append the batches of a part, without its first `skip` records."""
-        with Numbering() as numbering:
-            self.place_numbered(intent, part, log, numbering, skip)
+    def place(self, intent: Intent, part: Part, log: Log, skip: int = 0, numbering: Numbering | None = None) -> None:
+        """Append the batches of a part, without its first `skip` records. Files may be numbered already."""
+        with nullcontext(numbering) if numbering is not None else Numbering() as known:
+            self._place(intent, part, log, skip, known)
 
-    def place_numbered(self, intent: Intent, part: Part, log: Log, numbering: Numbering, skip: int = 0) -> None:
-        """The same, where files may be numbered already."""
+    def _place(self, intent: Intent, part: Part, log: Log, skip: int, numbering: Numbering) -> None:
         passed = 0
         for piece in part.pieces:
             there = piece.count > 0 and passed + piece.count <= skip
