@@ -20,11 +20,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .session import session
+from .tables import quarantined, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "session"]
+__all__ = ["quarantined", "register", "session", "table"]
 
 
 def register(spark: SparkSession) -> None:

@@ -162,7 +162,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable) and self._waits(sum(ahead.values())):
             return start
         if isinstance(limit, ReadMaxRows) and sum(ahead.values()) > limit.max_rows:
-            ahead = _shared_out(ahead, limit.max_rows)
+            ahead = shared_out(ahead, limit.max_rows)
         moved = {share: EpochPosition(began[share] + n, ends.at[share].epoch) for share, n in ahead.items()}
         return before.after(moved, ends, begun).to_json() if moved else start
 
@@ -250,7 +250,7 @@ def _of_topics_in(store: Store, positions: Positions) -> Mapping[Share, EpochPos
     }
 
 
-def _shared_out(ahead: dict[Share, int], most: int) -> dict[Share, int]:
+def shared_out(ahead: dict[Share, int], most: int) -> dict[Share, int]:
     """That many offsets in total, each partition in proportion to what it has, and at least one each, as with Kafka's
     source; the largest remainders are rounded up. More than `most` only if there are more partitions."""
     total = sum(ahead.values())

@@ -1,0 +1,448 @@
+"""`table`: a topic as a Delta, Iceberg or Parquet table, kept up to date, each record exactly once.
+
+The columns are key, value, partition, offset, timestamp and headers. With `schema`, the fields of JSON values become
+columns too; a value that does not fit goes to the quarantine, a table beside this one with the reason, and never stops
+the job. The schema is given (DDL, JSON schema or Avro) or inferred from each round's records, which reads them twice.
+It may change from run to run as evolving.py allows.
+
+```
+lake/orders/              the table
+lake/orders_quarantine/   what does not fit; exists if there was something
+lake/catalog.db           Iceberg: the catalogue, unless another is given
+```
+
+Each commit records up to which offset of each partition the table contains the log; the next round begins there, also
+after a crash (see rounds.py). So there is no checkpoint that could be lost. The store remembers where the table is:
+`sawlog.spark.table` and SQL find it by the topic's name.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from .. import tables
+from ..clock import Stopwatch, now_ms
+from ..errors import DataLoss, InvalidConfig
+from ..spark import parsing
+from ..spark.streaming import shared_out
+from ..spark.tables import check_same_log, check_same_topic, log_rows, parquet_rows
+from ..tables import TableInfo, ddl, merging
+from ..tables.columns import RECORD, TIMES, check_names, column_of, fault_of, table_schema, value_fields
+from ..tables.evolving import evolved
+from ..tables.formats import FORMATS, Identity, check_package
+from ..tables.given import value_schema
+from ..tables.state import DataFile, Mark, Snapshot
+from ..topics.store import Store
+from ..topics.topic import Topic
+from . import parquetfiles, running
+from .arguments import option, run_main
+from .rounds import NOTES, Result, Rounds, Work
+from .running import Advance
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+INFERRED = "inferred"
+#: A round is planned again this often if retention was faster.
+_TRIES = 3
+#: A round takes this many times as long as the last one, at most, when the time for the next one is chosen.
+_MARGIN = 1.5
+_logger = logging.getLogger("sawlog.pipelines")
+
+
+@dataclass(frozen=True, slots=True)
+class TableParams:
+    """Which table to keep, and how."""
+
+    data: str = option("the store's directory")
+    topic: str = option("the topic")
+    to: str = option("the directory for tables; this one is created in it with the name of the topic")
+    format: Literal["delta", "iceberg", "parquet"] = option("delta, iceberg or parquet", "delta")
+    schema: str | None = option(
+        "the fields of JSON values: 'inferred', DDL, or a file with DDL, JSON schema or Avro (@orders.avsc)", None
+    )
+    by: tuple[str, ...] = option("divide the table by time: date, or date,hour", ())
+    drop_value: bool = option("with schema: without the column value", False)
+    freshness_s: float | None = option("continue until stopped; no record should be missing for longer than this", None)
+    max_records: int = option("maximum number of records per commit", 5_000_000)
+    file_bytes: int = option("the size of files in bytes: larger ones are split, smaller ones are merged", 128 << 20)
+    merge_from: int = option("merge small files when there are this many of a partition; 0: never", 8)
+    keep_s: float = option("keep files that were merged this long, for readers of older versions", 7 * 86_400.0)
+    catalog: str | None = option(
+        "iceberg: another catalogue, by its name in pyiceberg's configuration, or as 'key=value,key=value'", None
+    )
+    fail_on_data_loss: bool = option("stop if records were removed before they were in the table", True)
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    topic: str
+    table: str
+    format: str
+    #: Rows that this run has added to the table, and to the quarantine.
+    records: int
+    quarantined: int
+    rounds: int
+    merged_files: int
+    new_files: int
+    #: The longest time that a record had to wait for its commit, in seconds; None if it was not continuous.
+    freshness_s: float | None
+    stopped: bool
+
+
+def check_params(params: TableParams) -> None:
+    """Raise what is wrong and can be detected without Spark."""
+    if params.format not in FORMATS:
+        raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
+    if params.by not in ((), ("date",), ("date", "hour")):
+        raise InvalidConfig(f"by must be date, or date,hour, not {','.join(params.by)}")
+    if params.drop_value and params.schema is None:
+        raise InvalidConfig("without the column value a table needs a schema: nothing of the value would be left")
+    if params.catalog is not None and params.format != "iceberg":
+        raise InvalidConfig("a catalogue is for the format iceberg")
+    for name, least in (("max_records", 1), ("file_bytes", 1), ("merge_from", 0), ("keep_s", 0)):
+        if getattr(params, name) < least:
+            raise InvalidConfig(f"{name} must be at least {least}, not {getattr(params, name)}")
+    if params.freshness_s is not None and params.freshness_s <= 0:
+        raise InvalidConfig(f"freshness_s must be a number of seconds above 0, not {params.freshness_s}")
+    check_package(params.format)
+    _given_fields(params)
+    running.check_topic(params.data, params.topic)
+    location = Path(info_of(params).location)
+    if location.is_dir() and not (location / NOTES).is_dir() and any(location.iterdir()):
+        raise InvalidConfig(f"{location} is neither empty nor a table of this job; choose another directory")
+
+
+def info_of(params: TableParams) -> TableInfo:
+    """Where the table is, or will be."""
+    location = str(Path(params.to).absolute() / params.topic)
+    name = f"sawlog.{params.topic}" if params.format == "iceberg" else ""
+    return TableInfo(params.format, location, catalog=_catalog(params.catalog), name=name)
+
+
+def _catalog(given: str | None) -> dict[str, str]:
+    if not given:
+        return {}
+    if "=" not in given:
+        return {"name": given}
+    return {name.strip(): value.strip() for name, _, value in (each.partition("=") for each in given.split(","))}
+
+
+def _given_fields(params: TableParams) -> pa.Schema | None:
+    if params.schema is None or params.schema == INFERRED:
+        return None
+    fields = value_schema(params.schema)
+    check_names(fields.names)
+    return fields
+
+
+def run(spark: SparkSession, params: TableParams, progress: Advance | None = None) -> TableReport:
+    """Bring the table up to date, once or until stopped."""
+    check_params(params)
+    info = info_of(params)
+    with (
+        Store.open(params.data, "r") as store,
+        running.alone(Path(info.location) / NOTES) as notes,
+        running.explained(),
+    ):
+        job = _Job(spark, params, info, store.topic(params.topic), progress)
+        identity = Identity(params.topic, job.topic.id, params.by)
+        job.rounds = Rounds(notes, job.table, tables.open_table(tables.quarantine_of(info)), identity)
+        return job.run()
+
+
+class _Job:
+    """One run."""
+
+    rounds: Rounds
+
+    def __init__(
+        self, spark: SparkSession, params: TableParams, info: TableInfo, topic: Topic, progress: Advance | None
+    ) -> None:
+        self._spark, self._params, self._info, self._progress = spark, params, info, progress
+        self.topic = topic
+        self.table = tables.open_table(info)
+        self._path = str(Path(params.data).absolute())
+        #: Where the next round begins: the table's marks, or later if there were no records since.
+        self._marks: dict[int, Mark] = {}
+        self._rows = self._quarantined = self._count = self._merged = self._new = 0
+        self._freshness_s: float | None = None
+
+    def run(self) -> TableReport:
+        """All rounds."""
+        stopped = False
+        try:
+            self._check(self.table.snapshot())
+            self.rounds.settle()
+            found = self._check(self.table.snapshot())
+            self._marks = {} if found is None else dict(found.marks)
+            self._register(found)
+            self._catch_up()
+            if self._params.freshness_s is not None:
+                self._follow(self._params.freshness_s)
+        except KeyboardInterrupt:
+            stopped = True
+        return TableReport(
+            self._params.topic,
+            self._info.location,
+            self._params.format,
+            self._rows,
+            self._quarantined,
+            self._count,
+            self._merged,
+            self._new,
+            self._freshness_s,
+            stopped,
+        )
+
+    def _check(self, found: Snapshot | None) -> Snapshot | None:
+        """Whether the table is of this topic, and divided as asked."""
+        if found is not None:
+            check_same_topic(found, self.topic)
+            if found.by != self._params.by:
+                said = ",".join(found.by) or "nothing"
+                raise InvalidConfig(f"{self._info.location} is divided by {said}; give that, or make a new table")
+        return found
+
+    def _register(self, found: Snapshot | None) -> None:
+        """Note in the store where the table is; one that was noted before stays."""
+        if found is None or self.topic.table is not None:
+            return
+        columns = tuple((field.name, ddl.shown(field.type)) for field in found.schema)
+        with Store.open(self._path, upkeep_interval_s=None) as store:
+            topic = store.topic(self.topic.name)
+            check_same_topic(found, topic)
+            topic.set_table(replace(self._info, columns=columns, created_ms=now_ms()))
+
+    # --- rounds
+
+    def _catch_up(self) -> None:
+        """Rounds up to the current end of the log."""
+        target = {number: self.topic.partition(number).position()[0] for number in range(self._partitions())}
+        while any(end > (self._marks[number].end if number in self._marks else -1) for number, end in target.items()):
+            if not self._advance():
+                return
+        self.table.clean(self._params.keep_s)
+
+    def _follow(self, freshness_s: float) -> None:
+        """Rounds at intervals, so that each record is in the table within that time."""
+        planned = Stopwatch()
+        while True:
+            took = Stopwatch()
+            before, planned = planned, Stopwatch()
+            if self._advance():
+                waited = before.elapsed_s
+                self._freshness_s = max(waited, self._freshness_s or 0.0)
+                if waited > freshness_s:
+                    _logger.warning("the table of %r was %.1f s behind the log", self.topic.name, waited)
+            threading.Event().wait(max(freshness_s - took.elapsed_s * _MARGIN, freshness_s / 10))
+
+    def _advance(self) -> bool:
+        """One round; whether there was something new."""
+        for attempt in range(_TRIES):
+            marks = self._next()
+            if marks == self._marks:
+                return False
+            try:
+                result = self._round(marks)
+                break
+            except Exception:
+                if attempt == _TRIES - 1 or not self._is_overtaken(marks):
+                    raise
+        self._marks = marks
+        self._rows += result.rows
+        self._quarantined += result.quarantined
+        self._count += 1
+        if self._progress is not None:
+            self._progress(result.rows + result.quarantined)
+        found = self.table.snapshot()
+        self._register(found)
+        if found is not None:
+            self._merge(found)
+        return True
+
+    def _partitions(self) -> int:
+        self.topic.refresh()
+        return self.topic.partitions
+
+    def _next(self) -> dict[int, Mark]:
+        """The marks after the next round."""
+        made: dict[int, Mark] = {}
+        for number in range(self._partitions()):
+            log = self.topic.partition(number)
+            end, epoch = log.position()
+            mark, lowest = self._marks.get(number), log.lowest_offset
+            if mark is None:
+                made[number] = Mark(lowest, max(end, lowest), epoch)
+                continue
+            check_same_log(self.topic, number, mark)
+            if lowest > mark.end:
+                self._lose(number, mark.end, lowest)
+            if end > mark.end:
+                mark = Mark(mark.start, end, epoch)
+            made[number] = mark
+        ahead = {("", number): mark.end - self._begin(number, mark) for number, mark in made.items()}
+        ahead = {share: lag for share, lag in ahead.items() if lag > 0}
+        if sum(ahead.values()) > self._params.max_records:
+            few = shared_out(ahead, self._params.max_records)
+            for _, number in ahead:
+                end = self._begin(number, made[number]) + few["", number]
+                made[number] = made[number]._replace(end=end)
+        return made
+
+    def _lose(self, number: int, first: int, lowest: int) -> None:
+        said = f"records {first} to {lowest - 1} of partition {number} of {self.topic.name!r} were removed"
+        if self._params.fail_on_data_loss:
+            raise DataLoss(
+                f"{said} (retention or trim) before they were in the table. Run the job more often, or keep the log "
+                "longer; fail_on_data_loss=False continues without them"
+            )
+        _logger.warning("%s before they were in the table; continuing without them", said)
+
+    def _begin(self, number: int, mark: Mark) -> int:
+        """Where the next round begins in a partition."""
+        before = self._marks.get(number)
+        if before is None:
+            return mark.start
+        if self._params.fail_on_data_loss:
+            return before.end
+        return min(max(before.end, self.topic.partition(number).lowest_offset), mark.end)
+
+    def _is_overtaken(self, marks: Mapping[int, Mark]) -> bool:
+        """Whether retention has removed what a first round was to read: then it begins later."""
+        return any(
+            number not in self._marks and self.topic.partition(number).lowest_offset > mark.start
+            for number, mark in marks.items()
+        )
+
+    def _round(self, marks: Mapping[int, Mark]) -> Result:
+        found = self.table.snapshot()
+        first = {number: self._begin(number, mark) for number, mark in marks.items()}
+        last = {number: mark.end for number, mark in marks.items()}
+        rows = log_rows(
+            self._spark,
+            self._path,
+            self.topic.name,
+            first,
+            last,
+            RECORD.names,
+            maxPartitionBytes=str(self._params.file_bytes),
+            failOnDataLoss=str(self._params.fail_on_data_loss).lower(),
+        )
+        schema = self._schema(found, rows)
+        if found is not None:
+            self._widen(found, schema)
+        work = self.rounds.begin()
+        self._write(rows, schema, work)
+        return self.rounds.finish(work, schema, marks)
+
+    # --- columns
+
+    def _schema(self, found: Snapshot | None, rows: DataFrame) -> pa.Schema:
+        """The columns of the table after this round."""
+        before = pa.schema([]) if found is None else value_fields(found.schema)
+        asked = _given_fields(self._params)
+        if self._params.schema == INFERRED:
+            asked = _usable(parsing.inferred(self._spark, rows))
+            made = evolved(before, asked, strict=False).schema
+        else:
+            made = before if asked is None else evolved(before, asked).schema
+        with_value = not self._params.drop_value if found is None else "value" in found.schema.names
+        known = table_schema(made, with_value=with_value)
+        # The table's own order: a column that was added before headers were is not moved.
+        order = [] if found is None else [name for name in found.schema.names if name in known.names]
+        return pa.schema([known.field(name) for name in (*order, *(n for n in known.names if n not in order))])
+
+    def _write(self, rows: DataFrame, schema: pa.Schema, work: Work) -> None:
+        """The files of a round: one pass, and a second one if there is something for the quarantine."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        fields = value_fields(schema)
+        if not len(fields):
+            self._put(rows, schema, work.files)
+            return
+        counts = Observation()
+        parsed = parsing.parsed(rows, fields)
+        # Also keeps Spark from parsing twice, for the condition and for the columns: it moves neither below this.
+        counted = parsed.observe(counts, F.count_if(parsing.is_bad()).alias("bad"))
+        self._put(parsing.good(counted, fields), schema, work.files)
+        if counts.get["bad"]:
+            parquetfiles.write(parsing.bad(parsed, fields), work.bad_files)
+
+    def _put(self, rows: DataFrame, schema: pa.Schema, path: Path) -> None:
+        by = self._params.by
+        chosen = rows.select(*(f"`{name}`" for name in schema.names))
+        parquetfiles.write(parquetfiles.with_times(chosen, by), path, by)
+
+    def _widen(self, found: Snapshot, schema: pa.Schema) -> None:
+        """Delta: rewrite the files of a column that becomes wider; the other formats read both."""
+        if self._params.format != "delta" or not evolved(found.schema, schema).widened or not found.data:
+            return
+        work = self.rounds.begin()
+        self._put(parquet_rows(self._spark, found.files, schema), schema, work.files)
+        self._new += self.rounds.swap(work, found.data, schema, found.marks)
+        self._merged += len(found.data)
+
+    # --- small files
+
+    def _merge(self, found: Snapshot) -> None:
+        """Merge small files, if there are many."""
+        least = self._params.merge_from
+        if not least:
+            return
+        for group in merging.groups(found.data, self._params.file_bytes, least=max(least, 2)):
+            work = self.rounds.begin()
+            merging.write_together([each.path for each in group], _merged_path(work, group, found.by), found.schema)
+            self._new += self.rounds.swap(work, group, found.schema, found.marks)
+            self._merged += len(group)
+
+
+def _merged_path(work: Work, group: Sequence[DataFile], by: Sequence[str]) -> Path:
+    """In the same division as the files that it replaces."""
+    levels = [f"{name}={group[0].divided[name]}" for name in by if name in group[0].divided]
+    return work.files.joinpath(*levels, "merged.parquet")
+
+
+def _usable(found: object) -> pa.Schema:
+    """Of inferred fields those that can be columns; the others are still in the value."""
+    from pyspark.sql.types import StructType
+
+    assert isinstance(found, StructType)
+    seen = set(TIMES)
+    made: list[pa.Field] = []
+    for field in parsing.arrow_schema(found):
+        kind = _usable_type(field.type)
+        name = column_of(field.name).lower()
+        if kind is not None and not fault_of(field.name) and name not in seen:
+            seen.add(name)
+            made.append(pa.field(field.name, kind))
+    return pa.schema(made)
+
+
+def _usable_type(kind: pa.DataType) -> pa.DataType | None:
+    """Without what Parquet or Delta cannot store: structs without fields, and names with special characters."""
+    if pa.types.is_struct(kind):
+        fields = [(each.name, _usable_type(each.type)) for each in kind if not fault_of(each.name)]
+        kept = [pa.field(name, inner) for name, inner in fields if inner is not None]
+        return pa.struct(kept) if kept else None
+    if pa.types.is_list(kind):
+        inner = _usable_type(kind.value_type)
+        return None if inner is None else pa.list_(pa.field("element", inner))
+    return kind
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """For `python -m` and `spark-submit`."""
+    return run_main(TableParams, run, arguments, "A topic as a table, each record once.", check=check_params)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
