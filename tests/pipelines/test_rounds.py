@@ -60,13 +60,21 @@ def a_round(opened: Rounds, last: int) -> None:
     opened.finish(work, RECORD, {0: Mark(0, last, 1)})
 
 
+def a_merge(opened: Rounds, before: tables.Snapshot) -> None:
+    """All files of the table into one."""
+    work = opened.begin()
+    work.files.mkdir(parents=True)
+    pq.write_table(pa.concat_tables([pq.read_table(path) for path in before.files]), work.files / "m.parquet")
+    opened.swap(work, before.data, before.schema, before.marks)
+
+
 def all_places(lake: Lake) -> Any:
     beside = tables.snapshot(tables.quarantine_of(lake.info))
     return places(lake.read()) + places(row for path in beside.files for row in pq.read_table(path).to_pylist())
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("earlier", [True, False])
+@pytest.mark.parametrize("earlier", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_next_run_continues_where_a_round_has_died(
     lake: Lake, opened: Callable[[], Rounds], step: str, earlier: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,21 +85,18 @@ def test_the_next_run_continues_where_a_round_has_died(
         if at == step:
             raise Died
 
-    with monkeypatch.context() as patched, pytest.raises(Died):
+    with monkeypatch.context() as patched:
         patched.setattr(rounds, "reached", die)
-        a_round(opened(), 20)
+        with pytest.raises(Died):
+            a_round(opened(), 20)
     again = opened()
     again.settle()
     a_round(again, 30)  # the log has grown meanwhile
     assert all_places(lake) == dict.fromkeys([(0, offset) for offset in range(30)], 1)
     assert tables.snapshot(lake.info).ends == {0: 30}
     assert not (Path(lake.info.location) / NOTES / "round").exists()
-    left = [
-        path
-        for path in Path(lake.info.location).rglob("*.parquet")
-        if str(path) not in tables.snapshot(lake.info).files
-    ]
-    assert left == []
+    there = {str(path) for path in Path(lake.info.location).rglob("*.parquet")}
+    assert there == set(tables.snapshot(lake.info).files)
 
 
 @pytest.mark.parametrize("step", ["begun", "merged", "swapped", "forgotten"])
@@ -106,13 +111,10 @@ def test_a_merge_that_dies_is_done_or_not_done(
         if at == step:
             raise Died
 
-    with monkeypatch.context() as patched, pytest.raises(Died):
+    with monkeypatch.context() as patched:
         patched.setattr(rounds, "reached", die)
-        merge = opened()
-        work = merge.begin()
-        work.files.mkdir(parents=True)
-        pq.write_table(pa.concat_tables([pq.read_table(path) for path in before.files]), work.files / "m.parquet")
-        merge.swap(work, before.data, before.schema, before.marks)
+        with pytest.raises(Died):
+            a_merge(opened(), before)
     again = opened()
     again.settle()
     found = tables.snapshot(lake.info)

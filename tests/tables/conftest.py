@@ -1,4 +1,4 @@
-"""Tables without Spark: files as pyarrow writes them, committed to each format, read back by the format's own package."""
+"""Tables without Spark: files as pyarrow writes them, committed, read back by each format's own package."""
 
 from __future__ import annotations
 

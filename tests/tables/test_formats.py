@@ -174,9 +174,8 @@ def _edit_metadata(table: Path, configuration: dict[str, str]) -> None:
 def test_an_iceberg_table_with_a_renamed_column_is_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path, "iceberg")
     lake.commit(lake.write(offsets(0, 0, 2), WITH_WHO), ends={0: 2}, schema=WITH_WHO)
-    with lake.table._opened() as (_, table):  # type: ignore[attr-defined]
-        with table.update_schema() as update:
-            update.rename_column("who", "name")
+    with lake.table._opened() as (_, table), table.update_schema() as update:  # type: ignore[attr-defined]
+        update.rename_column("who", "name")
     with pytest.raises(InvalidConfig, match="renamed"):
         tables.snapshot(lake.info)
 

@@ -95,11 +95,12 @@ def table(
     end: Mapping[int, int] | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """A topic's table and the log's tail as one DataFrame, with the table's columns.
+    """A topic's table and the log's tail as one DataFrame, with the table's columns or some of them.
 
     `start` and `end` are offsets of partitions, `since` and `until` times; the ends are not included. Without a table
-    it is the log alone.
+    it is the log alone. With `columns`, also the tail is read without the others.
     """
     wanted = _Wanted(
         None if partitions is None else frozenset(partitions),
@@ -111,10 +112,29 @@ def table(
     found, begin, last = _planned(str(path), topic, wanted)
     schema = table_schema(None) if found is None else found.schema
     parts = [] if found is None else _history(spark, found, wanted)
-    parts.append(_tail(spark, str(path), topic, schema, wanted, begin, last))
-    made = reduce(lambda one, other: one.unionByName(other), parts)
     condition = wanted.condition()
-    return made if condition is None else made.where(condition)
+    needed = _chosen(schema, columns, () if condition is None else ("partition", "offset", "timestamp"))
+    parts = [part.select(*_quoted(needed.names)) for part in parts]
+    parts.append(_tail(spark, str(path), topic, needed, wanted, begin, last, value_fields(schema)))
+    made = reduce(lambda one, other: one.unionByName(other), parts)
+    if condition is not None:
+        made = made.where(condition)
+    return made if columns is None else made.select(*_quoted(columns))
+
+
+def _chosen(schema: pa.Schema, columns: Sequence[str] | None, needed: Sequence[str]) -> pa.Schema:
+    """The columns that are read."""
+    if columns is None:
+        return schema
+    unknown = [name for name in columns if name not in schema.names]
+    if unknown or not columns:
+        said = f"there is no column {unknown[0]!r}" if unknown else "no column was asked for"
+        raise InvalidConfig(f"{said}; the columns are {', '.join(schema.names)}")
+    return pa.schema([field for field in schema if field.name in {*columns, *needed}])
+
+
+def _quoted(names: Sequence[str]) -> list[str]:
+    return ["`" + name.replace("`", "``") + "`" for name in names]
 
 
 def quarantined(spark: SparkSession, path: str, topic: str) -> DataFrame:
@@ -242,22 +262,22 @@ def _tail(
     wanted: _Wanted,
     begin: Mapping[int, int],
     last: Mapping[int, int],
+    fields: pa.Schema,
 ) -> DataFrame:
-    """The log from the table's ends on, with the table's columns."""
+    """The log from the table's ends on, with columns of the table, whose values have these fields."""
     first = {
         number: min(max(offset, wanted.start.get(number, 0)), last[number])
         for number, offset in begin.items()
         if wanted.partitions is None or number in wanted.partitions
     }
     to = {number: max(min(last[number], wanted.end.get(number, last[number])), first[number]) for number in first}
-    fields = value_fields(schema)
     record = [name for name in RECORD.names if name in schema.names or (name == "value" and len(fields))]
     if not any(to[number] > first[number] for number in first):
         return spark.createDataFrame([], parsing.spark_schema(schema))
     rows = log_rows(spark, path, topic, first, to, record)
     if len(fields):
         rows = parsing.good(parsing.parsed(rows, fields), fields)
-    return rows.select(*(f"`{name}`" for name in schema.names))
+    return rows.select(*_quoted(schema.names))
 
 
 def log_rows(
