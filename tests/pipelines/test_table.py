@@ -22,7 +22,7 @@ from sawlog.pipelines.table import TableParams, TableReport
 from sawlog.tables import FORMATS
 
 from ..tables.conftest import Lake
-from .conftest import moment
+from .conftest import forget_last_commit, moment
 
 SCHEMA = "n bigint, who string"
 slow = pytest.mark.slow
@@ -351,6 +351,79 @@ def test_wrong_parameters_are_refused_before_spark_is_started(data: Path, filled
             table.check_params(TableParams(**{**{name: getattr(good, name) for name in good.__slots__}, **wrong}))
     with pytest.raises(TopicNotFound):
         table.check_params(TableParams(str(data), "other", str(tmp_path / "lake")))
+
+
+# --- streams
+
+
+def stream(spark: Any, data: Path, checkpoint: Path, **options: Any) -> dict[int, list[tuple[int, int]]]:
+    """The micro-batches of a query until it has caught up."""
+    reader = spark.readStream.format("sawlog").option("path", str(data)).option("subscribe", "orders")
+    for name, value in {"startingTable": "true", "includeHeaders": "true", **options}.items():
+        reader = reader.option(name, value)
+    seen: dict[int, list[tuple[int, int]]] = {}
+
+    def take(rows: Any, batch: int) -> None:
+        seen[batch] = sorted((row.partition, row.offset) for row in rows.collect() if row.value is not None)
+
+    query = (
+        reader.load()
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return seen
+
+
+def flat(batches: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    return sorted(place for places in batches.values() for place in places)
+
+
+@slow
+def test_a_stream_begins_with_the_table_and_goes_on_with_the_log(
+    keep: Keep, spark: Any, filled: Fill, data: Path, tmp_path: Path
+) -> None:
+    filled(30)
+    add(data, b"bad")
+    keep(schema=SCHEMA)
+    filled(10, first=31)
+    everything = sorted(stored(data))
+    with Store.open(data, upkeep_interval_s=None) as store:
+        store["orders"].trim(tables.snapshot(store["orders"].table).ends)
+    first = stream(spark, data, tmp_path / "checkpoint", maxOffsetsPerTrigger=25)
+    assert flat(first) == everything
+    # A micro-batch that Spark repeats has the same records, although they are in the table now and not in the log.
+    keep()
+    again = forget_last_commit(tmp_path / "checkpoint")
+    with Store.open(data, upkeep_interval_s=None) as store:
+        store["orders"].trim(tables.snapshot(store["orders"].table).ends)
+    filled(5, first=50)
+    second = stream(spark, data, tmp_path / "checkpoint", maxOffsetsPerTrigger=25)
+    assert second.pop(again) == first[again]
+    assert flat(second) == sorted(stored(data))
+
+
+def test_a_stream_cannot_begin_at_two_places() -> None:
+    from sawlog.spark.options import read_options
+
+    with pytest.raises(InvalidConfig, match="contradict"):
+        read_options(
+            {"path": "x", "subscribe": "a", "startingtable": "true", "startingoffsets": "latest"}, streaming=True
+        )
+
+
+@slow
+def test_a_table_without_values_cannot_begin_a_stream(keep: Keep, filled: Fill, data: Path) -> None:
+    from sawlog.spark.options import read_options
+    from sawlog.spark.streaming import StreamReader
+
+    filled(3)
+    keep(schema=SCHEMA, drop_value=True)
+    options = read_options({"path": str(data), "subscribe": "orders", "startingtable": "true"}, streaming=True)
+    with pytest.raises(InvalidConfig, match="no column value"):
+        StreamReader(options, ("offset",)).initialOffset()
 
 
 # --- deaths
