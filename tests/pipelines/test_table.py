@@ -308,6 +308,39 @@ def test_a_recreated_topic_is_noticed(keep: Keep, union: Any, filled: Fill, data
 
 
 @slow
+def test_a_new_table_becomes_the_topics_when_it_has_caught_up(
+    keep: Keep, filled: Fill, data: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def location() -> str:
+        with Store.open(data, "r") as store:
+            found = store["orders"].table
+        return "" if found is None else found.location
+
+    filled(10)
+    keep()
+    assert location() == str(lake / "orders")
+    other = {"to": str(tmp_path / "new"), "format": "parquet", "max_records": 6}
+    steps = 0
+
+    def die(at: str) -> None:
+        nonlocal steps
+        steps += at == "forgotten"
+        if steps:
+            raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rounds, "reached", die)
+        with pytest.raises(Died):
+            keep(**other)
+    assert location() == str(lake / "orders")
+    keep(**other)
+    assert location() == str(tmp_path / "new" / "orders")
+    filled(1, first=10)
+    keep()  # the old one is kept up to date as well
+    assert location() == str(tmp_path / "new" / "orders")
+
+
+@slow
 def test_a_log_that_has_lost_records_of_the_table_is_noticed(keep: Keep, union: Any, filled: Fill, data: Path) -> None:
     filled(10, partitions=1)
     keep()

@@ -13,7 +13,8 @@ lake/catalog.db           Iceberg: the catalogue, unless another is given
 
 Each commit records up to which offset of each partition the table contains the log; the next round begins there, also
 after a crash (see rounds.py). So there is no checkpoint that could be lost. The store remembers where the table is:
-`sawlog.spark.table` and SQL find it by the topic's name.
+`sawlog.spark.table` and SQL find it by the topic's name. If a topic has several, it is the one that was made last, from
+when it has caught up with the log.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ from ..errors import DataLoss, InvalidConfig
 from ..spark import parsing
 from ..spark.streaming import shared_out
 from ..spark.tables import check_same_log, check_same_topic, log_rows, parquet_rows
+from ..storage import FileDirectory
 from ..tables import TableInfo, ddl, merging
 from ..tables.columns import RECORD, TIMES, check_names, column_of, fault_of, table_schema, value_fields
 from ..tables.evolving import evolved
 from ..tables.formats import FORMATS, Identity, check_package
 from ..tables.given import value_schema
 from ..tables.state import DataFile, Mark, Snapshot
+from ..topics import documents
 from ..topics.store import Store
 from ..topics.topic import Topic
 from . import parquetfiles, running
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 INFERRED = "inferred"
+#: A document in the table's notes until the store knows the table.
+_NEW = "new"
 #: A round is planned again this often if retention was faster.
 _TRIES = 3
 #: A round takes this many times as long as the last one, at most, when the time for the next one is chosen.
@@ -152,23 +157,21 @@ def run(spark: SparkSession, params: TableParams, progress: Advance | None = Non
         running.alone(Path(info.location) / NOTES) as notes,
         running.explained(),
     ):
-        job = _Job(spark, params, info, store.topic(params.topic), progress)
-        identity = Identity(params.topic, job.topic.id, params.by)
-        job.rounds = Rounds(notes, job.table, tables.open_table(tables.quarantine_of(info)), identity)
-        return job.run()
+        return _Job(spark, params, notes, store.topic(params.topic), progress).run()
 
 
 class _Job:
     """One run."""
 
-    rounds: Rounds
-
     def __init__(
-        self, spark: SparkSession, params: TableParams, info: TableInfo, topic: Topic, progress: Advance | None
+        self, spark: SparkSession, params: TableParams, notes: FileDirectory, topic: Topic, progress: Advance | None
     ) -> None:
-        self._spark, self._params, self._info, self._progress = spark, params, info, progress
-        self.topic = topic
-        self.table = tables.open_table(info)
+        self._spark, self._params, self._notes, self._progress = spark, params, notes, progress
+        self._info = info_of(params)
+        self._topic = topic
+        self._table = tables.open_table(self._info)
+        quarantine = tables.open_table(tables.quarantine_of(self._info))
+        self._rounds = Rounds(notes, self._table, quarantine, Identity(params.topic, topic.id, params.by))
         self._path = str(Path(params.data).absolute())
         #: Where the next round begins: the table's marks, or later if there were no records since.
         self._marks: dict[int, Mark] = {}
@@ -179,12 +182,14 @@ class _Job:
         """All rounds."""
         stopped = False
         try:
-            self._check(self.table.snapshot())
-            self.rounds.settle()
-            found = self._check(self.table.snapshot())
+            self._check(self._table.snapshot())
+            self._rounds.settle()
+            found = self._check(self._table.snapshot())
             self._marks = {} if found is None else dict(found.marks)
-            self._register(found)
+            if found is None:
+                documents.store(self._notes, _NEW, {})
             self._catch_up()
+            self._register(self._table.snapshot(), complete=True)
             if self._params.freshness_s is not None:
                 self._follow(self._params.freshness_s)
         except KeyboardInterrupt:
@@ -205,31 +210,34 @@ class _Job:
     def _check(self, found: Snapshot | None) -> Snapshot | None:
         """Whether the table is of this topic, and divided as asked."""
         if found is not None:
-            check_same_topic(found, self.topic)
+            check_same_topic(found, self._topic)
             if found.by != self._params.by:
                 said = ",".join(found.by) or "nothing"
                 raise InvalidConfig(f"{self._info.location} is divided by {said}; give that, or make a new table")
         return found
 
-    def _register(self, found: Snapshot | None) -> None:
-        """Note in the store where the table is; one that was noted before stays."""
-        if found is None or self.topic.table is not None:
+    def _register(self, found: Snapshot | None, *, complete: bool = False) -> None:
+        """Note in the store where the table is: if the topic has none, or when a new one has caught up with the log."""
+        new = complete and self._notes.exists(_NEW)
+        if found is None or not (new or self._topic.table is None):
             return
         columns = tuple((field.name, ddl.shown(field.type)) for field in found.schema)
         with Store.open(self._path, upkeep_interval_s=None) as store:
-            topic = store.topic(self.topic.name)
+            topic = store.topic(self._topic.name)
             check_same_topic(found, topic)
             topic.set_table(replace(self._info, columns=columns, created_ms=now_ms()))
+        if new:
+            self._notes.remove(_NEW)
 
     # --- rounds
 
     def _catch_up(self) -> None:
         """Rounds up to the current end of the log."""
-        target = {number: self.topic.partition(number).position()[0] for number in range(self._partitions())}
+        target = {number: self._topic.partition(number).position()[0] for number in range(self._partitions())}
         while any(end > (self._marks[number].end if number in self._marks else -1) for number, end in target.items()):
             if not self._advance():
                 return
-        self.table.clean(self._params.keep_s)
+        self._table.clean(self._params.keep_s)
 
     def _follow(self, freshness_s: float) -> None:
         """Rounds at intervals, so that each record is in the table within that time."""
@@ -241,7 +249,7 @@ class _Job:
                 waited = before.elapsed_s
                 self._freshness_s = max(waited, self._freshness_s or 0.0)
                 if waited > freshness_s:
-                    _logger.warning("the table of %r was %.1f s behind the log", self.topic.name, waited)
+                    _logger.warning("the table of %r was %.1f s behind the log", self._topic.name, waited)
             threading.Event().wait(max(freshness_s - took.elapsed_s * _MARGIN, freshness_s / 10))
 
     def _advance(self) -> bool:
@@ -262,27 +270,27 @@ class _Job:
         self._count += 1
         if self._progress is not None:
             self._progress(result.rows + result.quarantined)
-        found = self.table.snapshot()
+        found = self._table.snapshot()
         self._register(found)
         if found is not None:
             self._merge(found)
         return True
 
     def _partitions(self) -> int:
-        self.topic.refresh()
-        return self.topic.partitions
+        self._topic.refresh()
+        return self._topic.partitions
 
     def _next(self) -> dict[int, Mark]:
         """The marks after the next round."""
         made: dict[int, Mark] = {}
         for number in range(self._partitions()):
-            log = self.topic.partition(number)
+            log = self._topic.partition(number)
             end, epoch = log.position()
             mark, lowest = self._marks.get(number), log.lowest_offset
             if mark is None:
                 made[number] = Mark(lowest, max(end, lowest), epoch)
                 continue
-            check_same_log(self.topic, number, mark)
+            check_same_log(self._topic, number, mark)
             if lowest > mark.end:
                 self._lose(number, mark.end, lowest)
             if end > mark.end:
@@ -298,7 +306,7 @@ class _Job:
         return made
 
     def _lose(self, number: int, first: int, lowest: int) -> None:
-        said = f"records {first} to {lowest - 1} of partition {number} of {self.topic.name!r} were removed"
+        said = f"records {first} to {lowest - 1} of partition {number} of {self._topic.name!r} were removed"
         if self._params.fail_on_data_loss:
             raise DataLoss(
                 f"{said} (retention or trim) before they were in the table. Run the job more often, or keep the log "
@@ -313,23 +321,23 @@ class _Job:
             return mark.start
         if self._params.fail_on_data_loss:
             return before.end
-        return min(max(before.end, self.topic.partition(number).lowest_offset), mark.end)
+        return min(max(before.end, self._topic.partition(number).lowest_offset), mark.end)
 
     def _is_overtaken(self, marks: Mapping[int, Mark]) -> bool:
         """Whether retention has removed what a first round was to read: then it begins later."""
         return any(
-            number not in self._marks and self.topic.partition(number).lowest_offset > mark.start
+            number not in self._marks and self._topic.partition(number).lowest_offset > mark.start
             for number, mark in marks.items()
         )
 
     def _round(self, marks: Mapping[int, Mark]) -> Result:
-        found = self.table.snapshot()
+        found = self._table.snapshot()
         first = {number: self._begin(number, mark) for number, mark in marks.items()}
         last = {number: mark.end for number, mark in marks.items()}
         rows = log_rows(
             self._spark,
             self._path,
-            self.topic.name,
+            self._topic.name,
             first,
             last,
             RECORD.names,
@@ -339,9 +347,9 @@ class _Job:
         schema = self._schema(found, rows)
         if found is not None:
             self._widen(found, schema)
-        work = self.rounds.begin()
+        work = self._rounds.begin()
         self._write(rows, schema, work)
-        return self.rounds.finish(work, schema, marks)
+        return self._rounds.finish(work, schema, marks)
 
     # --- columns
 
@@ -386,9 +394,9 @@ class _Job:
         """Delta: rewrite the files of a column that becomes wider; the other formats read both."""
         if self._params.format != "delta" or not evolved(found.schema, schema).widened or not found.data:
             return
-        work = self.rounds.begin()
+        work = self._rounds.begin()
         self._put(parquet_rows(self._spark, found.files, schema), schema, work.files)
-        self._new += self.rounds.swap(work, found.data, schema, found.marks)
+        self._new += self._rounds.swap(work, found.data, schema, found.marks)
         self._merged += len(found.data)
 
     # --- small files
@@ -399,9 +407,9 @@ class _Job:
         if not least:
             return
         for group in merging.groups(found.data, self._params.file_bytes, least=max(least, 2)):
-            work = self.rounds.begin()
+            work = self._rounds.begin()
             merging.write_together([each.path for each in group], _merged_path(work, group, found.by), found.schema)
-            self._new += self.rounds.swap(work, group, found.schema, found.marks)
+            self._new += self._rounds.swap(work, group, found.schema, found.marks)
             self._merged += len(group)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -109,13 +110,14 @@ def table(
         _microseconds(since),
         _microseconds(until),
     )
-    found, begin, last = _planned(str(path), topic, wanted)
+    where = str(Path(path).absolute())  # Spark's workers run in another directory
+    found, begin, last = _planned(where, topic, wanted)
     schema = table_schema(None) if found is None else found.schema
     parts = [] if found is None else _history(spark, found, wanted)
     condition = wanted.condition()
     needed = _chosen(schema, columns, () if condition is None else ("partition", "offset", "timestamp"))
     parts = [part.select(*_quoted(needed.names)) for part in parts]
-    parts.append(_tail(spark, str(path), topic, needed, wanted, begin, last, value_fields(schema)))
+    parts.append(_tail(spark, where, topic, needed, wanted, begin, last, value_fields(schema)))
     made = reduce(lambda one, other: one.unionByName(other), parts)
     if condition is not None:
         made = made.where(condition)
