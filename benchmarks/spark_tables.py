@@ -1,6 +1,6 @@
 """Spark over a topic's table and the log's tail, for `make bench-spark`.
 
-- *union*: scan and keyed aggregation over `sawlog.spark.table`, 95 % of the records in a Delta table and 5 % in the log,
+- *union*: scan and keyed aggregation over `sawlog.spark.table`, 95 % of the records in a Delta table, 5 % in the log,
   beside Parquet files of the same rows, columns and compression, as Spark writes them.
 - *typed*: an aggregation over two fields of JSON values: columns of the table (and 5 % parsed from the tail), beside
   parsing all of them from the log.
@@ -95,7 +95,8 @@ def _compared(bench: Bench, running: Any, what: str, work: Any, ours: Any, their
 def _orders(chunk_rows: int) -> Iterator[pa.Table]:
     """Values as a shop would write them: some 190 bytes."""
     random = np.random.default_rng(7)
-    line = '{"id": %d, "customer": "c%05d", "amount": %.2f, "status": "%s", "items": ["item-%d", "item-%d"], "placed_at": "%s"}'
+    line = '{"id": %d, "customer": "c%05d", "amount": %.2f, "status": "%s", "items": ["item-%d", "item-%d"], '
+    line += '"placed_at": "%s"}'
     first = 0
     while True:
         customers, amounts = random.integers(0, 20_000, chunk_rows), random.random(chunk_rows) * 500
