@@ -26,7 +26,7 @@ class Died(BaseException):
     """As if the process had been killed."""
 
 
-@pytest.fixture(params=tables.FORMATS)
+@pytest.fixture(params=["delta", pytest.param("iceberg", marks=pytest.mark.slow), "parquet"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(tmp_path / "lake", request.param)
 

@@ -117,7 +117,7 @@ def test_a_second_run_adds_only_what_is_new_and_the_union_has_everything(
     assert found[39].headers[0].value == b"39"
 
 
-@pytest.mark.parametrize("form", EACH)
+@pytest.mark.parametrize("form", [pytest.param(form, marks=slow) for form in FORMATS])
 def test_what_does_not_parse_goes_to_the_quarantine_with_the_reason(
     keep: Keep, spark: Any, union: Any, filled: Fill, data: Path, lake: Path, form: str
 ) -> None:
@@ -192,6 +192,38 @@ def test_large_rounds_are_split_and_every_commit_is_complete(keep: Keep, filled:
     report = keep(progress=seen.append, format="parquet", max_records=20)
     assert (report.records, report.rounds, sum(seen)) == (50, 3, 50)
     assert places(own(lake, "parquet")) == stored(data)
+
+
+@slow
+def test_a_continuous_run_follows_the_log_until_it_is_stopped(keep: Keep, filled: Fill, data: Path, lake: Path) -> None:
+    filled(10)
+    seen: list[int] = []
+
+    def advance(count: int) -> None:
+        seen.append(count)
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+        filled(5, first=10 * len(seen))
+
+    report = keep(progress=advance, freshness_s=0.2)
+    assert (report.stopped, report.records, seen) == (True, 25, [10, 5, 5, 5])
+    assert report.freshness_s is not None
+    assert places(own(lake, "delta")) == stored(data)
+
+
+@slow
+def test_a_table_is_divided_in_utc_whatever_the_session_says(
+    keep: Keep, spark: Any, filled: Fill, data: Path, lake: Path
+) -> None:
+    """Iceberg refuses a file that has two of its days."""
+    filled(60)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        keep(format="iceberg", by=("date", "hour"))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert {path.parent.name for path in (lake / "orders").rglob("*.parquet")} == {"hour=0"}
+    assert places(own(lake, "iceberg")) == stored(data)
 
 
 # --- what is read
@@ -448,13 +480,18 @@ def test_a_stream_cannot_begin_at_two_places() -> None:
 
 
 @slow
-def test_a_table_without_values_cannot_begin_a_stream(keep: Keep, filled: Fill, data: Path) -> None:
+def test_a_table_without_values_is_read_but_cannot_begin_a_stream(
+    keep: Keep, union: Any, filled: Fill, data: Path
+) -> None:
     from sawlog.spark.options import read_options
     from sawlog.spark.streaming import StreamReader
 
     filled(3)
     keep(schema=SCHEMA, drop_value=True)
     options = read_options({"path": str(data), "subscribe": "orders", "startingtable": "true"}, streaming=True)
+    assert union().columns == ["key", "partition", "offset", "timestamp", "headers", "n", "who"]
+    filled(2, first=3)
+    assert sorted(row.n for row in union().collect()) == [*range(5)]
     with pytest.raises(InvalidConfig, match="no column value"):
         StreamReader(options, ("offset",)).initialOffset()
 

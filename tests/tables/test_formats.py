@@ -208,6 +208,15 @@ def test_marks_of_an_iceberg_table_survive_snapshots_of_others_and_their_expiry(
     assert tables.snapshot(lake.info).ends == {0: 4}
 
 
+def test_another_catalogue_of_iceberg_can_be_given(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake", "iceberg")
+    given = {"type": "sql", "uri": f"sqlite:///{tmp_path / 'other.db'}", "warehouse": tmp_path.as_uri()}
+    lake.info = replace(lake.info, catalog=given, name="shop.orders")
+    lake.commit(lake.write(offsets(0, 0, 2)), ends={0: 2})
+    assert tables.snapshot(lake.info).rows == 2
+    assert not (tmp_path / "lake" / "catalog.db").exists()
+
+
 def test_delta_keeps_its_marks_through_checkpoints_and_optimize(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 

@@ -128,7 +128,7 @@ class DeltaTable:
             "append",
             table.schema(),
             list(identity.by),
-            commit_properties=_noted(identity, change),
+            commit_properties=_noted(identity, change, _marks(table, identity.topic_id)),
         )
 
     def _replace(self, identity: Identity, change: Change, mode: str) -> None:
@@ -205,15 +205,16 @@ class DeltaTable:
         return len(table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False))
 
 
-def _noted(identity: Identity, change: Change) -> Any:
-    """The marks, as part of a commit."""
+def _noted(identity: Identity, change: Change, known: Mapping[int, Mark] | None = None) -> Any:
+    """The marks, as part of a commit; those that are `known` to the table need not be noted again."""
     import deltalake
 
     made: list[Any] = []
     for number, mark in sorted(change.marks.items()):
-        for said, value in zip(Mark._fields, mark, strict=True):
+        before = (known or {}).get(number, (None,) * len(mark))
+        for said, value, old in zip(Mark._fields, mark, before, strict=True):
             # A version cannot be negative: an unknown epoch is not noted.
-            if value >= 0:
+            if value >= 0 and value != old:
                 made.append(deltalake.Transaction(_app(identity.topic_id, number, said), value))
     return deltalake.CommitProperties(app_transactions=made)
 
