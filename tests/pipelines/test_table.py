@@ -20,6 +20,7 @@ from sawlog.pipelines import rounds, table
 from sawlog.pipelines.running import PipelineFailed
 from sawlog.pipelines.table import TableParams, TableReport
 from sawlog.tables import FORMATS
+from sawlog.tables import columns as _columns
 
 from ..tables.conftest import Lake
 from .conftest import forget_last_commit, moment
@@ -146,12 +147,13 @@ def test_the_schema_grows_with_the_values(
     keep(format=form, schema="n int, deep struct<a: int>")
     add(data, b'{"n": 8589934592, "deep": {"a": 2, "b": "x"}, "odd name": 1}')
     keep(format=form, schema="n bigint, deep struct<a: int, b: string>")
-    add(data, b'{"n": 5, "other": [1, 2]}', b'{"n": "not a number"}')
+    add(data, b'{"n": 5, "other": [1, 2], "N": 3, "bad name": 1, "none": {}}', b'{"n": "not a number"}')
     assert keep(format=form, schema="inferred").quarantined == 1
     columns = {field.name: tables.ddl.shown(field.type) for field in tables.snapshot(Lake(lake, form).info).schema}
     assert columns["n"] == "bigint"
     assert columns["deep"] == "struct<a:int,b:string>"
     assert columns["other"] == "array<bigint>"
+    assert set(columns) == {*_columns.RECORD.names, "n", "deep", "other"}
     add(data, b'{"n": 6, "other": [3]}')
     rows = {row.offset: row for row in union().collect()}
     assert [rows[offset].n for offset in (0, 1, 2, 3, 4, 5, 7)] == [0, 1, 2, 4, 1 << 33, 5, 6]

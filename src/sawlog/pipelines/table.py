@@ -30,13 +30,12 @@ import pyarrow as pa
 
 from .. import tables
 from ..clock import Stopwatch, now_ms
-from ..errors import DataLoss, InvalidConfig
+from ..errors import InvalidConfig
 from ..spark import parsing
-from ..spark.streaming import shared_out
-from ..spark.tables import check_same_log, check_same_topic, log_rows, parquet_rows
+from ..spark.tables import check_same_topic, log_rows, parquet_rows
 from ..storage import FileDirectory
 from ..tables import TableInfo, ddl, merging
-from ..tables.columns import RECORD, TIMES, check_names, column_of, fault_of, table_schema, value_fields
+from ..tables.columns import RECORD, check_names, table_schema, value_fields
 from ..tables.evolving import evolved
 from ..tables.formats import FORMATS, Identity, check_package
 from ..tables.given import value_schema
@@ -46,6 +45,7 @@ from ..topics.store import Store
 from ..topics.topic import Topic
 from . import parquetfiles, running
 from .arguments import option, run_main
+from .frontier import Frontier
 from .rounds import NOTES, Result, Rounds, Work
 from .running import Advance
 
@@ -173,8 +173,7 @@ class _Job:
         quarantine = tables.open_table(tables.quarantine_of(self._info))
         self._rounds = Rounds(notes, self._table, quarantine, Identity(params.topic, topic.id, params.by))
         self._path = str(Path(params.data).absolute())
-        #: Where the next round begins: the table's marks, or later if there were no records since.
-        self._marks: dict[int, Mark] = {}
+        self._frontier = self._from({})
         self._rows = self._quarantined = self._count = self._merged = self._new = 0
         self._freshness_s: float | None = None
 
@@ -185,7 +184,7 @@ class _Job:
             self._check(self._table.snapshot())
             self._rounds.settle()
             found = self._check(self._table.snapshot())
-            self._marks = {} if found is None else dict(found.marks)
+            self._frontier = self._from({} if found is None else found.marks)
             if found is None:
                 documents.store(self._notes, _NEW, {})
             self._catch_up()
@@ -206,6 +205,10 @@ class _Job:
             self._freshness_s,
             stopped,
         )
+
+    def _from(self, marks: Mapping[int, Mark]) -> Frontier:
+        params = self._params
+        return Frontier(self._topic, marks, params.max_records, fail_on_data_loss=params.fail_on_data_loss)
 
     def _check(self, found: Snapshot | None) -> Snapshot | None:
         """Whether the table is of this topic, and divided as asked."""
@@ -233,10 +236,9 @@ class _Job:
 
     def _catch_up(self) -> None:
         """Rounds up to the current end of the log."""
-        target = {number: self._topic.partition(number).position()[0] for number in range(self._partitions())}
-        while any(end > (self._marks[number].end if number in self._marks else -1) for number, end in target.items()):
-            if not self._advance():
-                return
+        target = self._frontier.ends()
+        while self._frontier.is_behind(target) and self._advance():
+            pass
         self._table.clean(self._params.keep_s)
 
     def _follow(self, freshness_s: float) -> None:
@@ -255,16 +257,16 @@ class _Job:
     def _advance(self) -> bool:
         """One round; whether there was something new."""
         for attempt in range(_TRIES):
-            marks = self._next()
-            if marks == self._marks:
+            marks = self._frontier.next()
+            if marks == self._frontier.marks:
                 return False
             try:
                 result = self._round(marks)
                 break
             except Exception:
-                if attempt == _TRIES - 1 or not self._is_overtaken(marks):
+                if attempt == _TRIES - 1 or not self._frontier.is_overtaken(marks):
                     raise
-        self._marks = marks
+        self._frontier.marks = marks
         self._rows += result.rows
         self._quarantined += result.quarantined
         self._count += 1
@@ -276,63 +278,9 @@ class _Job:
             self._merge(found)
         return True
 
-    def _partitions(self) -> int:
-        self._topic.refresh()
-        return self._topic.partitions
-
-    def _next(self) -> dict[int, Mark]:
-        """The marks after the next round."""
-        made: dict[int, Mark] = {}
-        for number in range(self._partitions()):
-            log = self._topic.partition(number)
-            end, epoch = log.position()
-            mark, lowest = self._marks.get(number), log.lowest_offset
-            if mark is None:
-                made[number] = Mark(lowest, max(end, lowest), epoch)
-                continue
-            check_same_log(self._topic, number, mark)
-            if lowest > mark.end:
-                self._lose(number, mark.end, lowest)
-            if end > mark.end:
-                mark = Mark(mark.start, end, epoch)
-            made[number] = mark
-        ahead = {("", number): mark.end - self._begin(number, mark) for number, mark in made.items()}
-        ahead = {share: lag for share, lag in ahead.items() if lag > 0}
-        if sum(ahead.values()) > self._params.max_records:
-            few = shared_out(ahead, self._params.max_records)
-            for _, number in ahead:
-                end = self._begin(number, made[number]) + few["", number]
-                made[number] = made[number]._replace(end=end)
-        return made
-
-    def _lose(self, number: int, first: int, lowest: int) -> None:
-        said = f"records {first} to {lowest - 1} of partition {number} of {self._topic.name!r} were removed"
-        if self._params.fail_on_data_loss:
-            raise DataLoss(
-                f"{said} (retention or trim) before they were in the table. Run the job more often, or keep the log "
-                "longer; fail_on_data_loss=False continues without them"
-            )
-        _logger.warning("%s before they were in the table; continuing without them", said)
-
-    def _begin(self, number: int, mark: Mark) -> int:
-        """Where the next round begins in a partition."""
-        before = self._marks.get(number)
-        if before is None:
-            return mark.start
-        if self._params.fail_on_data_loss:
-            return before.end
-        return min(max(before.end, self._topic.partition(number).lowest_offset), mark.end)
-
-    def _is_overtaken(self, marks: Mapping[int, Mark]) -> bool:
-        """Whether retention has removed what a first round was to read: then it begins later."""
-        return any(
-            number not in self._marks and self._topic.partition(number).lowest_offset > mark.start
-            for number, mark in marks.items()
-        )
-
     def _round(self, marks: Mapping[int, Mark]) -> Result:
         found = self._table.snapshot()
-        first = {number: self._begin(number, mark) for number, mark in marks.items()}
+        first = {number: self._frontier.begin(number, mark) for number, mark in marks.items()}
         last = {number: mark.end for number, mark in marks.items()}
         rows = log_rows(
             self._spark,
@@ -348,7 +296,11 @@ class _Job:
         if found is not None:
             self._widen(found, schema)
         work = self._rounds.begin()
-        self._write(rows, schema, work)
+        try:
+            self._write(rows, schema, work)
+        except Exception:
+            self._rounds.drop(work)
+            raise
         return self._rounds.finish(work, schema, marks)
 
     # --- columns
@@ -358,7 +310,7 @@ class _Job:
         before = pa.schema([]) if found is None else value_fields(found.schema)
         asked = _given_fields(self._params)
         if self._params.schema == INFERRED:
-            asked = _usable(parsing.inferred(self._spark, rows))
+            asked = parsing.usable(parsing.inferred(self._spark, rows))
             made = evolved(before, asked, strict=False).schema
         else:
             made = before if asked is None else evolved(before, asked).schema
@@ -417,34 +369,6 @@ def _merged_path(work: Work, group: Sequence[DataFile], by: Sequence[str]) -> Pa
     """In the same division as the files that it replaces."""
     levels = [f"{name}={group[0].divided[name]}" for name in by if name in group[0].divided]
     return work.files.joinpath(*levels, "merged.parquet")
-
-
-def _usable(found: object) -> pa.Schema:
-    """Of inferred fields those that can be columns; the others are still in the value."""
-    from pyspark.sql.types import StructType
-
-    assert isinstance(found, StructType)
-    seen = set(TIMES)
-    made: list[pa.Field] = []
-    for field in parsing.arrow_schema(found):
-        kind = _usable_type(field.type)
-        name = column_of(field.name).lower()
-        if kind is not None and not fault_of(field.name) and name not in seen:
-            seen.add(name)
-            made.append(pa.field(field.name, kind))
-    return pa.schema(made)
-
-
-def _usable_type(kind: pa.DataType) -> pa.DataType | None:
-    """Without what Parquet or Delta cannot store: structs without fields, and names with special characters."""
-    if pa.types.is_struct(kind):
-        fields = [(each.name, _usable_type(each.type)) for each in kind if not fault_of(each.name)]
-        kept = [pa.field(name, inner) for name, inner in fields if inner is not None]
-        return pa.struct(kept) if kept else None
-    if pa.types.is_list(kind):
-        inner = _usable_type(kind.value_type)
-        return None if inner is None else pa.list_(pa.field("element", inner))
-    return kind
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

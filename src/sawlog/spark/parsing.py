@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ..tables.columns import column_of
+from ..tables.columns import TIMES, column_of, fault_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -109,9 +109,40 @@ def bad(rows: DataFrame, fields: pa.Schema) -> DataFrame:
 
 
 def inferred(spark: SparkSession, rows: DataFrame) -> StructType:
-    """The fields that the JSON objects among these values have."""
+    """The fields that the JSON objects among these values have. Of several that differ only in case, the first."""
     from pyspark.sql.types import StructType
 
     texts = rows.where("value is not null").selectExpr("cast(value as string) as value")
-    found = spark.read.json(texts).schema
-    return StructType([field for field in found.fields if field.name != _CORRUPT])
+    before = spark.conf.get("spark.sql.caseSensitive") or "false"
+    spark.conf.set("spark.sql.caseSensitive", "true")  # otherwise two such fields are an error, which would stop a job
+    try:
+        found = spark.read.json(texts).schema
+    finally:
+        spark.conf.set("spark.sql.caseSensitive", before)
+    by_name = {field.name.lower(): field for field in reversed(found.fields) if field.name != _CORRUPT}
+    return StructType([field for field in found.fields if by_name.get(field.name.lower()) is field])
+
+
+def usable(found: StructType) -> pa.Schema:
+    """Of inferred fields those that can be columns of a table; the others are still in the value."""
+    seen = set(TIMES)
+    made: list[pa.Field] = []
+    for field in arrow_schema(found):
+        kind = _usable_type(field.type)
+        name = column_of(field.name).lower()
+        if kind is not None and not fault_of(field.name) and name not in seen:
+            seen.add(name)
+            made.append(pa.field(field.name, kind))
+    return pa.schema(made)
+
+
+def _usable_type(kind: pa.DataType) -> pa.DataType | None:
+    """Without what Parquet or Delta cannot store: structs without fields, and names with special characters."""
+    if pa.types.is_struct(kind):
+        fields = [(each.name, _usable_type(each.type)) for each in kind if not fault_of(each.name)]
+        kept = [pa.field(name, inner) for name, inner in fields if inner is not None]
+        return pa.struct(kept) if kept else None
+    if pa.types.is_list(kind):
+        inner = _usable_type(kind.value_type)
+        return None if inner is None else pa.list_(pa.field("element", inner))
+    return kind
