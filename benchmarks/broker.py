@@ -4,8 +4,9 @@
 
 - *produce*: records of 100 bytes and of 1 KiB, confluent-kafka, acks=all, librdkafka's own batches.
 - *consume*: the same records, by a consumer without a group.
-- *requests*: Produce requests with one batch of 16 KB, five on their way on each of two connections, as fast as the
-  broker answers; sent by a small client of ours, because librdkafka is busier with them than a broker.
+- *requests*: Produce requests with one batch of 16 KB, or of one record of 100 bytes, five on their way on each of two
+  connections, as fast as the broker answers; sent by a small client of ours, because librdkafka is busier with them
+  than a broker.
 - *latency*: from `produce()` to the consumer that waits for it, one record of 100 bytes every other millisecond.
 - *footprint*: start until a client is answered, and memory at the end.
 
@@ -287,9 +288,14 @@ def _against(what: str, best: dict[str, Sample], name: str, figure: Callable[[Sa
 # --- requests
 
 
-def _frames(topic: str, partition: int) -> list[bytes]:
-    """A Produce request with a batch of 16 KB, for each place in a connection's window."""
-    rows = Dataset(1024, 1000).batch[:15]
+#: What a request has, by its name: the size of a record, and how many.
+REQUESTS = {"16 KB": (1024, 15), "one record": (100, 1)}
+
+
+def _frames(topic: str, partition: int, kind: str) -> list[bytes]:
+    """A Produce request with one batch, for each place in a connection's window."""
+    value_bytes, count = REQUESTS[kind]
+    rows = Dataset(value_bytes, 1000).batch[:count]
     batch = encode([(value, key) for key, value in rows])
     body = {
         "transactional_id": None,
@@ -303,12 +309,12 @@ def _frames(topic: str, partition: int) -> list[bytes]:
 class _Pusher(threading.Thread):
     """One connection that always has some requests on their way."""
 
-    def __init__(self, address: str, topic: str, partition: int, count: int) -> None:
+    def __init__(self, address: str, topic: str, partition: int, kind: str, count: int) -> None:
         super().__init__()
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._frames = _frames(topic, partition)
+        self._frames = _frames(topic, partition, kind)
         self._count = count
         self.answers = 0
 
@@ -329,11 +335,12 @@ class _Pusher(threading.Thread):
         self._socket.close()
 
 
-def _pushing(rival: Rival, count: int) -> Candidate:
+def _pushing(rival: Rival, kind: str, count: int) -> Candidate:
     @contextmanager
     def trial() -> Iterator[Trial]:
         with rival.topic() as topic:
-            pushers = [_Pusher(rival.address, topic, number, count // CONNECTIONS) for number in range(CONNECTIONS)]
+            each = count // CONNECTIONS
+            pushers = [_Pusher(rival.address, topic, number, kind, each) for number in range(CONNECTIONS)]
 
             def work() -> None:
                 for each in pushers:
@@ -343,18 +350,24 @@ def _pushing(rival: Rival, count: int) -> Candidate:
 
             yield Trial(
                 lambda: rival.measured(work),
-                lambda: expect(sum(_ends(rival.address, topic).values()), 15 * count, "records produced"),
+                lambda: expect(
+                    sum(_ends(rival.address, topic).values()), REQUESTS[kind][1] * count, "records produced"
+                ),
             )
 
     return Candidate(rival.name, trial)
 
 
 def _requests(bench: Bench) -> list[Row]:
+    return [row for kind in REQUESTS for row in _requests_of(bench, kind)]
+
+
+def _requests_of(bench: Bench, kind: str) -> list[Row]:
     count = bench.scaled(20_000, 4_000)
-    best = best_of([_pushing(each, count) for each in _rivals(bench).values()], bench.effort)
+    best = best_of([_pushing(each, kind, count) for each in _rivals(bench).values()], bench.effort)
     rows = []
     for name in (PLAIN, SYNCED):
-        what = f"produce requests of 16 KB, {'synced' if name == SYNCED else 'not synced'}"
+        what = f"produce requests of {kind}, {'synced' if name == SYNCED else 'not synced'}"
         rows.append(_against(what, best, name, lambda sample: rate(Unit.RECORDS, sample, count, waits=True)))
         rows.append(
             _against(

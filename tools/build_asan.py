@@ -50,7 +50,10 @@ def target() -> Path:
 def build() -> Path:
     """The extension; built if it is missing or older than its source."""
     made = target()
-    sources = [Path(__file__), *(path for path in SOURCE.parent.iterdir() if path.suffix in {".py", ".pyx", ".pxi"})]
+    sources = [
+        Path(__file__),
+        *(path for path in SOURCE.parent.iterdir() if path.suffix in {".py", ".pyx", ".pxi", ".h"}),
+    ]
     if made.exists() and made.stat().st_mtime_ns > max(path.stat().st_mtime_ns for path in sources):
         return made
     PLACE.mkdir(parents=True, exist_ok=True)
@@ -60,8 +63,8 @@ def build() -> Path:
         # The module's full name, so that it can take the place of the other one.
         command = ["-m", "cython", "-3", "--module-name", "sawlog.batch.kernel", str(SOURCE), "-o", str(generated)]
         subprocess.run([sys.executable, *command], check=True)
-        include = f"-I{sysconfig.get_path('include')}"
-        subprocess.run(["gcc", "-shared", "-fPIC", *FLAGS, include, str(generated), "-o", str(made)], check=True)
+        includes = [f"-I{folder}" for folder in (sysconfig.get_path("include"), SOURCE.parent)]
+        subprocess.run(["gcc", "-shared", "-fPIC", *FLAGS, *includes, str(generated), "-o", str(made)], check=True)
     return made
 
 

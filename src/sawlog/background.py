@@ -90,7 +90,11 @@ def every(seconds: float, method: Callable[[], None]) -> Task:
 def soon(method: Callable[[], None]) -> Task:
     """Call a bound method once, in a background thread, unless its object is gone by then. It must not raise; it may
     wait."""
-    return _begin(Task(0.0, method, once=True))
+    task = Task(0.0, method, once=True)
+    with _lock:
+        _begin_timing()
+        _give_out(task)  # not through the timer: who waits for a sync would wait for one thread more
+    return task
 
 
 @contextmanager
@@ -105,17 +109,22 @@ def suspended() -> Iterator[None]:
 
 
 def _begin(task: Task) -> Task:
-    global _timer, _idle  # noqa: PLW0603 - one timer per process is the point
     if _suspensions and task.seconds:
         return task
-    with _sooner:
+    with _lock:
         _schedule(task)
-        if _timer is None or not _timer.is_alive():  # the first call, or a forked child's
-            _idle = 0
-            _ready.clear()
-            _timer = threading.Thread(target=_keep_time, name="sawlog-background", daemon=True)
-            _timer.start()
+        _begin_timing()
     return task
+
+
+def _begin_timing() -> None:
+    """Start the timer, if there is none. The caller holds the lock."""
+    global _timer, _idle  # noqa: PLW0603 - one timer per process is the point
+    if _timer is None or not _timer.is_alive():  # the first call, or a forked child's
+        _idle = 0
+        _ready.clear()
+        _timer = threading.Thread(target=_keep_time, name="sawlog-background", daemon=True)
+        _timer.start()
 
 
 def _schedule(task: Task) -> None:
@@ -131,11 +140,16 @@ def _keep_time() -> None:
             if rest is None or rest > 0:
                 _sooner.wait(rest)
                 continue
-            _ready.append(heapq.heappop(_due)[2])
-            if len(_ready) > _idle:
-                threading.Thread(target=_work, name="sawlog-background-work", daemon=True).start()
-            else:
-                _waiting.notify()
+            _give_out(heapq.heappop(_due)[2])
+
+
+def _give_out(task: Task) -> None:
+    """Let a worker do what is due. The caller holds the lock."""
+    _ready.append(task)
+    if len(_ready) > _idle:
+        threading.Thread(target=_work, name="sawlog-background-work", daemon=True).start()
+    else:
+        _waiting.notify()
 
 
 def _work() -> None:

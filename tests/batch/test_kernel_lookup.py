@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import random
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sawlog import Log, LogConfig
 from sawlog.batch import kernel as packaged
 from sawlog.batch.build import encode
 from sawlog.batch.checksum import crc32c
-from sawlog.batch.header import HEADER_BYTES
+from sawlog.batch.header import ATTRIBUTES, HEADER_BYTES, new_rows
 from sawlog.batch.read import decode
 
 from .twins import BOTH, plain
@@ -38,7 +40,7 @@ def read(kernel: Any, data: Any, offset: int, large: Any = b"", marks: Any = Non
 
 
 def page(kernel: Any, data: Any, offset: int, most: int, *, end: int = 10**9, bits: int = 0) -> Any:
-    marks = bytearray(bits), bytearray(bits)
+    marks = bytearray(bits), bytearray(bits), array("H", bytes(16 * bits))
     return kernel.page_usual(memoryview(data), offset, end, most, 100, True, -1, 0, *marks)
 
 
@@ -75,10 +77,18 @@ def test_far_records_are_found_by_landmarks_only(kernel: Any) -> None:
     assert read(kernel, data, 299, large=b"\xff", marks={0: wrong}) is None
 
 
+UNUSUAL = {"damaged", "cut", "out of order", "not the one of the index"}
+#: A page may have them: it is not decoded.
+WHOLE = {"compressed", "transactional", "control"}
+
+
 @pytest.mark.parametrize("kernel", BOTH)
-@pytest.mark.parametrize("what", ["compressed", "damaged", "cut", "out of order", "not the one of the index"])
+@pytest.mark.parametrize("what", sorted(UNUSUAL | WHOLE))
 def test_what_is_unusual_is_left_to_the_long_way(kernel: Any, what: str) -> None:
     data, starts = stored([2, 2], 200, "zstd" if what == "compressed" else "none")
+    if what in ("transactional", "control"):
+        data[starts[1] + 22] |= packaged.TRANSACTIONAL_BIT if what == "transactional" else packaged.CONTROL_BIT
+        packaged.patch_crc(memoryview(data), starts[1], crc32c(memoryview(data)[starts[1] + 21 :]))
     wanted = -1
     if what == "damaged":
         data[starts[1] + 70] ^= 1
@@ -90,8 +100,8 @@ def test_what_is_unusual_is_left_to_the_long_way(kernel: Any, what: str) -> None
         wanted = 103
     arguments = memoryview(data), 102
     assert kernel.read_usual(*arguments, 100, True, wanted, 0, b"", {}, 32) is None
-    got = kernel.page_usual(*arguments, 10**9, 10**6, 100, True, wanted, 0, bytearray(), bytearray())
-    assert got is None or what == "compressed"
+    got = kernel.page_usual(*arguments, 10**9, 10**6, 100, True, wanted, 0, bytearray(), bytearray(), array("H"))
+    assert (got is not None) == (what in WHOLE)
 
 
 @pytest.mark.parametrize("kernel", BOTH)
@@ -122,20 +132,67 @@ def test_what_was_compared_is_remembered_and_no_more(kernel: Any, size: int) -> 
     rng = random.Random(size)
     data, starts = stored([1] * (6 * CELL // (size + 80) + 4), size)
     bits = (len(data) >> packaged.CELL_SHIFT + 3) + 1
-    large, small = bytearray(bits), bytearray(bits)
+    large, small, firsts = bytearray(bits), bytearray(bits), array("H", bytes(16 * bits))
     compared: set[int] = set()
     for _ in range(12):
         first = rng.randrange(len(starts))
         start, end, _, _, _ = kernel.page_usual(
-            memoryview(data), 100 + first, 10**9, rng.choice([1, 3000, 20_000]), 100, True, -1, 0, large, small
+            memoryview(data), 100 + first, 10**9, rng.choice([1, 3000, 20_000]), 100, True, -1, 0, large, small, firsts
         )
         compared |= {each for each in starts if start <= each < end}
     for number, at in enumerate(starts):
         data[at + 65] ^= 1
-        found = kernel.page_usual(memoryview(data), 100 + number, 10**9, 1, 100, True, -1, 0, large, small)
+        found = kernel.page_usual(memoryview(data), 100 + number, 10**9, 1, 100, True, -1, 0, large, small, firsts)
         assert found is None or at in compared
         data[at + 65] ^= 1
     assert any(large) or any(small)
+    starts_of = [at & ~packaged.PLAIN_CELL for at in firsts]
+    known = {(cell << packaged.CELL_SHIFT) + at - 1 for cell, at in enumerate(starts_of) if at}
+    first = {at >> packaged.CELL_SHIFT: at for at in reversed([*starts, len(data)])}
+    assert known <= set(first.values())
+    assert known
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+@pytest.mark.parametrize("counts", [[1] * 300, [1, 1, 1, 250] * 30, [40] * 60, [250] * 12])
+def test_pages_over_what_was_compared_before_are_the_same(kernel: Any, counts: list[int]) -> None:
+    """The walk hops over cells in which all was compared: small batches, large ones, and both."""
+    data, starts = stored(counts)
+    firsts_of = [100 + sum(counts[:number]) for number in range(len(counts))]
+    ends = [*starts[1:], len(data)]
+    bits = (len(data) >> packaged.CELL_SHIFT + 3) + 1
+    marks = bytearray(bits), bytearray(bits), array("H", bytes(16 * bits))
+    usual = 100, True, -1, 0, *marks, True
+    rng = random.Random(1)
+    for number in (0, *rng.choices(range(len(counts)), k=25)):
+        for most in (10**6, 1, 300, 4096, 8192, *rng.choices(range(60_000), k=8)):
+            found = kernel.page_usual(memoryview(data), firsts_of[number], 10**9, most, *usual)
+            fits = [each for each in ends[number:] if each - starts[number] <= most] or ends[number : number + 1]
+            assert found[:2] == (starts[number], fits[-1]), (number, most)
+            assert found[2] == [*firsts_of, 100 + sum(counts)][ends.index(fits[-1]) + 1]
+    assert any(marks[2])
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+@pytest.mark.parametrize("size", [20, 1500, 5000])
+def test_a_page_says_that_it_has_a_part_of_a_transaction_however_often_it_was_compared(kernel: Any, size: int) -> None:
+    rng = random.Random(size)
+    data, starts = stored([1] * (20 * CELL // (size + 80)), size)
+    special = sorted(rng.sample(range(len(starts)), 2))
+    for number in special:
+        at = starts[number]
+        data[at + 22] |= packaged.TRANSACTIONAL_BIT
+        end = [*starts, len(data)][number + 1]
+        packaged.patch_crc(memoryview(data), at, crc32c(memoryview(data)[at + 21 : end]))
+    bits = (len(data) >> packaged.CELL_SHIFT + 3) + 1
+    usual = 100, True, -1, 0, bytearray(bits), bytearray(bits), array("H", bytes(16 * bits)), True
+    said = set()
+    for number in (0, 0, *rng.choices(range(len(starts)), k=60)):
+        for most in (10**6, *rng.choices(range(60_000), k=4)):
+            start, end, _, _, found = kernel.page_usual(memoryview(data), 100 + number, 10**9, most, *usual)
+            assert found == any(start <= starts[each] < end for each in special), (number, most)
+            said.add(found)
+    assert said == {True, False}
 
 
 @pytest.mark.parametrize("kernel", BOTH)
@@ -172,3 +229,18 @@ def test_a_log_reads_and_fetches_the_same_from_active_and_sealed_segments() -> N
             fetched = log.fetch(offset, rng.choice([1, 2000, 30_000, 200_000]))
             found = [plain(record) for record in decode(bytes(fetched.raw), offset)]
             assert found == expected[offset : fetched.next_offset]
+
+
+@pytest.mark.parametrize("kernel", BOTH)
+def test_an_attribute_of_any_batch_is_found(kernel: Any) -> None:
+    rows = new_rows(3)
+    rows[:] = 0
+    lines = memoryview(rows)
+    assert not kernel.any_attribute(lines, packaged.COMPRESSION_MASK)
+    rows[2, ATTRIBUTES] = packaged.TRANSACTIONAL_BIT
+    assert not kernel.any_attribute(lines, packaged.COMPRESSION_MASK)
+    rows[1, ATTRIBUTES] = 3
+    assert kernel.any_attribute(lines, packaged.COMPRESSION_MASK)
+    assert not kernel.any_attribute(lines[2:], packaged.COMPRESSION_MASK)
+    with pytest.raises(ValueError, match="outside"):
+        kernel.any_attribute(memoryview(np.zeros((3, 4), np.int64)), packaged.COMPRESSION_MASK)

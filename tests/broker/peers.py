@@ -63,6 +63,17 @@ class Peer:
         self._sent.append((key, version))
         return self._number
 
+    def send_together(self, requests: list[tuple[Key, int, dict[str, Any]]]) -> list[int]:
+        """Send requests in one write, and return their correlation ids."""
+        sent, first = b"", self._number + 1
+        for key, version, body in requests:
+            self._number += 1
+            sent += b"".join(wire.encode_request(key, version, self._number, "peer", body))
+            if body.get("acks") != 0:
+                self._sent.append((key, version))
+        self.socket.sendall(sent)
+        return list(range(first, self._number + 1))
+
     def receive(self) -> tuple[int, dict[str, Any]]:
         """The next response, of the oldest request that was not answered."""
         size = struct.unpack(">i", self.exactly(4))[0]

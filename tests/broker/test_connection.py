@@ -51,6 +51,17 @@ def test_offsets_of_pipelined_requests_are_in_order(peer: Peer, topic: str) -> N
     assert [first_part(peer.receive()[1])["base_offset"] for _ in range(200)] == list(range(200))
 
 
+def test_more_requests_at_once_than_may_be_in_flight_are_all_answered(topic: str) -> None:
+    """In one write, so that they are there when the first is begun: answered at once, later, and without an answer."""
+    asked = [(Key.METADATA, 9, {"topics": []}), (Key.PRODUCE, 9, produce_body(topic, batch(b"x")))]
+    silent = (Key.PRODUCE, 9, produce_body(topic, batch(b"x"), acks=0))
+    with Broker(max_in_flight=3) as broker, Peer(broker.address) as peer:
+        broker.create_topic(topic)
+        numbers = peer.send_together([*asked * 8, silent, silent, silent, silent, *asked * 8])
+        assert [peer.receive()[0] for _ in range(32)] == [*numbers[:16], *numbers[20:]]
+        assert len(broker.records(topic)) == 20
+
+
 def test_a_fetch_that_waits_holds_up_what_follows_it_and_is_answered_first(
     broker: Broker, peer: Peer, topic: str
 ) -> None:

@@ -111,14 +111,38 @@ def test_a_file_and_flags_give_the_settings(tmp_path: Path) -> None:
         assert store.topic("orders").settings == {"retention.ms": 1000}
 
 
+def found(text: str, name: str) -> str:
+    """The number of a sample."""
+    [line] = [each for each in text.splitlines() if each.startswith(f"{name} ")]
+    return line.removeprefix(f"{name} ")
+
+
 def test_metrics_health_and_readiness(tmp_path: Path) -> None:
     with serving(tmp_path, "--metrics", "127.0.0.1:0") as (_, address, lines):
         put(address, b"one")
+        with Peer(address) as peer:
+            peer.ask(Key.PRODUCE, 9, produce_body("orders", batch(b"x")[:40]))
+            offset = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+            topics = [{"name": "orders", "partitions": [offset]}]
+            peer.ask(
+                Key.OFFSET_COMMIT,
+                7,
+                {"group_id": "billing", "generation_id_or_member_epoch": -1, "member_id": "", "topics": topics},
+            )
         [url] = [line.removeprefix("metrics on ") for line in lines if line.startswith("metrics on ")]
         with urllib.request.urlopen(url, timeout=10) as page:
             text = page.read().decode()
         assert 'sawlog_append_records_total{topic="orders"} 1\n' in text
         assert 'sawlog_log_end_offset{topic="orders",partition="0"} 1\n' in text
+        assert float(found(text, "sawlog_fsync_seconds_count")) > 0
+        assert found(text, 'sawlog_request_seconds_count{api="Produce"}') == "2"
+        assert found(text, 'sawlog_errors_total{api="Produce",error="CORRUPT_MESSAGE"}') == "1"
+        assert found(text, 'sawlog_group_lag_records{group="billing",topic="orders",partition="0"}') == "1"
+        assert found(text, 'sawlog_group_lag_records_max{group="billing"}') == "1"
+        assert 0 < float(found(text, 'sawlog_group_lag_seconds{group="billing",topic="orders",partition="0"}')) < 1000
+        assert float(found(text, "sawlog_disk_free_bytes")) > 0
+        assert [found(text, f'sawlog_state{{state="{each}"}}') for each in ("ok", "failed")] == ["1", "0"]
+        assert f'sawlog_build_info{{version="{sawlog.__version__}"}} 1' in text
         for line in text.splitlines():
             assert line.startswith("# ") or re.fullmatch(r'[a-z_]+(\{([a-z]+="[^"]*",?)+\})? [-+.e\d]+', line), line
         for name in ("healthz", "readyz"):

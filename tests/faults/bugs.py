@@ -584,7 +584,7 @@ _RETURNED = (
         "one thread for all timed work",
         "a background task that waits delays the syncs and heartbeats of all others (ours, once)",
         (
-            "_keep_time",
+            "_give_out",
             "if len(_ready) > _idle:",
             'if "sawlog-background-work" not in {each.name for each in threading.enumerate()}:',
         ),

@@ -9,7 +9,6 @@ the operation can be done again: once, if it has a name and a number.
 from __future__ import annotations
 
 import random
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from sawlog.batch import kernel
-from sawlog.batch.build import encode
+from sawlog.batch.build import Encoder, Recipe, encode
 from sawlog.config import LogConfig
 from sawlog.errors import SawlogError, StoreNotFound, StreamAborted, StreamTooLong, TransactionError
 from sawlog.spark.commit import stage_name
@@ -26,10 +25,11 @@ from sawlog.testing import FaultyStorage, Workload
 from sawlog.topics.groups import offsets
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.store import Store
-from sawlog.topics.topic import Topic
-from sawlog.topics.transactions.area import StagingArea
+from sawlog.topics.transactions import numbering, staging
 from sawlog.topics.transactions.intent import Part, Piece
 from sawlog.topics.transactions.intents import INLINE_BYTES
+from sawlog.topics.transactions.parcel import Parcel
+from sawlog.topics.transactions.stage import StagedFile
 
 from .acts import GivenUp
 from .interrupts import Stop, Within, stop
@@ -438,13 +438,15 @@ def publish(run: StoreWorkload, now: State) -> Steps:
     """As Spark does it: tasks stage, the driver publishes, and a repetition of it is recognised."""
     query, batch = f"q{run.random.getrandbits(48)}", run.random.randrange(5)
     then, given = _transacted(run, now, 60)
+    alone, least = run.random.random() < 0.6, run.random.choice((1, 8 << 20))
 
     def act(store: Store) -> None:
         stage = stage_name(query, batch)
         _staged(store, stage, given)  # by an attempt that failed later
-        parts = _staged(store, stage, given)
-        store.publish(stage, parts, name=query, sequence=batch)
-        store.publish(stage, parts, name=query, sequence=batch)
+        parts = _staged(store, stage, given, alone=alone)
+        with _set(numbering, ADOPT_BYTES=least):
+            store.publish(stage, parts, name=query, sequence=batch)
+            store.publish(stage, parts, name=query, sequence=batch)
 
     yield then, act, {"once": True}
 
@@ -468,19 +470,23 @@ def publish_inline(run: StoreWorkload, now: State) -> Steps:
     yield then, act, {"once": True}
 
 
-def _staged(store: Store, stage: str, given: list[tuple[str, int, bytes]]) -> list[Part]:
-    """What a task does: its batches lie in a file of its own, lent to the job."""
-    area, label = StagingArea(store.directory), uuid.uuid4().hex
-    area.lend(stage, label)
-    file = area.file(stage, label)
-    parts = []
-    for name, number, value in given:
-        topic: Topic = store[name]
-        parts.append(Part(name, topic.id, number, 1, (file.write(encode([(value,)])),)))
-    file.sync()
-    file.close()
-    area.close()
-    return parts
+def _staged(store: Store, stage: str, given: list[tuple[str, int, bytes]], *, alone: bool = False) -> list[Part]:
+    """What a task does: its batches lie in a file of its own, lent to the job; `alone`, in one for each partition."""
+    with store.staging.task(stage) as task:
+        parcels: dict[tuple[str, int], Parcel] = {}
+        files: dict[tuple[str, int], StagedFile] = {}
+        for name, number, value in given:
+            place = name, number
+            parcel = parcels.setdefault(place, Parcel())
+            parcel.add(Encoder(Recipe()).many([(value,)]))
+            if not alone:
+                parcel.move(task.write)
+            else:
+                parcel.move_alone(files.get(place) or files.setdefault(place, task.own_file()))
+        task.sync()
+    return [
+        Part(name, store[name].id, number, parcel.count, parcel.pieces) for (name, number), parcel in parcels.items()
+    ]
 
 
 def publish_and_discard(run: StoreWorkload, now: State) -> Steps:
@@ -597,15 +603,22 @@ def spark_write(run: StoreWorkload, now: State) -> Steps:
     """What tasks of Spark stage by themselves: in pieces, in files, or with their messages, and once more in a file."""
     query = f"q{run.random.getrandbits(48)}"
     then, given = _transacted(run, now, 60)
-    sizes = {"_FLUSH_BYTES": run.random.choice((1, 200, 2 << 20))}, {"_INTENT_BYTES": run.random.choice((1, 1 << 20))}
+    held, own = run.random.choice((1, 200, 2 << 20)), run.random.choice((1, 200, 2 << 20))
+    inline, least = run.random.choice((1, 1 << 20)), run.random.choice((1, 8 << 20))
 
     def act(store: Store) -> None:
-        from sawlog.spark import commit, writing
+        from sawlog.spark import commit, outgoing, writing
         from sawlog.spark.options import WriteOptions
 
         stage, parts = stage_name(query, 1), list[writing.StagedPart]()
         options = WriteOptions(store.directory, None, None, None, 128 << 10, 5.0)  # type: ignore[arg-type]
-        with _set(writing, **sizes[0]), _set(commit, **sizes[1]):
+        with (
+            _set(writing, _HELD_BYTES=held),
+            _set(outgoing, _OWN_BYTES=own),
+            _set(commit, _INTENT_BYTES=inline),
+            _set(staging, ADOPT_BYTES=least),
+            _set(numbering, ADOPT_BYTES=least),
+        ):
             for begin in range(0, len(given), 3):
                 task = writing.Attempt(options, stage)
                 task.take(_rows(given[begin : begin + 3]))

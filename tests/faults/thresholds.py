@@ -50,6 +50,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.maintain.replacement:_WRITE_BYTES", 50, 300, 1500),
     _one("log.maintain.rewrite:MOST_SEGMENTS", 2, 3),
     _one("topics.transactions.placing:_PLACE_BYTES", 70, 200, 1000),
+    _one("topics.transactions.numbering:ADOPT_BYTES topics.transactions.staging:ADOPT_BYTES", 0, 300, 2000),
     # How much goes into one batch, one placement, one file.
     _one("log.write.tables:_GROUP_BYTES", 100, 500, 1500),
     _one(
@@ -77,7 +78,8 @@ TABLE: tuple[Threshold, ...] = (
     # Offsets that one segment, one batch, one table has room for.
     _one(
         "log.segment.index:MAX_SPAN log.write.appender:MAX_SPAN log.write.active:MAX_SPAN log.write.keeping:MAX_SPAN "
-        "log.segment.damage:MAX_SPAN log.maintain.rebatch:MAX_SPAN log.maintain.replacement:MAX_SPAN",
+        "log.segment.damage:MAX_SPAN log.maintain.rebatch:MAX_SPAN log.maintain.replacement:MAX_SPAN "
+        "log.write.adopting:MAX_SPAN",
         12,
         30,
     ),
@@ -132,8 +134,8 @@ NOT_VARIED: Mapping[str, str] = {
         "from two",
         "storage.file:_REMAP_BYTES storage.locks:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "
         "storage.system:_PLENTY_BYTES storage.file:_RESERVE_MOST_BYTES": "real files only: tests/storage and `kills`",
-        "spark.writing:_FLUSH_BYTES spark.commit:_INTENT_BYTES": "varied by stores.spark_write itself, which needs "
-        "both of them small",
+        "spark.writing:_HELD_BYTES spark.outgoing:_OWN_BYTES "
+        "spark.commit:_INTENT_BYTES": "varied by stores.spark_write itself, which needs both of them small",
         "spark.planning:LEAST_TASK_BYTES spark.planning:TASK_BYTES spark.planning:SHARED_FROM "
         "spark.reading:_BATCH_ROWS": "how reading is shared out among tasks; nothing is written",
         "spark.losses:_REMEMBERED": "warnings that were given already",

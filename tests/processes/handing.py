@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -34,6 +33,7 @@ from sawlog.storage import FileDirectory
 from sawlog.testing.faulty import Call, FaultyDirectory
 from sawlog.topics.handover.doorway import SocketDoorway
 
+from .ending import Ending
 from .locking import in_child, refused
 
 Say = Callable[[object], None]
@@ -88,8 +88,8 @@ def hold(
 ) -> None:
     """Keep partitions until SIGTERM; a busy one appends to them all the time."""
     store, stopping = opened(path, say, stop_at, workers_only=True)
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    ended = Ending()
+    ended.listen()
     for number in partitions:
         store[topic].append(b"held", partition=number)
     stopping.arm()

@@ -87,14 +87,16 @@ def test_only_attempts_that_the_driver_was_told_of_count(data: Path, orders: Top
     assert left(data) == []
 
 
-def test_an_attempt_that_fails_takes_what_it_staged_with_it(data: Path, orders: Topic) -> None:
+@pytest.mark.parametrize("own", [1, 8 << 20], ids=["in own files", "in one file"])
+def test_an_attempt_that_fails_takes_what_it_staged_with_it(data: Path, orders: Topic, own: int) -> None:
     def rows() -> Iterator[pa.RecordBatch]:
         for _ in range(3):
             yield batch(*range(100))
         raise RuntimeError("as a task of the user's")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sawlog.spark.writing._FLUSH_BYTES", 1)
+        patch.setattr("sawlog.spark.writing._HELD_BYTES", 1)
+        patch.setattr("sawlog.topics.transactions.staging.ADOPT_BYTES", own)
         with pytest.raises(RuntimeError, match="as a task"):
             stage(rows(), options(data), "job", None)
     assert left(data) == []
@@ -106,6 +108,40 @@ def files() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sawlog.spark.writing.INLINE_BYTES", -1)
         yield
+
+
+@pytest.fixture
+def adopting() -> Iterator[None]:
+    """Whatever is staged alone becomes a segment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sawlog.topics.transactions.staging.ADOPT_BYTES", 1)
+        patch.setattr("sawlog.topics.transactions.numbering.ADOPT_BYTES", 1)
+        patch.setattr("sawlog.spark.outgoing._OWN_BYTES", 1)
+        yield
+
+
+@pytest.mark.usefixtures("adopting")
+def test_a_partition_with_enough_gets_segments_as_they_were_staged(data: Path, orders: Topic) -> None:
+    told = [staged(data, "job", batch(*range(100 * task, 100 * task + 100))) for task in range(3)]
+    files = [piece for each in told for part in each.parts for piece in part.pieces]
+    assert all(piece.count for piece in files)
+    inodes = {(data / "staging" / piece.file).stat().st_ino for piece in files}
+    commit.publish(options(data), "job", told)
+    assert values(orders) == list(range(300))
+    assert {path.stat().st_ino for path in data.glob("topics/*/*/*.log")} >= inodes
+    assert left(data) == []
+    assert all(orders.partition(number).verify().ok for number in range(2))
+
+
+@pytest.mark.usefixtures("adopting")
+def test_a_file_is_never_larger_than_a_segment(data: Path, store: Store) -> None:
+    topic = store.create_topic("small", segment_bytes=4096)
+    told = staged(data, "job", batch(*range(2000)), topic="small", batchBytes=500)
+    sizes = [piece.size_bytes for part in told.parts for piece in part.pieces]
+    assert len(sizes) > 2
+    assert max(sizes) <= 4096
+    commit.publish(options(data, topic="small"), "job", [told])
+    assert values(topic) == list(range(2000))
 
 
 def test_a_few_rows_need_no_file(data: Path, orders: Topic) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections import defaultdict
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -41,8 +42,10 @@ class Child:
         return found
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send it a signal; one that stops it has done so when this returns."""
         os.kill(self.pid, number)
+        if number == signal.SIGSTOP:
+            until(lambda: _state(self.pid) == "T", "the stop of a process")
 
     def kill(self) -> None:
         """kill -9, and wait for its end."""
@@ -134,6 +137,11 @@ class Nursery:
         self._thread.join()
         self._process.stdout.close()
         self._process.stderr.close()
+
+
+def _state(pid: int) -> str:
+    """Running, sleeping, stopped: as the system names it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _plain(value: Any) -> Any:

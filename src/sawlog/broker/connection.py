@@ -74,6 +74,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_paused = False
         self._is_choked = False
         self._is_ending = False
+        #: Whether responses are there that the loop's next turn sends, with those that are there by then.
+        self._is_sending = False
 
     # --- asyncio's side
 
@@ -162,11 +164,21 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests
 
     def _pump(self) -> None:
-        """Begin what can be begun."""
-        most = self._broker.config.max_in_flight
-        while self._queue and self._busy is None and len(self._slots) < most and self._transport is not None:
-            self._begin(self._queue.popleft())
+        """Begin what can be begun, and send what is there."""
+        self._flush()
+        while self._may_begin():
+            while self._may_begin():
+                self._begin(self._queue.popleft())
+            self._flush()  # which lets more begin
         self._regulate()
+
+    def _may_begin(self) -> bool:
+        return (
+            bool(self._queue)
+            and self._busy is None
+            and len(self._slots) < self._broker.config.max_in_flight
+            and self._transport is not None
+        )
 
     def _regulate(self) -> None:
         """Read from the socket, or do not."""
@@ -227,7 +239,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _ended(self, slot: _Slot, task: asyncio.Future[Body | None]) -> None:
         """What a request waited for is there."""
-        if self._busy is slot:
+        was_alone = self._busy is slot
+        if was_alone:
             self._busy = None
         if self._transport is None or task.cancelled():
             return
@@ -238,7 +251,11 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(slot, error)
         else:
             raise error
-        self._pump()
+        if was_alone:
+            self._pump()
+        elif not self._is_sending:  # one sync acknowledges many requests: one write for all of them
+            self._is_sending = True
+            self._broker.loop.call_soon(self._pump)
 
     def _fail(self, slot: _Slot, error: Exception) -> None:
         """A request failed as a whole."""
@@ -262,10 +279,11 @@ class Connection(asyncio.BufferedProtocol):
         slot.is_done = True
         slot.request = {}
         self._broker.metrics.answered(BY_KEY[slot.header.api_key].name, self._broker.loop.time() - slot.began_s)
-        self._flush()
 
     def _flush(self) -> None:
+        """Send the responses that are there, in one write."""
         slots, transport = self._slots, self._transport
+        self._is_sending = False
         if transport is None:
             return
         buffers: list[Any] = []
@@ -277,6 +295,11 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
 
     # --- the server's side
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are being answered."""
+        return len(self._slots)
 
     def abort(self) -> None:
         """Drop the connection at once."""

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from ..errors import GroupActive, GroupNotFound, InvalidConfig
+from ..errors import GroupActive, GroupNotFound, InvalidConfig, SawlogError
 from ..topics.groups.assignment import Share
 from ..topics.groups.members import check_group_name
 from ..topics.groups.offsets import Committed
@@ -57,6 +57,8 @@ class Coordinator:
             before_release=self._commits.settled,
         )
         self._is_stopping = False
+        #: Taking groups again after a restart.
+        self._holding: set[asyncio.Future[None]] = set()
 
     def name_error(self, name: str) -> ErrorCode:
         """Why nothing can be done for a group of that name."""
@@ -171,7 +173,7 @@ class Coordinator:
         generation: int = -1,
     ) -> dict[Share, ErrorCode]:
         """An OffsetCommit request: durable when it returns, but for those whose code is not NONE."""
-        error = self._commit_error(name, member_id, instance_id, generation)
+        error = self._commit_error(name, member_id, instance_id, generation, offsets)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
         codes = self._unfit(offsets)
@@ -182,15 +184,24 @@ class Coordinator:
         return codes
 
     def _commit_error(
-        self, name: str, member_id: str, instance_id: str | None, generation: int, *, transactional: bool = False
+        self,
+        name: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        partitions: Iterable[Share],
+        *,
+        transactional: bool = False,
     ) -> ErrorCode:
         error = self.name_error(name)
         if error is not ErrorCode.NONE:
             return error
         entry = self._entries.get(name)
         if entry is not None:
-            return entry.commit_error(member_id, instance_id, generation, transactional=transactional)
-        return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+            return entry.commit_error(member_id, instance_id, generation, partitions, transactional=transactional)
+        # Members of both protocols join again when they are told this. Kafka says other things here, of which Java's
+        # consumer of KIP-848 makes a fatal error; but Kafka still knows its members after a restart.
+        return ErrorCode.NONE if generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
 
     def _unfit(self, offsets: Mapping[Share, NewOffset]) -> dict[Share, ErrorCode]:
         """What cannot be stored."""
@@ -267,7 +278,7 @@ class Coordinator:
         They are kept in memory. Whoever calls this makes them durable with the transaction, and after a restart gives
         them again with `restage_offsets`, before the transaction is completed and before clients are served.
         """
-        error = self._commit_error(name, member_id, instance_id, generation, transactional=True)
+        error = self._commit_error(name, member_id, instance_id, generation, offsets, transactional=True)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
         codes = {**dict.fromkeys(offsets, ErrorCode.NONE), **self._unfit(offsets)}
@@ -284,8 +295,20 @@ class Coordinator:
         return codes
 
     def restage_offsets(self, producer_id: int, name: str, offsets: Mapping[Share, NewOffset]) -> None:
-        """The same after a restart, for a transaction that has not ended: nothing is checked again."""
+        """The same after a restart, for a transaction that has not ended: nothing is checked again. Whoever joined the
+        group while there was no broker stays in it; nobody else joins."""
         self._staged.add(producer_id, name, offsets)
+        holding = asyncio.ensure_future(self._hold(name))
+        self._holding.add(holding)
+        holding.add_done_callback(self._holding.discard)
+
+    async def _hold(self, name: str) -> None:
+        """Keep others out of a group as long as it is needed."""
+        try:
+            async with self._entries.need(name).claim.held():
+                pass
+        except SawlogError as error:
+            _logger.warning("a transaction will move the group %r, which is in use: %s", name, error)
 
     async def complete_offsets(
         self, producer_id: int, commit: bool, *, transaction: tuple[str, str] | None = None

@@ -6,17 +6,15 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from ..errors import SawlogError
 from .config import Address
-from .metrics import Sample, as_text
+from .levels import Levels
+from .metrics import as_text
 
 if TYPE_CHECKING:
     from .broker import Broker
 
 _REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 _TIMEOUT_S = 5.0
-#: Above this many partitions, the figures per partition are left out.
-_MOST_PARTITIONS = 1000
 
 
 class HttpServer:
@@ -66,7 +64,8 @@ class HttpServer:
             reason = self._not_ready()
             return (200, "ready\n") if reason is None else (503, reason + "\n")
         if path == "/metrics":
-            return 200, as_text([*self._broker.metrics.families(), *await self._broker.run(self._levels)])
+            levels = Levels(self._broker, self._not_ready())
+            return 200, as_text([*self._broker.metrics.families(), *await self._broker.run(levels.families)])
         return 404, "there is /metrics, /healthz and /readyz\n"
 
     def _not_ready(self) -> str | None:
@@ -74,46 +73,3 @@ class HttpServer:
             return "stopping"
         failed = [each.log.path for each in self._broker.partitions if each.log.locked and not each.log.writable]
         return f"writing has failed: {', '.join(failed)}" if failed else None
-
-    def _levels(self) -> list[tuple[str, str, str, list[Sample]]]:
-        """What is looked at when somebody asks. In a thread."""
-        sizes: list[Sample] = []
-        starts: list[Sample] = []
-        ends: list[Sample] = []
-        behind: list[Sample] = []
-        segments: list[Sample] = []
-        for each in list(self._broker.partitions)[:_MOST_PARTITIONS]:
-            labels = {"topic": each.topic.name, "partition": str(each.index)}
-            try:
-                end = each.log.next_offset
-                sizes.append(("", labels, each.log.size_bytes))
-                starts.append(("", labels, each.log.lowest_offset))
-                ends.append(("", labels, end))
-                segments.append(("", labels, len(each.log.segments)))
-                if each.log.locked:
-                    behind.append(("", labels, max(end - each.log.durable_offset, 0)))
-            except SawlogError:
-                continue  # closed or deleted meanwhile
-        failed = self._not_ready()
-        return [
-            ("sawlog_log_size_bytes", "gauge", "Bytes of a partition that is open.", sizes),
-            ("sawlog_log_segments", "gauge", "Segments of a partition that is open.", segments),
-            ("sawlog_log_start_offset", "gauge", "The first offset.", starts),
-            ("sawlog_log_end_offset", "gauge", "The next offset.", ends),
-            ("sawlog_durable_lag_records", "gauge", "Records that a power cut could still take back.", behind),
-            ("sawlog_group_lag_records", "gauge", "Records that a group has not committed as read.", self._lags()),
-            ("sawlog_state", "gauge", "1 if all is well.", [("", {"state": "ok"}, 0 if failed else 1)]),
-        ]
-
-    def _lags(self) -> list[Sample]:
-        groups = self._broker.store.groups
-        found: list[Sample] = []
-        for name in groups.list():
-            try:
-                rows = groups.describe(name).rows
-            except SawlogError:
-                continue  # deleted meanwhile
-            found += [
-                ("", {"group": name, "topic": row.topic, "partition": str(row.partition)}, row.lag) for row in rows
-            ]
-        return found[:_MOST_PARTITIONS]

@@ -6,40 +6,37 @@ asks. Everything is counted in the event loop's thread.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-#: Upper ends of the buckets of a histogram, in seconds.
-_BUCKETS_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192)
+from ..storage.counting import DONE, SYNCS, Histogram
 
+#: A name, or none for that of its family; labels; a number.
 Sample = tuple[str, Mapping[str, str], float]
+#: Name, type, help, samples.
+Family = tuple[str, str, str, list[Sample]]
+
+#: What the process counts: name, help.
+_DONE = {
+    "segments_created": "Segments begun by rotation.",
+    "segments_removed": "Segments deleted by retention, trimming and compaction.",
+    "compaction_removed_bytes": "Bytes that compaction has removed.",
+    "recovery_truncated_bytes": "Bytes of torn tails that recovery has cut off.",
+    "index_rebuilds": "Indexes that were rebuilt.",
+    "scrubbed_bytes": "Bytes of sealed segments that were read to see whether they are good.",
+    "scrub_problems": "Problems that scrubbing has found.",
+}
 
 
-class Histogram:
-    """How often something took how long."""
+def _histogram(histogram: Histogram, name: str, labels: Mapping[str, str]) -> list[Sample]:
+    """A histogram as Prometheus has it."""
+    found: list[Sample] = [(f"{name}_bucket", {**labels, "le": end}, count) for end, count in histogram]
+    return [*found, (f"{name}_sum", labels, histogram.sum_s), (f"{name}_count", labels, found[-1][2])]
 
-    __slots__ = ("counts", "sum_s")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(_BUCKETS_S) + 1)
-        self.sum_s = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(_BUCKETS_S, seconds)] += 1
-        self.sum_s += seconds
-
-    def samples(self, name: str, labels: Mapping[str, str]) -> list[Sample]:
-        """As Prometheus has them."""
-        found: list[Sample] = []
-        total = 0
-        for end_s, count in zip((*map(str, _BUCKETS_S), "+Inf"), self.counts, strict=True):
-            total += count
-            found.append((f"{name}_bucket", {**labels, "le": end_s}, total))
-        found.append((f"{name}_sum", labels, self.sum_s))
-        found.append((f"{name}_count", labels, total))
-        return found
+def _done(name: str) -> Family:
+    """A counter of the process."""
+    return f"sawlog_{name}_total", "counter", _DONE[name], [("", {}, DONE[name])]
 
 
 class Metrics:
@@ -71,22 +68,22 @@ class Metrics:
         self.seconds[api].add(seconds)
 
     def failed(self, api: str, error: str) -> None:
-        """A request failed as a whole."""
+        """A request failed, or what it asks of one partition."""
         self.errors[api, error] += 1
 
-    def families(self) -> list[tuple[str, str, str, list[Sample]]]:
-        """(name, type, help, samples) of everything that is counted."""
+    def families(self) -> list[Family]:
+        """Everything that is counted, by the broker and by the process."""
         times = [
             sample
             for api, histogram in sorted(self.seconds.items())
-            for sample in histogram.samples("sawlog_request_seconds", {"api": api})
+            for sample in _histogram(histogram, "sawlog_request_seconds", {"api": api})
         ]
         return [
             ("sawlog_requests_total", "counter", "Requests that were answered.", _by("api", self.requests)),
             (
                 "sawlog_errors_total",
                 "counter",
-                "Requests that failed as a whole.",
+                "Requests that failed, and parts of them: one per partition.",
                 [("", {"api": api, "error": error}, count) for (api, error), count in sorted(self.errors.items())],
             ),
             ("sawlog_request_seconds", "histogram", "From the request to its response.", times),
@@ -96,6 +93,13 @@ class Metrics:
             ("sawlog_connections", "gauge", "Open connections.", [("", {}, self.connections)]),
             ("sawlog_connections_total", "counter", "Connections accepted.", [("", {}, self.connections_total)]),
             ("sawlog_rejected_total", "counter", "Connections that were closed.", _by("reason", self.rejected)),
+            (
+                "sawlog_fsync_seconds",
+                "histogram",
+                "How long syncs of files took.",
+                _histogram(SYNCS, "sawlog_fsync_seconds", {}),
+            ),
+            *map(_done, _DONE),
         ]
 
 
@@ -103,7 +107,7 @@ def _by(label: str, counter: Counter[str]) -> list[Sample]:
     return [("", {label: name}, count) for name, count in sorted(counter.items())]
 
 
-def as_text(families: Iterable[tuple[str, str, str, list[Sample]]]) -> str:
+def as_text(families: Iterable[Family]) -> str:
     """Prometheus' text format."""
     lines: list[str] = []
     for name, kind, about, samples in families:

@@ -16,7 +16,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DirectoryLocked, SawlogError, TopicNotFound
 from ..log.log import Log
@@ -140,7 +140,7 @@ class Partitions:
         if looking is None:
             looking = asyncio.ensure_future(self._broker.run(self._broker.store.topic, name))
             self._looking[name] = looking
-            looking.add_done_callback(lambda _: self._looking.pop(name, None))
+            looking.add_done_callback(lambda done: _retrieved(done, self._looking.pop(name, None)))
         return self.remember(await asyncio.shield(looking))
 
     def remember(self, topic: Topic) -> Topic:
@@ -191,7 +191,7 @@ class Partitions:
         if opening is None:
             opening = asyncio.ensure_future(self._open(name, index))
             self._opening[name, index] = opening
-            opening.add_done_callback(lambda _: self._opening.pop((name, index), None))
+            opening.add_done_callback(lambda done: _retrieved(done, self._opening.pop((name, index), None)))
         return await asyncio.shield(opening)
 
     async def _open(self, name: str, index: int) -> Partition:
@@ -267,6 +267,12 @@ class Partitions:
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._partitions.values()))
+
+
+def _retrieved(done: asyncio.Future[Any], forgotten: object) -> None:
+    """Everybody who asked may be gone; then the error is nobody's, and asyncio need not complain."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _hold(log: Log) -> None:

@@ -50,6 +50,11 @@ class Server:
         told = self.broker.config.advertise
         return self._listening if told is None else Address(told.host, told.port or self._listening.port)
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests are being answered."""
+        return sum(each.in_flight for each in self._connections)
+
     def opened(self, connection: Connection) -> None:
         """A client has connected."""
         self._connections.add(connection)

@@ -45,6 +45,10 @@ class Overlay:
         """Raise: files cannot leave an overlay."""
         raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot be moved out of an overlay")
 
+    def link(self, name: str, target: Directory, new: str) -> None:
+        """Raise: files cannot leave an overlay."""
+        raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot have a name outside of an overlay")
+
     def stamp(self) -> object:
         """Return None: changes are not counted."""
         return None

@@ -47,8 +47,9 @@ from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, Upke
 from .read.reader import ARROW_ROWS, Fetched, Isolation, Reader, is_committed
 from .read.verify import VerifyReport, verify
 from .segment.segments import SegmentSet
-from .write import incoming, keeping, markers
+from .write import adopting, incoming, keeping, markers
 from .write import streams as streaming
+from .write.adopting import Numbered
 from .write.appender import Appender
 from .write.producers import ProducerInfo
 from .write.tables import append_table
@@ -442,6 +443,22 @@ class Log(Closing):
         """Raise what `place_batches` would raise because of the batches themselves: structure, checksums, and whether
         each fits into a segment."""
         self._writable().check_sizes(incoming.checked_rows(memoryview(raw)))
+
+    def number_file(self, directory: Directory, name: str, offset: int) -> Numbered | None:
+        """Give finished batches in a file elsewhere the offsets from `offset` on; then `sync` what is returned, which
+        any thread may do, and `adopt_file`. None if the file cannot become a segment of this log. The caller holds the
+        log: nobody may append meanwhile."""
+        return adopting.number(self._writable(), directory, name, offset)
+
+    def check_file(self, directory: Directory, name: str) -> int:
+        """The number of offsets of the finished batches in a file; raises what would prevent them from being placed, as
+        far as their headers show it."""
+        return adopting.check(self._writable(), directory, name)
+
+    def adopt_file(self, file: Numbered) -> range | None:
+        """Make a numbered file the next segment, without copying it, and return its offsets. It keeps its other name,
+        and nobody may change it. None if the disk gives no file a second name. Within `appending`, or alone."""
+        return adopting.adopt(self._writable(), file)
 
     def append_marker(
         self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, wait: bool = True

@@ -221,9 +221,7 @@ class _Rewrite:
             if last_only:
                 rows = _last(rows, self._keep_tombstones_ms())
             (
-                rows.withColumn("target", self._target())
-                .repartition(self._partitions, "target")
-                .sortWithinPartitions("moment", "partition", "offset")
+                self._shared_out(rows.withColumn("target", self._target()))
                 .select("key", "value", "headers", "timestamp", F.col("target").alias("partition"))
                 .write.format("sawlog")
                 .mode("append")
@@ -235,6 +233,14 @@ class _Rewrite:
         if self._progress is not None:
             self._progress(count)
         return count
+
+    def _shared_out(self, rows: DataFrame) -> DataFrame:
+        """Each task has the records of some targets, in their order; or, if there are fewer targets than cores, a range
+        of them: the store keeps the order of the tasks. Finding ranges means reading everything twice."""
+        order, cores = ("moment", "partition", "offset"), self._spark.sparkContext.defaultParallelism
+        if self._partitions >= cores:
+            return rows.repartition(self._partitions, "target").sortWithinPartitions(*order)
+        return rows.repartitionByRange(cores, "target", *order).sortWithinPartitions("target", *order)
 
     def _rows(self, start: Ends, end: Ends) -> DataFrame:
         reader = self._spark.read.format("sawlog").option("path", self._store.path)

@@ -1,10 +1,10 @@
-"""Writing, in the tasks: rows become finished batches in a staged file; only their offsets are missing.
+"""Writing, in the tasks: rows become finished batches in staged files; only their offsets are missing.
 
-Each attempt of each task writes its own file, so attempts that fail, are repeated or run twice (speculation) do not
-affect each other: only what the driver is told about counts, and the rest is removed. A few kilobytes need no file,
-they go to the driver with that message. Rows go to the topic in the option `topic`, else to that of the column; to the
-partition in the column `partition`, else to their key's (Kafka's murmur2), else to one that is chosen for each Arrow
-batch.
+Each attempt of each task writes its own files (outgoing.py), so attempts that fail, are repeated or run twice
+(speculation) do not affect each other: only what the driver is told about counts, and the rest is removed. A few
+kilobytes need no file, they go to the driver with that message. Rows go to the topic in the option `topic`, else to
+that of the column; to the partition in the column `partition`, else to their key's (Kafka's murmur2), else to one that
+is chosen for each Arrow batch.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from ..topics.partitioner import partitions_for
 from ..topics.settings import is_compacted
 from ..topics.store import Store
 from ..topics.topic import Topic
-from ..topics.transactions.staging import INLINE_BYTES, Parcel
+from ..topics.transactions.staging import INLINE_BYTES
 from . import commit, worker
 from .options import WriteOptions
+from .outgoing import Outgoing
 from .staged import Staged, StagedPart
 
 if TYPE_CHECKING:
@@ -39,21 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["INLINE_BYTES", "Attempt", "BatchWriter", "Staged", "StagedPart", "StreamWriter", "stage"]
 
-#: Batches are written to the staged file when this many bytes have accumulated.
-_FLUSH_BYTES = 2 << 20
-
-
-class _Outgoing:
-    """What has accumulated for one partition."""
-
-    def __init__(self, topic: Topic, number: int, encoder: Encoder) -> None:
-        self.topic, self.number, self.encoder = topic, number, encoder
-        self.parcel = Parcel()
-
-    def part(self) -> StagedPart:
-        """For the driver: what is staged, and what is not."""
-        parcel = self.parcel
-        return StagedPart(self.topic.name, self.topic.id, self.number, parcel.count, parcel.pieces, parcel.data)
+#: How many bytes of finished batches a task keeps in memory.
+_HELD_BYTES = 64 << 20
 
 
 class Attempt:
@@ -63,7 +51,8 @@ class Attempt:
         self._options = options
         self._store = Store.open(options.path, "r")
         self._staged = self._store.staging.task(stage)
-        self._outgoing: dict[tuple[str, int], _Outgoing] = {}
+        self._outgoing: dict[tuple[str, int], Outgoing] = {}
+        self._held_bytes = 0
         self._topics: dict[str, Topic] = {}
 
     def take(self, batch: pa.RecordBatch) -> None:
@@ -126,7 +115,7 @@ class Attempt:
         for first, last in zip(starts, [*starts[1:], len(ordered)], strict=True):
             yield int(ordered[first]), sorted_rows.slice(first, last - first)
 
-    def _to(self, topic: Topic, number: int) -> _Outgoing:
+    def _to(self, topic: Topic, number: int) -> Outgoing:
         found = self._outgoing.get((topic.name, number))
         if found is None:
             config = topic.config
@@ -134,24 +123,30 @@ class Attempt:
                 config = config.with_(
                     compression=self._options.compression, compression_level=self._options.compression_level
                 )
-            found = self._outgoing[topic.name, number] = _Outgoing(topic, number, Encoder(recipe_of(config)))
+            found = self._outgoing[topic.name, number] = Outgoing(topic, number, Encoder(recipe_of(config)))
         return found
 
-    def _stage_rows(self, outgoing: _Outgoing, rows: pa.RecordBatch) -> None:
+    def _stage_rows(self, outgoing: Outgoing, rows: pa.RecordBatch) -> None:
         most = min(self._options.batch_bytes, outgoing.topic.config.segment_bytes // 2 + 1)
         for encoded in outgoing.encoder.table(rows, most):
-            outgoing.parcel.add(encoded)
-            if outgoing.parcel.size_bytes >= _FLUSH_BYTES:
-                outgoing.parcel.move(self._staged.write)
+            self._held_bytes += outgoing.add(encoded)
+            if outgoing.is_full:
+                self._held_bytes -= outgoing.move(self._staged)
+            elif self._held_bytes > _HELD_BYTES:
+                self._held_bytes -= sum(each.move(self._staged) for each in self._largest())
+
+    def _largest(self) -> Sequence[Outgoing]:
+        """What to move if there is too much: the largest, if it is worth a file of its own; else everything."""
+        largest = max(self._outgoing.values(), key=lambda each: each.held_bytes)
+        return [largest] if largest.has_own_file or largest.is_large else list(self._outgoing.values())
 
     def finish(self) -> tuple[StagedPart, ...]:
         """Make everything durable, or send it with the message if it is small; returns that message."""
-        all_of_it = list(self._outgoing.values())
-        if not self._staged.is_empty or sum(each.parcel.size_bytes for each in all_of_it) > INLINE_BYTES:
-            for each in all_of_it:
-                each.parcel.move(self._staged.write)
+        if not self._staged.is_empty or self._held_bytes > INLINE_BYTES:
+            for each in self._outgoing.values():
+                each.move(self._staged)
             self._staged.sync()
-        return tuple(each.part() for each in all_of_it)
+        return tuple(each.part() for each in self._outgoing.values())
 
     def abandon(self) -> None:
         """This attempt failed: remove what it staged."""

@@ -41,7 +41,9 @@ _RESERVE_LEAST_BYTES, _RESERVE_MOST_BYTES = 1 << 20, 32 << 20
 class FileStorage(kernel.FileFields):
     """A file that this process appends to, or (`shared`) that another process does."""
 
-    __slots__ = ("_copied_bytes", "_directory", "_map", "_path", "_shared", "name")
+    __slots__ = ("_copied_bytes", "_directory", "_path", "_shared", "name")
+    #: The beginning of the file, if it is mapped.
+    mapping: memoryview | None
     _handle: Handle
     #: Bytes written; for a shared file, as of the last time that somebody asked.
     _size: int
@@ -56,7 +58,6 @@ class FileStorage(kernel.FileFields):
         self._path = f"{directory.path}/{name}"
         self._handle = handle
         self._shared = shared
-        self._map: memoryview | None = None
         self._copied_bytes = 0
         self._reserved = 0
         with reporting("reading the size of", self._path):
@@ -146,7 +147,7 @@ class FileStorage(kernel.FileFields):
     def view(self, position: int, size: int) -> memoryview:
         """From the mapping if it is large enough; a shared file, which its writer may truncate, is always copied."""
         end = position + size
-        mapped = self._map
+        mapped = self.mapping
         if mapped is not None and end <= len(mapped):
             return mapped[position:end]
         if end > self.size:
@@ -159,17 +160,18 @@ class FileStorage(kernel.FileFields):
 
     def _remap(self) -> memoryview:
         with reporting("mapping", self._path):
-            self._map = memoryview(mmap.mmap(self._handle.fd, self._size, access=mmap.ACCESS_READ))
+            mapped = memoryview(mmap.mmap(self._handle.fd, self._size, access=mmap.ACCESS_READ))
+        self.use_mapping(mapped)
         self._copied_bytes = 0
-        return self._map
+        return mapped
 
     def truncate(self, size: int) -> None:
         """Truncate the file; the caller makes sure that nobody maps what is cut off."""
         with reporting("truncating", self._path):
             os.ftruncate(self._handle.fd, size)
         self._size = size
-        if self._map is not None and len(self._map) > size:
-            self._map = None
+        if self.mapping is not None and len(self.mapping) > size:
+            self.use_mapping(None)
 
     def sync(self) -> None:
         """fdatasync: content and size."""
@@ -177,12 +179,13 @@ class FileStorage(kernel.FileFields):
 
     def forget(self, position: int, size: int) -> None:
         """Release the pages of the mapping; they stay in the system's cache."""
-        if self._map is not None:
-            forget_pages(self._map, position, min(size, len(self._map) - position))
+        mapped = self.mapping
+        if mapped is not None:
+            forget_pages(mapped, position, min(size, len(mapped) - position))
 
     def close(self) -> None:
         """Close the descriptor. Without this call, it is closed with the last reader that holds the storage."""
-        self._map = None
+        self.use_mapping(None)
         self._handle.close()
 
     def remove(self) -> None:
@@ -301,6 +304,13 @@ class FileDirectory:
             raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot be moved to {target.path}")
         with reporting("renaming", f"{self.path}/{name}"):
             os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd)
+
+    def link(self, name: str, target: Directory, new: str) -> None:
+        """A hard link, in the same file system."""
+        if not isinstance(target, FileDirectory):
+            raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot have a name in {target.path}")
+        with reporting("linking", f"{self.path}/{name}"):
+            os.link(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd, follow_symlinks=False)
 
     def stamp(self) -> object:
         """The time of the last change of a name. A very recent time is not reliable: the clock of the file system may

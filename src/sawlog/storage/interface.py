@@ -128,6 +128,11 @@ class Directory(Protocol):
         """Move a file or a directory to a name in another directory of the same kind, replacing a file of that name;
         durable after `sync` of both."""
 
+    def link(self, name: str, target: Directory, new: str) -> None:
+        """Give a file whose bytes no longer change a second name, in another directory of the same kind; durable after
+        `sync` of that one. An error if there is such a name. A directory may be without this method, and any call may
+        fail: then the bytes are copied."""
+
     def stamp(self) -> object:
         """A value that changes whenever a name is created, replaced or removed in here; None if that is not known."""
 

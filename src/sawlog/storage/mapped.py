@@ -12,6 +12,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING, NoReturn
 
+from ..batch import kernel
 from ..errors import ReadBeyondEnd
 from .interface import Buffer
 
@@ -44,19 +45,21 @@ class ReadOnly:
         """Nothing was written."""
 
 
-class MappedStorage(ReadOnly):
+class MappedStorage(kernel.MappedFields, ReadOnly):
     """Bytes that no longer change."""
 
+    __slots__ = ("_directory", "_path", "_size", "name")
     views_are_free = True
+    #: The whole file.
+    mapping: memoryview
 
     def __init__(self, name: str, path: str, fd: int, directory: Directory) -> None:
         self.name = name
         self._path = path
         self._directory = directory
         self._size = os.fstat(fd).st_size  # the caller reports errors
-        self._view = memoryview(b"")
-        if self._size:  # an empty file cannot be mapped
-            self._view = memoryview(mmap.mmap(fd, self._size, access=mmap.ACCESS_READ))
+        # An empty file cannot be mapped.
+        self.use_mapping(memoryview(mmap.mmap(fd, self._size, access=mmap.ACCESS_READ) if self._size else b""))
 
     @property
     def size(self) -> int:
@@ -71,11 +74,11 @@ class MappedStorage(ReadOnly):
         """A part of the mapping; it keeps the mapping alive."""
         if position + size > self._size:
             raise ReadBeyondEnd(errno.ENODATA, f"{self._path} has {self._size} bytes, not {position + size}")
-        return self._view[position : position + size]
+        return self.mapping[position : position + size]
 
     def forget(self, position: int, size: int) -> None:
         """Release the pages; they stay in the system's cache."""
-        forget_pages(self._view, position, size)
+        forget_pages(self.mapping, position, size)
 
     def close(self) -> None:
         """The mapping is released with its last user: somebody may be reading right now."""

@@ -22,6 +22,12 @@ class MemoryStorage:
         self._buffer = bytearray(4096)
         self._size = 0
 
+    def _second(self, directory: MemoryDirectory, name: str) -> MemoryStorage:
+        """The same bytes under another name."""
+        made = MemoryStorage(directory, name)
+        made._buffer, made._size = self._buffer, self._size
+        return made
+
     @property
     def size(self) -> int:
         """Bytes written."""
@@ -173,6 +179,14 @@ class MemoryDirectory:
         del self._files[name]
         found.name, found._directory = new, target
         target._files[new] = found
+
+    def link(self, name: str, target: Directory, new: str) -> None:
+        """Another object with the same bytes."""
+        if not isinstance(target, MemoryDirectory):
+            raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot have a name in {target.path}")
+        if target.exists(new):
+            raise StorageError(errno.EEXIST, f"{target.path}/{new} exists")
+        target._files[new] = self._find(name)._second(target, new)
 
     def stamp(self) -> object:
         """Changes are not counted."""

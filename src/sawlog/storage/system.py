@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
+from ..clock import Stopwatch
 from ..errors import SawlogError, StorageError, StorageFull, SyncFailed
+from .counting import count_sync
 
 try:
     import fcntl
@@ -151,6 +153,7 @@ def space_of(path: str) -> tuple[int, int]:
 
 def sync_data(fd: int, path: str) -> None:
     """Make a file's content and size durable, or raise `SyncFailed`."""
+    watch = Stopwatch()
     try:
         if fcntl is not None and hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync does not reach the disk there
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
@@ -164,3 +167,4 @@ def sync_data(fd: int, path: str) -> None:
             f"{error.strerror} while syncing {path}; it is not retried, because the system may "
             "have dropped what it could not write",
         ) from error
+    count_sync(watch.elapsed_s)

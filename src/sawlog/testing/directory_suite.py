@@ -385,6 +385,24 @@ class DirectorySuite:
         directory.remove_child("new")
         assert directory.children() == []
 
+    def test_a_file_has_a_second_name_in_another_directory(self, directory: Directory) -> None:
+        """The same bytes, until the last name is removed; never over another file."""
+        if not hasattr(directory, "link"):
+            raise unittest.SkipTest("files have one name here: what could be linked is copied")
+        left, right = directory.child("left", create=True), directory.child("right", create=True)
+        left.replace("a", b"abc")
+        right.replace("taken", b"old")
+        with refused(StorageError):
+            left.link("a", right, "taken")
+        with refused(StorageError):
+            left.link("missing", right, "b")
+        left.link("a", right, "b")
+        left.remove("a")
+        right.rename("b", "taken")
+        assert (left.names(), right.names(), right.read("taken")) == ([], ["taken"], b"abc")
+        left.close()
+        right.close()
+
     def test_files_and_directories_move_between_directories(self, directory: Directory) -> None:
         """With their content, over a file of the new name."""
         left, right = directory.child("left", create=True), directory.child("right", create=True)

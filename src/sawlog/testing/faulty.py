@@ -224,6 +224,11 @@ class FaultyDirectory:
         inner = target.inner if isinstance(target, FaultyDirectory) else target
         self.perform("move", name, lambda: self.inner.move(name, inner, new))
 
+    def link(self, name: str, target: Directory, new: str) -> None:
+        """A second name in another directory."""
+        inner = target.inner if isinstance(target, FaultyDirectory) else target
+        self.perform("link", name, lambda: self.inner.link(name, inner, new))
+
     def stamp(self) -> object:
         """None: every check is a real one, which can fail."""
         return None

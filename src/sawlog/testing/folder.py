@@ -147,6 +147,18 @@ class Folder:
             if isinstance(node, Folder):
                 node._move_to(target, f"{target.path}/{new}")
 
+    def link(self, name: str, target: Directory, new: str) -> None:
+        """A second entry for the same file."""
+        if not isinstance(target, Folder) or target.disk is not self.disk:
+            raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot have a name in {target.path}")
+        with self.disk.lock:
+            node = self.entries.get(name)
+            if not isinstance(node, File):
+                raise StorageError(errno.ENOENT, f"no such file: {self.path}/{name}")
+            if new in target.entries:
+                raise StorageError(errno.EEXIST, f"{target.path}/{new} exists")
+            self._change("link", name, (target, new, node))
+
     def _move_to(self, parent: Folder, path: str) -> None:
         self.parent, self.path = parent, path
         for name, node in self.entries.items():

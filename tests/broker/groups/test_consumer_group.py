@@ -203,6 +203,36 @@ def test_a_wrong_epoch_is_fenced() -> None:
     assert broker.group.epoch_error("nobody", first.epoch) is E.UNKNOWN_MEMBER_ID
 
 
+def test_an_epoch_that_is_behind_commits_what_the_member_has_had_since_then() -> None:
+    def commit(epoch: int, *numbers: int, topic: str = "orders") -> E:
+        return broker.group.commit_error("first", epoch, [(topic, number) for number in numbers])
+
+    broker = Broker()
+    first, second = Client(broker, "first"), Client(broker, "second")
+    first.join()
+    first.work()
+    early = first.epoch
+    second.join()
+    first.beat()
+    kept, given = (sorted(number for _, number in shares) for shares in (first.target, first.owned - first.target))
+    assert commit(early, *kept, *given) is E.NONE, "nothing is given up yet"
+    first.work()
+    settle(first, second)
+    assert first.epoch > early
+    assert commit(early, *kept) is E.NONE
+    assert commit(first.epoch, *kept) is E.NONE
+    assert commit(early, *kept, *given) is E.STALE_MEMBER_EPOCH, "another member reads them"
+    assert commit(early, *kept, topic="totals") is E.STALE_MEMBER_EPOCH
+    assert commit(early - 1, *kept) is E.STALE_MEMBER_EPOCH, "before it had them"
+    assert commit(first.epoch + 1, *kept) is E.STALE_MEMBER_EPOCH
+    second.epoch = LEAVING
+    second.send()
+    settle(first)
+    assert first.numbers == [0, 1, 2, 3]
+    assert commit(early, *given) is E.STALE_MEMBER_EPOCH, "another member has read them meanwhile"
+    assert commit(first.epoch, *given) is E.NONE
+
+
 def test_a_lost_answer_is_repeated() -> None:
     broker = Broker()
     first, second = Client(broker, "first"), Client(broker, "second")

@@ -16,6 +16,7 @@ from sawlog.errors import GroupActive
 from sawlog.testing import Broker
 from sawlog.topics.store import Store
 
+from ..serving import PATIENCE_S
 from .asking import Asked, in_loop, until
 
 ORDERS = ("orders", 0)
@@ -171,7 +172,7 @@ async def test_groups_of_this_kind_are_listed_and_described(store: Store, versio
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
 

@@ -374,6 +374,29 @@ async def test_nobody_joins_while_a_transaction_holds_offsets_of_the_group(store
 
 
 @in_loop
+async def test_nobody_joins_either_after_a_restart(store: Store) -> None:
+    async with Asked(store) as broker:
+        broker.groups.restage_offsets(17, "billing", {ORDERS: NewOffset(6)})
+        await until(lambda: store.groups.served_at("billing") is not None)
+        with pytest.raises(GroupActive):
+            store.consumer("billing", ["orders"])
+        await broker.groups.complete_offsets(17, True)
+        await until(lambda: store.groups.served_at("billing") is None)
+        with store.consumer("billing", ["orders"]) as consumer:
+            assert consumer.position("orders", 0) == 6
+
+
+@in_loop
+async def test_who_joined_while_there_was_no_broker_stays_in_the_group(store: Store) -> None:
+    with store.consumer("billing", ["orders"]) as consumer:
+        async with Asked(store) as broker:
+            broker.groups.restage_offsets(17, "billing", {ORDERS: NewOffset(6)})
+            await broker.groups.complete_offsets(17, False)
+            assert len(consumer.poll(0)) == 10
+            assert store.groups.served_at("billing") is None
+
+
+@in_loop
 async def test_a_transaction_that_is_completed_again_after_a_crash_moves_nothing_back(store: Store) -> None:
     async with Asked(store) as broker:
         await broker.groups.stage_offsets(17, "billing", {ORDERS: NewOffset(3)})

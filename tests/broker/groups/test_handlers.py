@@ -145,7 +145,7 @@ async def test_members_of_a_group_that_is_not_known_join_again(store: Store) -> 
         left = await broker.ask(Key.LEAVE_GROUP, group_id="billing", members=[{"member_id": "m"}])
         assert left["members"][0]["error_code"] == E.UNKNOWN_MEMBER_ID
         codes = await broker.commit({ORDERS[0]: 1}, {"member_id": "m", "generation_id": 3})
-        assert codes == {ORDERS[0]: E.ILLEGAL_GENERATION}
+        assert codes == {ORDERS[0]: E.UNKNOWN_MEMBER_ID}
 
 
 @in_loop

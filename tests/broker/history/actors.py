@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import sys
 import threading
 import time
@@ -23,6 +22,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from ...processes.ending import Ending
+
 INPUT, OUTPUT, MIRROR = "in", "out", "mirror"
 PARTITIONS = 3
 KEYS = 6
@@ -30,7 +31,7 @@ COPIERS, READERS = "copiers", "readers"
 SESSION_MS = 3000
 TRANSACTION_MS = 10_000
 
-_ended = threading.Event()
+_ended = Ending()
 
 
 class Diary:
@@ -75,9 +76,13 @@ def produce(name: str, address: str, diary: Diary, rng: random.Random) -> None:
     numbers: dict[str, int] = defaultdict(int)
     try:
         while not _ended.is_set():
+            pause_end = time.monotonic() + 0.03
             for _ in range(rng.randrange(1, 30)):
                 _send_next(producer, name, numbers, diary, rng)
-            producer.poll(0.03)
+            # It returns as soon as there is something to tell. More records than copiers can copy meanwhile would only
+            # make the end of a run long.
+            while (left := pause_end - time.monotonic()) > 0:
+                producer.poll(left)
             while len(producer) > 2000 and not _ended.is_set():
                 producer.poll(0.1)
         producer.flush(60)
@@ -385,7 +390,7 @@ def main() -> None:
     """One actor."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     kind, name, address, data, path, seed = sys.argv[1:]
-    signal.signal(signal.SIGTERM, lambda *_: _ended.set())
+    _ended.listen()
     diary, rng = Diary(path), random.Random(int(seed))
     if kind == "producer":
         produce(name, address, diary, rng)

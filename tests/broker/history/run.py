@@ -15,8 +15,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,9 @@ BESIDE = {**CAST, "appender": 1, "writer": 1}
 WITH_SPARK = {**BESIDE, "spark": 1}
 #: Those who write to `in`.
 SOURCES = ("producer", "appender", "writer")
-#: How long copiers and readers may need to come to the end when nobody is killed any more.
-DRAIN_S = 120.0
+#: How long copiers and readers may need to come to the end when nobody is killed any more; and how long they may seem
+#: to stand still. Longer than sessions and transactions of the dead last, and than Spark needs to start.
+DRAIN_S, STILL_S, SPARK_STILL_S = 300.0, 30.0, 120.0
 
 
 @dataclass(slots=True)
@@ -47,11 +48,21 @@ class Outcome:
     violations: list[Violation]
     kills: Counter[str] = field(default_factory=Counter)
     counts: dict[str, int] = field(default_factory=dict)
+    #: How long each part took.
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         killed = ", ".join(f"{name} {count}" for name, count in sorted(self.kills.items()))
         counted = ", ".join(f"{count} {name}" for name, count in self.counts.items())
-        return f"killed: {killed or 'nobody'}; {counted}; {len(self.violations)} violations"
+        took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self.seconds.items())
+        return f"killed: {killed or 'nobody'}; {counted}; {len(self.violations)} violations; {took}"
+
+    @contextmanager
+    def timing(self, what: str) -> Iterator[None]:
+        """Measure a part."""
+        began = time.monotonic()
+        yield
+        self.seconds[what] = time.monotonic() - began
 
 
 class Actor:
@@ -123,19 +134,21 @@ def play(
     with broker:
         _create(broker.address)
         try:
-            for actor in actors:
-                actor.start(rng.getrandbits(32))
-            for _ in range(kills):
-                time.sleep(rng.uniform(0.2, 1.2))
-                _strike(rng, broker, actors, outcome)
-            time.sleep(0.5)
-            drained, trouble = _drain(broker, actors)
+            with outcome.timing("kills"):
+                for actor in actors:
+                    actor.start(rng.getrandbits(32))
+                for _ in range(kills):
+                    time.sleep(rng.uniform(0.2, 1.2))
+                    _strike(rng, broker, actors, outcome)
+                time.sleep(0.5)
+            drained, trouble = _drain(broker, actors, outcome)
         finally:
             for actor in actors:
                 actor.kill()
-        history = remembered(diaries)
-        inputs, outputs = _numbered(broker.address), _copied(broker.address, OUTPUT)
-        mirror = _copied(broker.address, MIRROR) if "spark" in cast else None
+        with outcome.timing("reading"):
+            history = remembered(diaries)
+            inputs, outputs = _numbered(broker.address), _copied(broker.address, OUTPUT)
+            mirror = _copied(broker.address, MIRROR) if "spark" in cast else None
     found = violations(history, inputs, outputs, is_copied="copier" in drained, is_read="reader" in drained)
     if mirror is not None:
         found += mirrored(inputs, mirror, is_drained="spark" in drained)
@@ -188,23 +201,28 @@ def _replace(rng: random.Random, actor: Actor, outcome: Outcome) -> None:
 # --- the end
 
 
-def _drain(broker: Serving, actors: list[Actor]) -> tuple[set[str], list[str]]:
+def _drain(broker: Serving, actors: list[Actor], outcome: Outcome) -> tuple[set[str], list[str]]:
     """Let those who write to `in` end, and the others when they have come to the end; who did, and what went wrong."""
     address, drained = broker.address, set[str]()
-    trouble = _end_all(actors, *SOURCES)
+    with outcome.timing("ending sources"):
+        trouble = _end_all(actors, *SOURCES)
     ends = _ends(address, INPUT)
     kinds = {each.kind for each in actors}
-    if "copier" in kinds and _reaches(address, COPIERS, INPUT, ends):
-        drained.add("copier")
-    trouble += _end_all(actors, "copier")
+    with outcome.timing("copying the rest"):
+        if "copier" in kinds and _reaches(address, COPIERS, INPUT, ends):
+            drained.add("copier")
+        trouble += _end_all(actors, "copier")
     # A control record is the last of a partition; a reader's position ends before or after it.
     last = {number: _last(address, number) + 1 for number in range(PARTITIONS)}
-    if "reader" in kinds and _reaches(address, READERS, OUTPUT, last):
-        drained.add("reader")
-    trouble += _end_all(actors, "reader")
-    if "spark" in kinds and _holds(address, MIRROR, sum(ends.values())):
-        drained.add("spark")
-    trouble += _end_all(actors, "spark")
+    with outcome.timing("reading the rest"):
+        if "reader" in kinds and _reaches(address, READERS, OUTPUT, last):
+            drained.add("reader")
+        trouble += _end_all(actors, "reader")
+    if "spark" in kinds:
+        with outcome.timing("Spark's rest"):
+            if _holds(address, MIRROR, sum(ends.values())):
+                drained.add("spark")
+            trouble += _end_all(actors, "spark")
     late = kinds - drained - set(SOURCES)
     return drained, trouble + [f"{kind} did not come to the end of {ends}" for kind in late]
 
@@ -225,22 +243,30 @@ def _committed(address: str, group: str, topic: str) -> dict[int, int]:
 
 def _reaches(address: str, group: str, topic: str, ends: dict[int, int]) -> bool:
     """Whether a group has committed these offsets before long."""
-    deadline = time.monotonic() + DRAIN_S
-    while time.monotonic() < deadline:
-        found = _committed(address, group, topic)
-        if all(found.get(number, 0) >= end for number, end in ends.items()):
-            return True
-        time.sleep(0.2)
-    return False
+    return _arrives(
+        lambda: _committed(address, group, topic),
+        lambda found: all(found.get(number, 0) >= end for number, end in ends.items()),
+    )
 
 
 def _holds(address: str, topic: str, wanted: int) -> bool:
     """Whether a topic has so many records before long."""
-    deadline = time.monotonic() + DRAIN_S
-    while sum(_ends(address, topic).values()) < wanted:
-        if time.monotonic() > deadline:
+    return _arrives(lambda: _ends(address, topic), lambda found: sum(found.values()) >= wanted, SPARK_STILL_S)
+
+
+def _arrives(
+    look: Callable[[], dict[int, int]], is_there: Callable[[dict[int, int]], bool], still_s: float = STILL_S
+) -> bool:
+    """Look until something is there; not if nothing moves any more."""
+    began = moved = time.monotonic()
+    seen: dict[int, int] = {}
+    while not is_there(found := look()):
+        now = time.monotonic()
+        if found != seen:
+            seen, moved = found, now
+        if now - moved > still_s or now - began > DRAIN_S:
             return False
-        time.sleep(0.5)
+        time.sleep(0.2)
     return True
 
 

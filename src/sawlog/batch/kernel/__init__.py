@@ -1,14 +1,16 @@
 """Everything that is done per record, in Cython's pure-Python mode: the same units run compiled or not.
 
 ```
-records       Record; batches to records: all (decode_records), one by one (RecordCursor), a certain one (record_at)
-batches       batch headers: reading (scan_batches), finding (find_batch, find_header), writing (write_header)
+records       Record; batches to records: all (decode_records), one by one (RecordCursor), a certain one (record_at);
+              whether they parse (records_parse)
+batches       batch headers: reading (scan_batches, or one: sole_batch), finding (find_batch, find_header), writing
+              (write_header)
 builder       Python objects to a batch (BatchBuilder)
 arrow         Arrow buffers to a batch (encode_arrow) and back (decode_columns, decode_views, decode_headers)
 partitions    the partition of a key (partition_of, Dispatcher)
 keys          what compaction keeps (KeyMap, keep_records)
 frames        other systems' records
-lookup        one record, or one page of batches, in one call where all is as usual (read_usual, page_usual)
+lookup        one record, or one page of batches, in one call where all is as usual (UsualReads, page_usual)
 slots         two numbers that a log publishes to readers in other processes at every append (Slots)
 placing       one batch at the end of a log, in one call where all is as usual (UsualAppends)
 sparse        the sparse index of a segment (SparseIndex)
@@ -43,6 +45,7 @@ from __future__ import annotations
 
 from .arrow import decode_columns, decode_headers, decode_views, encode_arrow
 from .batches import (
+    any_attribute,
     check_small,
     checksum,
     find_batch,
@@ -51,6 +54,7 @@ from .batches import (
     patch_place,
     scan_batches,
     select_entries,
+    sole_batch,
     write_header,
 )
 from .builder import SMALL_CRC_BYTES, BatchBuilder, Encoded, frame_value, gather_chunks
@@ -77,6 +81,7 @@ from .declarations import (
     MARKER_SHIFT,
     MAX_TIME,
     OTHER_MARKER,
+    PLAIN_CELL,
     POSITION,
     PRODUCER_EPOCH,
     PRODUCER_ID,
@@ -104,10 +109,10 @@ from .fields import (
     SegmentSetFields,
     VisibleFields,
 )
-from .files import DescriptorFields, FileFields
+from .files import DescriptorFields, FileFields, MappedFields
 from .frames import crc32_of, gather, numbers_at, parse_messages, put_messages, walk_frames, weave
 from .keys import KeyMap, keep_records
-from .lookup import page_usual, read_usual
+from .lookup import UsualReads, page_usual, read_usual
 from .partitions import Dispatcher, murmur2, partition_of, partitions_of
 from .placing import UsualAppends
 from .records import (
@@ -121,6 +126,7 @@ from .records import (
     placed,
     record_after,
     record_at,
+    records_parse,
 )
 from .slots import SLOTS_BYTES, Slots
 from .sparse import SparseIndex
@@ -155,6 +161,7 @@ __all__ = [
     "MAX_TIME",
     "MAX_TIMESTAMP",
     "OTHER_MARKER",
+    "PLAIN_CELL",
     "POSITION",
     "PRODUCER_EPOCH",
     "PRODUCER_ID",
@@ -183,6 +190,7 @@ __all__ = [
     "FileFields",
     "KeyMap",
     "LookupFields",
+    "MappedFields",
     "MarksFields",
     "OpenAppendsFields",
     "Record",
@@ -191,7 +199,9 @@ __all__ = [
     "Slots",
     "SparseIndex",
     "UsualAppends",
+    "UsualReads",
     "VisibleFields",
+    "any_attribute",
     "check_small",
     "checksum",
     "crc32_of",
@@ -222,8 +232,10 @@ __all__ = [
     "read_usual",
     "record_after",
     "record_at",
+    "records_parse",
     "scan_batches",
     "select_entries",
+    "sole_batch",
     "walk_frames",
     "weave",
     "write_header",

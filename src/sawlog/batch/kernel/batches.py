@@ -288,6 +288,24 @@ def patch_place(
     put32(b, p + 12, leader_epoch)
 
 
+def sole_batch(b: cython.const[cython.uchar][::1]):
+    """What the header of a batch that fills the buffer says: (attributes, records, last offset delta, largest
+    timestamp, producer id, its epoch, first sequence number, CRC); None if the buffer is not exactly one batch."""
+    size: cython.Py_ssize_t = b.shape[0]
+    if size < HEADER_BYTES or not header_is_sound(b, 0, -1) or get32s(b, 8) != size - LENGTH_END:
+        return None
+    return (
+        get16(b, 21),
+        get32s(b, 57),
+        get32s(b, 23),
+        get64(b, 35),
+        get64(b, 43),
+        get16(b, 51),
+        get32s(b, 53),
+        get32(b, 17),
+    )
+
+
 def check_small(
     b: cython.const[cython.uchar][::1],
     rows: cython.const[cython.longlong][:, ::1],
@@ -318,6 +336,17 @@ def check_small(
                 break
             q += 1
     return q, wrong
+
+
+def any_attribute(rows: cython.const[cython.longlong][:, ::1], mask: cython.longlong):
+    """Whether a bit of the mask is set in the attributes of any of these batches."""
+    q: cython.Py_ssize_t
+    if rows.shape[1] < ROW_WIDTH:
+        raise ValueError("rows outside the buffer")
+    for q in range(rows.shape[0]):
+        if rows[q, ATTRIBUTES] & mask:
+            return True
+    return False
 
 
 def select_entries(

@@ -50,6 +50,7 @@ cpdef enum:
 cpdef enum:
     MOST_DELTA = 0x7FFFFFFF
     CELL_SHIFT = 12
+    PLAIN_CELL = 0x8000
 
 cpdef enum:
     SCAN_MORE = 0
@@ -62,6 +63,13 @@ cpdef enum:
     WALK_END = 1
     WALK_SHORT = 2
     WALK_BAD = 3
+
+cdef extern from "numbers.h" nogil:
+    short sawlog_get16(const unsigned char *at)
+    unsigned int sawlog_get32(const unsigned char *at)
+    long long sawlog_get64(const unsigned char *at)
+    void sawlog_put32(unsigned char *at, unsigned int x)
+    void sawlog_put64(unsigned char *at, unsigned long long x)
 
 cdef extern from "crc32c.h" nogil:
     unsigned int sawlog_crc32c(const unsigned char *at, size_t size)

@@ -56,6 +56,8 @@ MOST_DELTA = 0x7FFFFFFF
 
 #: Which batches had the right checksum is remembered per cell of the file; a cell has 4 KiB, and this is its log2.
 CELL_SHIFT = 12
+#: In what is remembered of a cell: all batches that start there were compared, and none is part of a transaction.
+PLAIN_CELL = 0x8000
 
 #: Why `scan_batches` stopped.
 SCAN_MORE = 0

@@ -21,6 +21,11 @@ class LookupFields:
 
     storage = cython.declare(object, visibility="public")
     index = cython.declare(SparseIndex, visibility="public")
+    _large = cython.declare(bytearray, visibility="public")
+    _small = cython.declare(bytearray, visibility="public")
+    _firsts = cython.declare(object, visibility="public")
+    _landmarks = cython.declare(dict, visibility="public")
+    _step = cython.declare(cython.longlong, visibility="public")
 
 
 @cython.cclass
@@ -31,6 +36,8 @@ class ExtentFields:
     __weakref__: object
     base_offset = cython.declare(object, visibility="public")
     tail = cython.declare(tuple, visibility="public")
+    sealed = cython.declare(cython.bint, visibility="public")
+    dense = cython.declare(cython.bint, visibility="public")
     _open = cython.declare(LookupFields, visibility="public")
 
 
@@ -40,7 +47,11 @@ class SegmentSetFields:
 
     __dict__: dict
     __weakref__: object
+    lowest_offset = cython.declare(object, visibility="public")
     visible_offset = cython.declare(object, visibility="public")
+    unsettled = cython.declare(cython.bint, visibility="public")
+    _list = cython.declare(tuple, visibility="public")
+    _newest = cython.declare(object, visibility="public")
     waiting = cython.declare(cython.longlong, visibility="public")
 
 

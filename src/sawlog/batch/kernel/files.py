@@ -3,6 +3,8 @@
 The only unit that touches the operating system, and only through a descriptor that `sawlog.storage` has opened and
 owns: encoding, placing and writing a record in one call of the kernel needs all three in one module (ADR 19). Whether a
 write succeeded is all that is known here; what to do if it did not is the ordinary append's business.
+
+Also a file that is mapped, for those who read it.
 """
 
 import os
@@ -32,11 +34,27 @@ if not cython.compiled:
 
 
 @cython.cclass
-class FileFields:
-    """Of `storage.file.FileStorage`, which says what they mean."""
+class MappedFields:
+    """Of `storage.mapped.MappedStorage` and `storage.file.FileStorage`: a file, or its beginning, in memory."""
 
     __dict__: dict
     __weakref__: object
+    #: The first bytes of the file, or None; for Python and for the kernel.
+    mapping = cython.declare(object, visibility="readonly")
+    mapped: cython.const[cython.uchar][::1]
+
+    def use_mapping(self, view: object) -> object:
+        """From now on the first bytes of the file are in this buffer, or (None) in none."""
+        self.mapping = None
+        self.mapped = view
+        self.mapping = view
+        return None
+
+
+@cython.cclass
+class FileFields(MappedFields):
+    """Of `storage.file.FileStorage`, which says what they mean."""
+
     _handle = cython.declare(DescriptorFields, visibility="public")
     _size = cython.declare(cython.longlong, visibility="public")
     _reserved = cython.declare(cython.longlong, visibility="public")

@@ -6,7 +6,9 @@ the index says. Then the caller goes the long way, which says what is wrong.
 
 from sawlog.batch.cyshim import cython
 
-if not cython.compiled:
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+else:
     from .batches import header_is_sound, seek_batch
     from .declarations import (
         CELL_SHIFT,
@@ -14,26 +16,31 @@ if not cython.compiled:
         CONTROL_BIT,
         HEADER_BYTES,
         LENGTH_END,
+        MOST_DELTA,
+        PLAIN_CELL,
         TRANSACTIONAL_BIT,
     )
+    from .fields import ExtentFields, LookupFields, SegmentSetFields
+    from .files import MappedFields
     from .primitives import crc32c_of, get16, get32, get32s, get64
-    from .records import find_record
+    from .records import Record, find_record
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def is_marked(bits: cython.const[cython.uchar][::1], n: cython.longlong) -> cython.bint:
-    return n >> 3 < len(bits) and (bits[n >> 3] & (1 << (n & 7))) != 0
+def is_marked(bits: cython.p_uchar, cells: cython.longlong, n: cython.longlong) -> cython.bint:
+    """Whether bit `n` is set, of bits for so many cells."""
+    return n < cells and (bits[n >> 3] & (1 << (n & 7))) != 0
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def mark_cell(bits: cython.uchar[::1], n: cython.longlong) -> cython.void:
-    if n >> 3 < len(bits):
+def mark_cell(bits: cython.p_uchar, cells: cython.longlong, n: cython.longlong) -> cython.void:
+    if n < cells:
         bits[n >> 3] = bits[n >> 3] | (1 << (n & 7))
 
 
@@ -51,39 +58,61 @@ def last_of(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.
 @cython.exceptval(check=False)
 def find_whole(
     b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
     offset: cython.longlong,
     least_offset: cython.longlong,
     dense: cython.bint,
     wanted: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """The position of the batch that has `offset`; negative if something is not as usual. `wanted` is the last offset
-    that the first batch must have, or -1."""
-    if end < HEADER_BYTES or (wanted >= 0 and last_of(b, 0) != wanted):
+    """The position of the batch that has `offset`, from `start` on; negative if something is not as usual. `wanted` is
+    the last offset that the first batch must have, or -1."""
+    if end - start < HEADER_BYTES or (wanted >= 0 and last_of(b, start) != wanted):
         return -1
-    return seek_batch(b, 0, end, offset, least_offset, dense)
+    return seek_batch(b, start, end, offset, least_offset, dense)
 
 
-def read_usual(
+@cython.cfunc
+def is_proved(large: object, cell: cython.longlong) -> cython.bint:
+    """As `is_marked`, of bits in whatever buffer."""
+    if cython.compiled and type(large) is bytearray:
+        bits: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(large))
+        return is_marked(bits, 8 * PyByteArray_GET_SIZE(large), cell)
+    return cell >> 3 < len(large) and (large[cell >> 3] & (1 << (cell & 7))) != 0
+
+
+@cython.cfunc
+def start_of(starts: object, n: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Number `n` of these landmarks; -1 if there are not so many."""
+    if n >= len(starts):
+        return -1
+    if cython.compiled and isinstance(starts, carray.array):
+        known: carray.array = starts
+        return known.data.as_ints[n]
+    return starts[n]
+
+
+@cython.cfunc
+def record_in(
     b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    origin: cython.longlong,
     offset: cython.longlong,
     least_offset: cython.longlong,
     dense: cython.bint,
     wanted: cython.longlong,
-    origin: cython.longlong,
-    large: cython.const[cython.uchar][::1],
+    large: object,
     landmarks: dict,
     step: cython.longlong,
-):
-    """The record at `offset`, of a plain batch without gaps that is not part of a transaction. The checksum of a batch
-    of at least a cell was compared before, says its bit in `large`; `landmarks` says where every `step`-th record of
-    the batch at a position is."""
-    p: cython.Py_ssize_t = find_whole(b, b.shape[0], offset, least_offset, dense, wanted)
+) -> object:
+    """As `read_usual`, from `start` to `end`, which are in the buffer."""
+    p: cython.Py_ssize_t = find_whole(b, start, end, offset, least_offset, dense, wanted)
     size: cython.Py_ssize_t
     base: cython.longlong
     skipped: cython.longlong = 0
     body: cython.Py_ssize_t = p + HEADER_BYTES
-    starts: cython.const[cython.int][::1]
+    at: cython.Py_ssize_t
     found: object
     if p < 0:
         return None
@@ -94,7 +123,7 @@ def read_usual(
     if get32s(b, p + 57) != get32s(b, p + 23) + 1:
         return None
     if size >> CELL_SHIFT:
-        if not is_marked(large, (origin + p) >> CELL_SHIFT):
+        if not is_proved(large, (origin + p) >> CELL_SHIFT):
             return None
     elif crc32c_of(b, p + 21, p + size) != get32(b, p + 17):
         return None
@@ -102,13 +131,11 @@ def read_usual(
         found = landmarks.get(origin + p)
         if found is None:
             return None
-        starts = found
         skipped = (offset - base) // step * step
-        if len(starts) <= skipped // step:
+        at = start_of(found, cython.cast(cython.Py_ssize_t, skipped // step))
+        if at < 0 or at > size:
             return None
-        body = p + starts[skipped // step]
-        if body < p or body > p + size:
-            return None
+        body = p + at
     found = find_record(
         b,
         body,
@@ -125,28 +152,84 @@ def read_usual(
     return None if found is False else found
 
 
-def page_usual(
+def read_usual(
     b: cython.const[cython.uchar][::1],
+    offset: cython.longlong,
+    least_offset: cython.longlong,
+    dense: cython.bint,
+    wanted: cython.longlong,
+    origin: cython.longlong,
+    large: object,
+    landmarks: dict,
+    step: cython.longlong,
+):
+    """The record at `offset`, of a plain batch without gaps. The checksum of a batch of at least a cell was compared
+    before, says its bit in `large`; `landmarks` says where every `step`-th record of the batch at a position is."""
+    return record_in(b, 0, b.shape[0], origin, offset, least_offset, dense, wanted, large, landmarks, step)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def remember_first(
+    firsts: cython.pointer(cython.ushort), cell: cython.longlong, position: cython.longlong
+) -> cython.void:
+    """The first batch of a cell starts at this position in it."""
+    firsts[cell] = cython.cast(cython.ushort, (firsts[cell] & PLAIN_CELL) | (position + 1))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def hop_over(
+    b: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    origin: cython.longlong,
+    firsts: cython.pointer(cython.ushort),
+    cells: cython.longlong,
+) -> cython.Py_ssize_t:
+    """Where the walk of a page that ends at `end` or before can go on instead of at `p`: all batches before that were
+    compared before, none of them is part of a transaction, and the one there fits into the page. `p` if it cannot
+    hop."""
+    cell: cython.longlong = (origin + p) >> CELL_SHIFT
+    target: cython.longlong = cell
+    last: cython.longlong = ((origin + end) >> CELL_SHIFT) - 1
+    there: cython.Py_ssize_t
+    while target < last and target < cells and firsts[target] & PLAIN_CELL:
+        target += 1
+    target -= 1
+    if target <= cell:
+        return p
+    there = cython.cast(cython.Py_ssize_t, (target << CELL_SHIFT) + (firsts[target] & ~PLAIN_CELL) - 1 - origin)
+    if get32s(b, there + 8) < HEADER_BYTES - LENGTH_END or (get32s(b, there + 8) + LENGTH_END) >> CELL_SHIFT:
+        return p
+    return there
+
+
+@cython.cfunc
+def page_in(
+    b: cython.const[cython.uchar][::1],
+    begin: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    origin: cython.longlong,
     offset: cython.longlong,
     end_offset: cython.longlong,
     max_bytes: cython.Py_ssize_t,
     least_offset: cython.longlong,
     dense: cython.bint,
     wanted: cython.longlong,
-    origin: cython.longlong,
-    large: cython.uchar[::1],
-    small: cython.uchar[::1],
-):
-    """The batches from the one that has `offset` on: (start, end, the offset after them, whether the buffer is too
-    short for the next one, whether one of them is part of a transaction). As many as have up to `max_bytes` bytes, but
-    at least one, and none from `end_offset` on.
-
-    Their checksums are compared, except where it was done before: bit n of `large` is for the batch of at least a cell
-    that starts in cell n of the file, bit n of `small` for all smaller ones that start there. The buffer begins at
-    `origin` in the file. With empty bits nothing is remembered.
-    """
-    end: cython.Py_ssize_t = b.shape[0]
-    start: cython.Py_ssize_t = find_whole(b, end, offset, least_offset, dense, wanted)
+    whole: cython.bint,
+    large: cython.p_uchar,
+    small: cython.p_uchar,
+    firsts: cython.pointer(cython.ushort),
+    cells: cython.longlong,
+) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t, cython.longlong, cython.bint, cython.bint]:
+    """As `page_usual`, from `begin` to `end`, which are in the buffer; with bits for so many cells, and a start that is
+    negative instead of None. `whole`: nothing in the buffer is at `end_offset` or after it."""
+    start: cython.Py_ssize_t = find_whole(b, begin, end, offset, least_offset, dense, wanted)
     p: cython.Py_ssize_t = start
     size: cython.Py_ssize_t
     following: cython.longlong = -1
@@ -156,22 +239,28 @@ def page_usual(
     entered: cython.longlong = -1
     known: cython.bint = False
     short: cython.bint = False
-    met: cython.int = 0
+    special: cython.bint = False
+    # Whether no batch of the cell is part of a transaction, as far as it was walked.
+    plain: cython.bint = True
+    hopped: cython.bint = False
+    there: cython.Py_ssize_t
+    furthest: cython.Py_ssize_t = start + max_bytes if max_bytes < end - start else end
     if start < 0:
-        return None
+        return -1, 0, 0, False, False
     if origin + start == 0:
         entered = 0
     with cython.nogil:
         while end - p >= HEADER_BYTES:
             size = LENGTH_END + cython.cast(cython.Py_ssize_t, get32s(b, p + 8))
             cell = (origin + p) >> CELL_SHIFT
-            known = size >= HEADER_BYTES and is_marked(large if size >> CELL_SHIFT else small, cell)
+            known = size >= HEADER_BYTES and is_marked(large if size >> CELL_SHIFT else small, cells, cell)
             if not known:
-                if p > start:
+                following = -1
+                if p > start and last >= 0:
                     following = last_of(b, last) + 1
                 if not header_is_sound(b, p, following) or (dense and following >= 0 and get64(b, p) != following):
                     break
-            if get64(b, p) >= end_offset or (p > start and p + size - start > max_bytes):
+            if (not whole and get64(b, p) >= end_offset) or (p > start and p + size - start > max_bytes):
                 break
             if size > end - p:
                 short = True
@@ -180,16 +269,243 @@ def page_usual(
                 if crc32c_of(b, p + 21, p + size) != get32(b, p + 17):
                     break
                 if size >> CELL_SHIFT:
-                    mark_cell(large, cell)
-            met |= get16(b, p + 21)
+                    mark_cell(large, cells, cell)
+            if get16(b, p + 21) & TRANSACTIONAL_BIT:
+                special, plain = True, False
             last = p
             p += size
             if (origin + p) >> CELL_SHIFT != cell:
                 if entered == cell:
-                    mark_cell(small, cell)
+                    mark_cell(small, cells, cell)
+                    if plain and cell < cells:
+                        firsts[cell] |= PLAIN_CELL
                 entered = (origin + p) >> CELL_SHIFT
+                if entered < cells:
+                    remember_first(firsts, entered, (origin + p) & ((1 << CELL_SHIFT) - 1))
+                plain = True
+                if whole and not hopped:
+                    there = hop_over(b, p, furthest, origin, firsts, cells)
+                    if there > p:
+                        p, last, hopped = there, -1, True
+                        entered = (origin + p) >> CELL_SHIFT
         else:
             short = True
-    if p == start:
-        return None
-    return start, p, last_of(b, last) + 1, short, (met & TRANSACTIONAL_BIT) != 0
+    if p == start or last < 0:
+        return -1, 0, 0, False, False
+    return start, p, last_of(b, last) + 1, short, special
+
+
+def page_usual(
+    b: cython.const[cython.uchar][::1],
+    offset: cython.longlong,
+    end_offset: cython.longlong,
+    max_bytes: cython.Py_ssize_t,
+    least_offset: cython.longlong,
+    dense: cython.bint,
+    wanted: cython.longlong,
+    origin: cython.longlong,
+    large: bytearray,
+    small: bytearray,
+    firsts: object,
+    whole: cython.bint = False,
+):
+    """The batches from the one that has `offset` on: (start, end, the offset after them, whether the buffer is too
+    short for the next one, whether one of them is part of a transaction). As many as have up to `max_bytes` bytes, but
+    at least one, and none from `end_offset` on.
+
+    Their checksums are compared, except where it was done before: bit n of `large` is for the batch of at least a cell
+    that starts in cell n of the file, bit n of `small` for all smaller ones that start there, number n of `firsts` says
+    where the first of all of them starts in the cell (+ 1; 0: not known; with PLAIN_CELL if all were compared and none
+    is part of a transaction). The buffer begins at `origin` in the file. With nothing of these nothing is remembered.
+    `whole`: nothing in the buffer is at `end_offset` or after it.
+    """
+    start: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    next_offset: cython.longlong
+    short: cython.bint
+    special: cython.bint
+    cells: cython.longlong = min(8 * len(large), 8 * len(small), len(firsts))
+    if cython.compiled:
+        numbers: carray.array = firsts
+        start, end, next_offset, short, special = page_in(
+            b,
+            0,
+            b.shape[0],
+            origin,
+            offset,
+            end_offset,
+            max_bytes,
+            least_offset,
+            dense,
+            wanted,
+            whole,
+            cython.cast(cython.p_uchar, PyByteArray_AS_STRING(large)),
+            cython.cast(cython.p_uchar, PyByteArray_AS_STRING(small)),
+            numbers.data.as_ushorts,
+            cells,
+        )
+    else:
+        start, end, next_offset, short, special = page_in(
+            b,
+            0,
+            len(b),
+            origin,
+            offset,
+            end_offset,
+            max_bytes,
+            least_offset,
+            dense,
+            wanted,
+            whole,
+            large,
+            small,
+            firsts,
+            cells,
+        )
+    return None if start < 0 else (start, end, next_offset, short, special)
+
+
+@cython.final
+@cython.cclass
+class UsualReads:
+    """One record of a log by its offset, or a page of batches, in one call where all is as usual: it is visible, no
+    transaction is or may be open, and its segment is open and mapped, and has it where the index says. `Reader.read`
+    and `Reader.fetch` are the specification."""
+
+    segments: SegmentSetFields
+    topic: object
+    partition: cython.int
+    keeps: cython.bint
+
+    def __init__(self, segments, topic, partition, keeps):
+        """Records get this topic and partition. `keeps`: segments stay mapped after they were read."""
+        self.segments = segments
+        self.topic = topic
+        self.partition = partition
+        self.keeps = keeps
+
+    @cython.cfunc
+    def _opened(self, wanted: object) -> ExtentFields:
+        """The segment that has an offset, open and mapped; None if something is not as usual."""
+        segments: SegmentSetFields = self.segments
+        offset: cython.longlong
+        low: cython.Py_ssize_t = 0
+        middle: cython.Py_ssize_t
+        first: cython.longlong
+        if type(wanted) is not int or not segments.lowest_offset <= wanted < segments.visible_offset or not self.keeps:
+            return None
+        if segments.unsettled:  # after the visible end, see `SegmentSet.end`
+            return None
+        offset = wanted
+        every: tuple = segments._list[0]
+        bases: list = segments._list[1]
+        high: cython.Py_ssize_t = len(bases)
+        while high - low > 1:
+            middle = (low + high) >> 1
+            first = bases[middle]
+            if first <= offset:
+                low = middle
+            else:
+                high = middle
+        found: ExtentFields = every[low]
+        if found.sealed and segments._newest is not found:
+            segments.use(found)
+        opened: LookupFields = found._open
+        if opened is None or not isinstance(opened.storage, MappedFields):
+            return None
+        return found
+
+    def read(self, offset):
+        """The record at an offset, or None if something is not as usual."""
+        segment: ExtentFields = self._opened(offset)
+        if segment is None:
+            return None
+        opened: LookupFields = segment._open
+        file: MappedFields = opened.storage
+        wanted: cython.longlong = offset
+        start: cython.longlong
+        stop: cython.longlong
+        check: cython.longlong
+        start, stop, check = opened.index.find(wanted, segment.tail[1])
+        mapping: object = file.mapping  # it stays mapped as long as somebody has this
+        if mapping is None or start >= stop or stop > len(mapping):
+            return None
+        found: object = record_in(
+            file.mapped if cython.compiled else mapping,
+            cython.cast(cython.Py_ssize_t, start),
+            cython.cast(cython.Py_ssize_t, stop),
+            0,
+            wanted,
+            -1 if start else segment.base_offset,
+            segment.dense,
+            check,
+            opened._large,
+            opened._landmarks,
+            opened._step,
+        )
+        if found is None:
+            return None
+        record: Record = found
+        if record.offset != wanted:
+            return None
+        record.topic = self.topic
+        record.partition = self.partition
+        return record
+
+    def page(self, offset, max_bytes):
+        """((the batches from the one that has an offset on, up to `max_bytes` but at least one,), the offset after
+        them, the visible end), or None if something is not as usual, one of them is part of a transaction, or they end
+        with their segment and there are more."""
+        segment: ExtentFields = self._opened(offset)
+        if segment is None or type(max_bytes) is not int or not 0 < max_bytes <= MOST_DELTA:
+            return None
+        opened: LookupFields = segment._open
+        file: MappedFields = opened.storage
+        wanted: cython.longlong = offset
+        end: cython.longlong = self.segments.visible_offset
+        size: cython.longlong = segment.tail[1]
+        limit: cython.longlong = size
+        following: cython.longlong
+        start: cython.longlong
+        stop: cython.longlong
+        check: cython.longlong
+        first: cython.Py_ssize_t
+        last: cython.Py_ssize_t
+        short: cython.bint
+        special: cython.bint
+        large: bytearray = opened._large
+        small: bytearray = opened._small
+        firsts: object = opened._firsts
+        cells: cython.longlong = 0
+        start, stop, check = opened.index.find(wanted, size)
+        mapping: object = file.mapping  # it stays mapped as long as somebody has this
+        if mapping is None:
+            return None
+        if limit > len(mapping):
+            limit = len(mapping)
+        if segment.sealed:
+            cells = min(8 * len(large), 8 * len(small), len(firsts))
+            if cells << CELL_SHIFT < size:
+                return None  # the ordinary way makes room to remember
+        if start >= limit:
+            return None
+        first, last, following, short, special = page_in(
+            file.mapped if cython.compiled else mapping,
+            cython.cast(cython.Py_ssize_t, start),
+            cython.cast(cython.Py_ssize_t, limit),
+            0,
+            wanted,
+            end,
+            max_bytes,
+            -1 if start else segment.base_offset,
+            segment.dense,
+            check,
+            end >= segment.tail[0],
+            cython.cast(cython.p_uchar, PyByteArray_AS_STRING(large)) if cython.compiled else large,
+            cython.cast(cython.p_uchar, PyByteArray_AS_STRING(small)) if cython.compiled else small,
+            cython.cast(carray.array, firsts).data.as_ushorts if cython.compiled else firsts,
+            cells,
+        )
+        if first < 0 or special or (short and following < end and limit < size) or (last >= size and following < end):
+            return None
+        return (mapping[first:last],), following, end

@@ -18,6 +18,8 @@ else:
 @cython.nogil
 @cython.exceptval(check=False)
 def get16(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.int:
+    if cython.compiled:
+        return sawlog_get16(cython.address(b[p]))
     x: cython.int = (b[p] << 8) | b[p + 1]
     return x - 65536 if x >= 32768 else x
 
@@ -28,10 +30,9 @@ def get16(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.in
 @cython.exceptval(check=False)
 def get32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
     """Unsigned."""
-    a: cython.longlong = b[p]
-    c: cython.longlong = b[p + 1]
-    d: cython.longlong = b[p + 2]
-    return (a << 24) | (c << 16) | (d << 8) | b[p + 3]
+    if cython.compiled:
+        return sawlog_get32(cython.address(b[p]))
+    return (b[p] << 24) | (b[p + 1] << 16) | (b[p + 2] << 8) | b[p + 3]
 
 
 @cython.cfunc
@@ -39,6 +40,8 @@ def get32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.lo
 @cython.nogil
 @cython.exceptval(check=False)
 def get32s(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    if cython.compiled:
+        return cython.cast(cython.int, sawlog_get32(cython.address(b[p])))
     x: cython.longlong = get32(b, p)
     return (x & 0x7FFFFFFF) - ((x >> 31) << 31)
 
@@ -49,9 +52,7 @@ def get32s(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.l
 @cython.exceptval(check=False)
 def get64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
     if cython.compiled:
-        high: cython.ulonglong = get32(b, p)
-        low: cython.ulonglong = get32(b, p + 4)
-        return cython.cast(cython.longlong, (high << 32) | low)
+        return sawlog_get64(cython.address(b[p]))
     return get32s(b, p) * 4294967296 + get32(b, p + 4)
 
 
@@ -82,10 +83,13 @@ def sub64(a: cython.longlong, b: cython.longlong) -> cython.longlong:
 @cython.nogil
 @cython.exceptval(check=False)
 def put32(b: cython.uchar[::1], p: cython.Py_ssize_t, x: cython.longlong) -> cython.void:
-    b[p] = (x >> 24) & 255
-    b[p + 1] = (x >> 16) & 255
-    b[p + 2] = (x >> 8) & 255
-    b[p + 3] = x & 255
+    if cython.compiled:
+        sawlog_put32(cython.address(b[p]), cython.cast(cython.uint, x))
+    else:
+        b[p] = (x >> 24) & 255
+        b[p + 1] = (x >> 16) & 255
+        b[p + 2] = (x >> 8) & 255
+        b[p + 3] = x & 255
 
 
 @cython.cfunc
@@ -93,8 +97,11 @@ def put32(b: cython.uchar[::1], p: cython.Py_ssize_t, x: cython.longlong) -> cyt
 @cython.nogil
 @cython.exceptval(check=False)
 def put64(b: cython.uchar[::1], p: cython.Py_ssize_t, x: cython.longlong) -> cython.void:
-    put32(b, p, x >> 32)
-    put32(b, p + 4, x)
+    if cython.compiled:
+        sawlog_put64(cython.address(b[p]), cython.cast(cython.ulonglong, x))
+    else:
+        put32(b, p, x >> 32)
+        put32(b, p + 4, x)
 
 
 @cython.cfunc

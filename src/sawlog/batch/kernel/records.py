@@ -6,10 +6,23 @@ from sawlog.errors import InvalidRecordType
 if not cython.compiled:
     from .declarations import BODY, BODY_END, LEADER_EPOCH, MOST_DELTA, TIMESTAMP_TYPE_BIT, Walk
     from .primitives import add64
-    from .walk import check_rows, offset_of, skip_record, step, time_of, to_bytes, to_headers, walk_body, walk_row
+    from .walk import (
+        check_rows,
+        offset_of,
+        parse_header,
+        skip_record,
+        step,
+        time_of,
+        to_bytes,
+        to_headers,
+        walk_body,
+        walk_row,
+    )
 
 #: Beyond this a timestamp in milliseconds cannot be expressed in microseconds, which Arrow and Spark use.
 MAX_TIMESTAMP = (2**63 - 1) // 1000
+#: Below this, parsing takes less time than letting other threads run meanwhile and waiting for them afterwards.
+_LITTLE_BYTES = 65536
 
 
 @cython.final
@@ -389,3 +402,45 @@ def head_of(
         p = walk.at
         i += 1
     return i, p, top
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def body_parses(
+    b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, count: cython.longlong, most: cython.longlong
+) -> cython.bint:
+    """As `records_parse`."""
+    j: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    kpos: cython.Py_ssize_t
+    klen: cython.Py_ssize_t
+    vpos: cython.Py_ssize_t
+    vlen: cython.Py_ssize_t
+    walk: Walk = walk_body(start, b.shape[0], count, most)
+    while walk.left > 0:
+        if not step(b, cython.address(walk)):
+            return False
+        at = walk.record.headers_at
+        for j in range(walk.record.header_count):
+            at, kpos, klen, vpos, vlen = parse_header(b, at, walk.record.end)
+            if at < 0:
+                return False
+        if at != walk.record.end:
+            return False
+    return walk.at == walk.end
+
+
+def records_parse(
+    b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, count: cython.longlong, most: cython.longlong
+):
+    """Whether the buffer from `start` on consists of `count` records, with headers that parse, whose offset deltas
+    increase up to `most`."""
+    parse: cython.bint
+    if start < 0 or start > b.shape[0] or count < 0:
+        raise ValueError("range outside the buffer")
+    if b.shape[0] < _LITTLE_BYTES:
+        return bool(body_parses(b, start, count, most))
+    with cython.nogil:
+        parse = body_parses(b, start, count, most)
+    return bool(parse)

@@ -58,7 +58,9 @@ class GroupClaim:
         try:
             if self._served is None:
                 # Not cancelled with the request: it would be held, and nobody would know.
-                await asyncio.shield(asyncio.ensure_future(self._take()))
+                taking = asyncio.ensure_future(self._take())
+                taking.add_done_callback(lambda done: done.cancelled() or done.exception())
+                await asyncio.shield(taking)
             yield
         finally:
             self._users -= 1

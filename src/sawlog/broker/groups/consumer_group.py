@@ -97,6 +97,8 @@ class ConsumerMember:
     epoch: int = JOINING
     previous_epoch: int = JOINING
     assigned: set[Share] = field(default_factory=set)
+    #: The epoch from which on it has had each partition that it owns.
+    since: dict[Share, int] = field(default_factory=dict)
     #: What it has to give up, and has not said yet that it did.
     revoking: set[Share] = field(default_factory=set)
 
@@ -248,11 +250,24 @@ class ConsumerGroup:
         return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def epoch_error(self, member_id: str, epoch: int) -> ErrorCode:
-        """Whether a member with that epoch may commit and fetch offsets."""
+        """Whether a member with that epoch may fetch offsets."""
         error = self.member_error(member_id)
         if error is ErrorCode.NONE and epoch != self._members[member_id].epoch:
             return ErrorCode.STALE_MEMBER_EPOCH
         return error
+
+    def commit_error(self, member_id: str, epoch: int, partitions: Iterable[Share]) -> ErrorCode:
+        """Whether a member with that epoch may commit offsets of these partitions, by the names of their topics.
+
+        It may not have heard of its present epoch yet. An earlier one will do for partitions that it has had since then
+        (KIP-1251): nobody else can have read them meanwhile.
+        """
+        error = self.epoch_error(member_id, epoch)
+        if error is not ErrorCode.STALE_MEMBER_EPOCH or epoch > self._members[member_id].epoch:
+            return error
+        since, ids = self._members[member_id].since, {name: topic.id for name, topic in self._topics.items()}
+        was_its_own = all(since.get((ids.get(name, ""), number), epoch + 1) <= epoch for name, number in partitions)
+        return ErrorCode.NONE if was_its_own else error
 
     # --- members
 
@@ -335,6 +350,7 @@ class ConsumerGroup:
             del self._owners[share]
         member.assigned.clear()
         member.revoking.clear()
+        member.since.clear()
         member.revoking_alarm.stop()
 
     def end(self) -> None:
@@ -381,6 +397,7 @@ class ConsumerGroup:
             if share not in self._owners:
                 self._owners[share] = member.id
                 member.assigned.add(share)
+                member.since[share] = self.assignment_epoch
         if member.epoch != self.assignment_epoch:
             member.previous_epoch, member.epoch = member.epoch, self.assignment_epoch
 
@@ -391,7 +408,7 @@ class ConsumerGroup:
         if owned is None or owned & member.revoking:
             return True
         for share in member.revoking:
-            del self._owners[share]
+            del self._owners[share], member.since[share]
         member.revoking = set()
         member.revoking_alarm.stop()
         return False

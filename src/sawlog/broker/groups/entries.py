@@ -7,9 +7,10 @@ Threads: the event loop's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from ...topics.groups.assignment import Share
 from ...topics.groups.serving import Claim
 from ..wire.errors import ErrorCode
 from .claims import GroupClaim
@@ -55,14 +56,20 @@ class Entry:
         return GroupSummary(self.name, classic.protocol_type, classic.state.value, protocol, classic.members)
 
     def commit_error(
-        self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        partitions: Iterable[Share],
+        *,
+        transactional: bool,
     ) -> ErrorCode:
-        """Whether offsets may be committed with these."""
+        """Whether offsets of these partitions may be committed with these."""
         if self.consumers.is_empty:
             return self.classic.commit_error(member_id, instance_id, generation, transactional=transactional)
         if generation < 0 and not member_id:
             return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
-        return self.consumers.epoch_error(member_id, generation)
+        return self.consumers.commit_error(member_id, generation, partitions)
 
     def end(self) -> None:
         """Forget the members; answer whatever waits."""

@@ -129,7 +129,8 @@ class _Fetch:
             if room > 0 or first:
                 self._fill(made, found, start, max(room, 1), first=first)
         except SawlogError as error:
-            made["error_code"] = code_of(error)
+            made["error_code"] = code = code_of(error)
+            self._context.broker.metrics.failed("Fetch", code.name)
         return made
 
     def _fill(self, made: Body, found: Partition, start: int, room: int, *, first: bool) -> None:

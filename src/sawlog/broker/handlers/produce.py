@@ -12,6 +12,7 @@ So a connection may have many requests on their way, and one fdatasync acknowled
 from __future__ import annotations
 
 import asyncio
+from struct import Struct
 from typing import Any
 
 from ...batch.header import HEADER_BYTES
@@ -23,7 +24,10 @@ from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Answer, Body, Context, KafkaError
 
-_MAGIC_AT, _ATTRIBUTES_AT = 16, 21
+#: Of a batch's header: length, magic, attributes, last offset delta, first and largest timestamp, the producer's id,
+#: epoch and sequence number, and the number of records.
+_HEADER = Struct(">8x i 4x b 4x h i q q q h i i")
+_LENGTH_END = 12
 _COMPRESSION, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
 _ZSTD = 4
 #: From this version on a client can read zstd.
@@ -90,7 +94,7 @@ class _Pending:
                 else:
                     self._place(found, part, made)
             except SawlogError as error:
-                _refuse(made, error)
+                self._refuse(made, error)
         waits = self.answer()
         return await waits if isinstance(waits, asyncio.Future) else waits  # type: ignore[return-value]
 
@@ -120,10 +124,10 @@ class _Pending:
             trusted = not (self._context.broker.config.check_records or found.limits.compacted)
             placed = found.log.place_batches(data, trusted=trusted, wait=False)
         except SawlogError as error:
-            _refuse(made, error)
+            self._refuse(made, error)
             return
         except OSError as error:
-            _refuse(made, error)
+            self._refuse(made, error)
             return
         self._context.broker.metrics.produced(found.topic.name, len(placed), len(data))
         _accept(made, found, placed, data)
@@ -136,35 +140,38 @@ class _Pending:
         if size < HEADER_BYTES:
             raise CorruptBatch("no complete batch")
         data = memoryview(records)
-        if data[_MAGIC_AT] != 2:
+        length, magic, attributes, delta, first, last, producer, epoch, sequence, count = _HEADER.unpack_from(data)
+        if magic != 2:
             raise KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "only the record format of version 2 is taken")
         if size > limits.max_message_bytes:
             raise RecordTooLarge(f"a batch of {size:,} bytes; max.message.bytes is {limits.max_message_bytes:,}")
-        if 12 + int.from_bytes(data[8:12], "big", signed=True) != size:
+        if _LENGTH_END + length != size:
             raise InvalidRecord("a request has one batch for each partition")
-        attributes = int.from_bytes(data[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2], "big")
-        count = int.from_bytes(data[57:61], "big", signed=True)
         if attributes & _CONTROL:
             raise InvalidRecord("clients cannot write control batches")
-        if count < 1 or int.from_bytes(data[23:27], "big", signed=True) != count - 1:
+        if count < 1 or delta != count - 1:
             raise InvalidRecord("the offsets of a batch must be consecutive")
-        producer = int.from_bytes(data[43:51], "big", signed=True)
-        if producer >= 0 and int.from_bytes(data[53:57], "big", signed=True) < 0:
+        if producer >= 0 and sequence < 0:
             raise InvalidRecord("a producer's batch has no sequence number")
         if attributes & _COMPRESSION == _ZSTD and context.header.version < _ZSTD_FROM:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs a newer version of Produce")
         if limits.stamped:
-            _check_times(limits.timestamp_before_max_ms, limits.timestamp_after_max_ms, data)
+            _check_times(limits.timestamp_before_max_ms, limits.timestamp_after_max_ms, first, last)
         if limits.compacted:
             _check_keys(data, found.log.config.max_decompressed_bytes)
         if attributes & _TRANSACTIONAL:
-            epoch = int.from_bytes(data[51:53], "big", signed=True)
             context.broker.transactions.check_produce(
                 self._request["transactional_id"], producer, epoch, found.topic.name, found.index
             )
             if found.forwarded:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another process writes to this partition")
         return data
+
+    def _refuse(self, made: Body, error: BaseException) -> None:
+        made["error_code"] = code = code_of(error)
+        made["base_offset"] = -1
+        made["error_message"] = message_of(error)
+        self._context.broker.metrics.failed("Produce", code.name)
 
     # --- acknowledging
 
@@ -180,7 +187,7 @@ class _Pending:
     def _settled(self, made: Body, error: BaseException | None) -> None:
         """A batch is durable, or will never be. In the event loop."""
         if error is not None:
-            _refuse(made, error)
+            self._refuse(made, error)
         self._waits -= 1
         if not self._waits and self._done is not None and not self._done.done():
             self._done.set_result(self._response())
@@ -204,17 +211,9 @@ def _accept(made: Body, found: Partition, placed: range, data: memoryview) -> No
     made["log_start_offset"] = found.log.lowest_offset
 
 
-def _refuse(made: Body, error: BaseException) -> None:
-    made["error_code"] = code_of(error)
-    made["base_offset"] = -1
-    made["error_message"] = message_of(error)
-
-
-def _check_times(before_ms: int, after_ms: int, data: memoryview) -> None:
+def _check_times(before_ms: int, after_ms: int, first: int, last: int) -> None:
     """Timestamps far from now are most often a mistake in the unit."""
     now = now_ms()
-    first = int.from_bytes(data[27:35], "big", signed=True)
-    last = int.from_bytes(data[35:43], "big", signed=True)
     if last > now + after_ms or (first >= 0 and first < now - before_ms):
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP,

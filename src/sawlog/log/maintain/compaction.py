@@ -29,6 +29,7 @@ from ...batch.kernel import KeyMap
 from ...batch.read import MALFORMED, unpack
 from ...clock import Stopwatch, now_ms
 from ...errors import CorruptBatch, StorageError
+from ...storage.counting import count
 from ..files.state import UpkeepState, load_state, store_state
 from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
@@ -327,5 +328,6 @@ def _is_worth_it(made: Rewritten) -> bool:
 def _add(report: CompactionReport, counts: Counts) -> None:
     report.records_removed += counts.records_before - counts.records_after
     report.bytes_removed += counts.bytes_before - counts.bytes_after
+    count("compaction_removed_bytes", max(counts.bytes_before - counts.bytes_after, 0))
     report.tombstones_removed += counts.tombstones_dropped
     report.bytes_read += counts.bytes_before

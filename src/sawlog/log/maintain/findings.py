@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ...storage.counting import count
+
 
 class Where(Enum):
     """Where recovery finds something wrong."""
@@ -107,10 +109,12 @@ class RecoveryReport:
     def note_index(self) -> None:
         """An index was rebuilt."""
         self.rebuilt_indexes += 1
+        count("index_rebuilds")
 
     def note_torn(self, size_bytes: int, file: str | None) -> None:
         """A torn tail was cut off, and saved to this file unless it was empty."""
         self.truncated_bytes += size_bytes
+        count("recovery_truncated_bytes", size_bytes)
         if file is not None:
             self.torn_files += (file,)
 

@@ -90,11 +90,20 @@ class Reader:
         self._is_open = is_open
         #: The topic and partition that are set in records.
         self._topic, self._partition = place
+        #: Reads in one call of the kernel, where all is as usual.
+        self._usual = self._usual_reads()
+
+    def _usual_reads(self) -> kernel.UsualReads:
+        keeps = self.config.max_mapped_segments != 0
+        return kernel.UsualReads(self.segments, self._topic, self._partition, keeps)
 
     # --- one record
 
     def read(self, offset: int, committed: bool = True) -> Record:
         """The record at `offset`."""
+        found: Record | None = self._usual.read(offset)
+        if found is not None:
+            return found
         if type(offset) is not int:
             offset = whole_number(offset)
         for _ in range(RETRIES):
@@ -372,6 +381,9 @@ class Reader:
 
     def fetch(self, start: int, max_bytes: int, *, committed: bool = True) -> Fetched:
         """Complete batches from the one that contains `start` on, at least one if there is one."""
+        usual: tuple[tuple[memoryview], int, int] | None = self._usual.page(start, max_bytes)
+        if usual is not None:
+            return Fetched(*usual)
         start, max_bytes = whole_number(start), whole_number(max_bytes, "max_bytes")
         segments = self.segments
         if not segments.lowest_offset <= start < segments.visible_offset:
@@ -502,6 +514,11 @@ class Reader:
                 raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
         return max(epoch, before)
 
+    def _continue_in(self, segments: SegmentSet) -> SegmentSet:
+        self.segments = segments
+        self._usual = self._usual_reads()
+        return segments
+
     def _wait(self, offset: int, epoch: int, timeout: float | None, committed: bool) -> bool:
         """Wait until there is a record at `offset`; False if time ran out or the log was closed. What was returned was
         read in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown
@@ -511,7 +528,7 @@ class Reader:
         segments.refresh()
         while True:
             if segments.successor is not None:  # the lock was released: others write now
-                self.segments = segments = segments.successor
+                segments = self._continue_in(segments.successor)
                 segments.refresh()
                 continue
             if (end := segments.epoch_end(epoch)) < offset:  # truncated: what was returned is no longer there

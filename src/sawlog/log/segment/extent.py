@@ -8,8 +8,11 @@ from ...batch import kernel
 class Extent(kernel.ExtentFields):
     """The part of a log that is in one segment."""
 
-    __slots__ = ("dense", "expected_end", "path", "sealed")
+    __slots__ = ("expected_end", "path")
     base_offset: int
+    sealed: bool
+    #: Whether each batch begins where the previous one ended: in a log of ours, but not in one of Kafka's.
+    dense: bool
     #: (next offset, size): what has been committed, as one value, so that readers never see halves of two.
     tail: tuple[int, int]
 
@@ -29,7 +32,6 @@ class Extent(kernel.ExtentFields):
         self.sealed = sealed
         #: Where it should end, if recovery knows it; see `known_end`.
         self.expected_end = expected_end
-        #: Whether each batch begins where the previous one ended: in a log of ours, but not in one of Kafka's.
         self.dense = dense
         self.path = path
 

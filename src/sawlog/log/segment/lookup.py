@@ -52,7 +52,7 @@ _PAGE_MARGIN_BYTES = 16 << 10
 _LANDMARK_STEP = 32
 _LANDMARK_BATCHES = 1024
 
-_NOTHING = bytearray()
+_NOTHING, _NOWHERE = bytearray(), array("H")
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 #: Where some fields are in what that unpacks.
@@ -70,19 +70,28 @@ class Lookup(kernel.LookupFields):
     """Finds records in the open file of a segment. It has no reference to the segment, which each call passes: so a
     segment that is no longer used is closed at once."""
 
-    __slots__ = ("_free", "_landmarks", "_large", "_small", "_unpacked")
+    __slots__ = ("_free", "_unpacked")
     storage: Storage
     index: SegmentIndex
+    #: Which large batches had the right CRC, and in which cells all small ones had: a bit for each cell.
+    _large: bytearray
+    _small: bytearray
+    #: Where the first batch of a cell starts in it, + 1; 0 if that is not known; with PLAIN_CELL.
+    _firsts: array[int]
+    #: Where every n-th record of a batch starts, by the position of the batch; and n.
+    _landmarks: dict[int, array[int]]
+    _step: int
 
     def __init__(self, storage: Storage, index: SegmentIndex) -> None:
         self.storage = storage
         self.index = index
         self._free = bool(getattr(storage, "views_are_free", False))
-        #: Which large batches had the right CRC, and in which cells all small ones had: a bit for each cell.
         self._large = bytearray()
         self._small = bytearray()
+        self._firsts = array("H")
         self._unpacked: tuple[int, memoryview] | None = None
-        self._landmarks: dict[int, array[int]] = {}
+        self._landmarks = {}
+        self._step = _LANDMARK_STEP
 
     def _chunks(self, segment: Batches, offset: int, end: int, **how: Any) -> Iterator[Chunk]:
         return segment.chunks_in(self.storage, self.index, offset, end, **how)
@@ -102,7 +111,7 @@ class Lookup(kernel.LookupFields):
                 start,
                 self._large,
                 self._landmarks,
-                _LANDMARK_STEP,
+                self._step,
             )
             if found is not None:
                 return found  # type: ignore[no-any-return]
@@ -116,7 +125,7 @@ class Lookup(kernel.LookupFields):
         if something is not as usual: then `chunks_in` finds out."""
         size = segment.tail[1]
         start, _, wanted = self.index.bounds(offset, size)
-        if segment.sealed and len(self._small) << (kernel.CELL_SHIFT + 3) < size:
+        if segment.sealed and len(self._firsts) << kernel.CELL_SHIFT < size:
             self._remember_up_to(size)
         # What is not mapped is copied, or fetched: then only what is needed.
         free = segment.sealed and self._free
@@ -135,6 +144,7 @@ class Lookup(kernel.LookupFields):
             start,
             self._large if segment.sealed else _NOTHING,
             self._small if segment.sealed else _NOTHING,
+            self._firsts if segment.sealed else _NOWHERE,
         )
         if found is None:
             return None
@@ -144,10 +154,11 @@ class Lookup(kernel.LookupFields):
         return view[first:last], next_offset, start + last < size, special
 
     def _remember_up_to(self, size: int) -> None:
-        """Have bits for a file of that size. They are replaced: other threads may be using what there is."""
+        """Have room to remember for a file of that size. It is replaced: other threads may be using what there is."""
         needed = (size >> (kernel.CELL_SHIFT + 3)) + 1
         self._large = self._large + bytes(max(needed - len(self._large), 0))
         self._small = self._small + bytes(max(needed - len(self._small), 0))
+        self._firsts = self._firsts + array("H", bytes(2 * max(8 * needed - len(self._firsts), 0)))
 
     def _read(
         self,
@@ -239,10 +250,10 @@ class Lookup(kernel.LookupFields):
             body = self._unpack(segment, position, batch, attributes, max_bytes)
             start, end = 0, len(body)
         skipped = 0
-        if offset - base > 2 * _LANDMARK_STEP and last_delta == count - 1:
+        if offset - base > 2 * self._step and last_delta == count - 1:
             marks = self._landmarks.get(position) or self._survey(segment, position, body, start, end, count, base)
-            skipped = (offset - base) // _LANDMARK_STEP * _LANDMARK_STEP
-            start = marks[skipped // _LANDMARK_STEP]
+            skipped = (offset - base) // self._step * self._step
+            start = marks[skipped // self._step]
         found = kernel.record_at(
             body, start, end, count, base, base + last_delta, attributes, base_time, max_time, offset, skipped
         )
@@ -254,8 +265,8 @@ class Lookup(kernel.LookupFields):
         self, segment: Batches, position: int, body: memoryview, start: int, end: int, count: int, base: int
     ) -> array[int]:
         """Remember where every n-th record of a batch starts, which shortens the next read of it."""
-        marks = array("i", bytes(4 * (count // _LANDMARK_STEP + 1)))
-        if not kernel.landmarks(body, start, end, count, _LANDMARK_STEP, memoryview(marks)):
+        marks = array("i", bytes(4 * (count // self._step + 1)))
+        if not kernel.landmarks(body, start, end, count, self._step, memoryview(marks)):
             raise unreadable(segment, position, base + count - 1, MALFORMED)
         if len(self._landmarks) >= _LANDMARK_BATCHES:
             self._landmarks.clear()

@@ -16,6 +16,7 @@ from ...batch.header import HEADER_BYTES, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ...batch.kernel import Record
 from ...errors import CorruptBatch, StorageError, SyncFailed
 from ...storage import Directory, Storage
+from ...storage.counting import count
 from ..files.aborted import Outcomes
 from ..files.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from .batches import CHUNK_BYTES, Batches, Chunk
@@ -244,6 +245,7 @@ class Segment(Batches):
         self.unload()
         for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
             self.directory.remove(file_name(self.base_offset, suffix))
+        count("segments_removed")
 
     # --- writing (the active segment, under the log's lock)
 

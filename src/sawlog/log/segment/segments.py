@@ -34,42 +34,43 @@ class SegmentSet(kernel.SegmentSetFields):
     """The writer's view of its segments. Never empty once it is filled; the last one is active."""
 
     __slots__ = (
-        "_list",
         "_mapped",
         "_mapped_lock",
         "_most_mapped",
         "_moved",
-        "_newest",
         "changed",
         "config",
         "directory",
         "epochs",
         "epochs_known",
-        "lowest_offset",
         "outlook",
         "successor",
-        "unsettled",
         "version",
     )
+    #: The log start: the first offset that is not trimmed.
+    lowest_offset: int
     #: The first offset that may not be read yet.
     visible_offset: int
+    #: Whether a transaction was met: until then everything that is visible is stable.
+    unsettled: bool
     #: How many wait for `changed`, or are called.
     waiting: int
+    _list: tuple[tuple[Segment, ...], list[int]]
+    #: The segment that was used last, if it is mapped.
+    _newest: Segment | None
 
     def __init__(self, directory: Directory, config: LogConfig) -> None:
         self.directory = directory
         self.config = config
-        #: The log start: the first offset that is not trimmed.
         self.lowest_offset = 0
         self.visible_offset = 0
         #: The leader epochs up to the current one; and whether they are known, which they are not in a log of
         #: version 0.2.
         self.epochs = Epochs()
         self.epochs_known = True
-        #: Transactions, and whether one was met: until then everything that is visible is stable.
         self.outlook = self._outlook()
         self.unsettled = False
-        self._list: tuple[tuple[Segment, ...], list[int]] = ((), [])
+        self._list = ((), [])
         #: Counts the replacements: a reader that meets something unexpected checks whether the list has changed.
         self.version = 0
         self._mapped: OrderedDict[Segment, None] = OrderedDict()
@@ -77,7 +78,7 @@ class SegmentSet(kernel.SegmentSetFields):
         #: A mapping keeps a descriptor: fewer where a process may open few files.
         self._most_mapped = None if most is None else max(1, min(most, most_descriptors() // 4))
         self._mapped_lock = forkable(threading.Lock())
-        self._newest: Segment | None = None
+        self._newest = None
         #: Signalled when records were added or dropped; see `Reader.follow`.
         self.changed = forkable(threading.Condition())
         self.waiting = 0

@@ -19,6 +19,7 @@ from ...batch import kernel
 from ...config import MAX_SEGMENT_BYTES, LogConfig
 from ...errors import RecordTooLarge, SawlogError, StorageError
 from ...storage import Directory
+from ...storage.counting import count
 from ...storage.forking import forkable
 from ..files.names import file_name
 from ..segment.index import MAX_SPAN, TIME_ENTRY_BYTES
@@ -234,6 +235,7 @@ class Active(kernel.ActiveFields):
                 old.seal()
                 transactions.begin_segment(offset)
             marks.go_on(self.tail)
+        count("segments_created")
         self._rotated()
         return made
 
@@ -262,6 +264,11 @@ class Active(kernel.ActiveFields):
         if self._directory.exists(name) and self._directory.size(name) == 0:
             self._directory.remove(name)
         return Segment.create(self._directory, offset, self._config.index_interval_bytes)
+
+    def replace(self, made: Segment, before: Iterable[Segment]) -> None:
+        """Another file has taken the place of this segment, which was empty. The caller has both locks."""
+        self._segments.set([*before, made])
+        self.segment = made
 
     def adopt(self, segments: Iterable[Segment], *, within_append: bool) -> None:
         """Continue at the end of another list of segments, all of it durable. The caller has both locks."""

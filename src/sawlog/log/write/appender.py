@@ -394,10 +394,13 @@ class Appender(kernel.AppenderFields):
 
     def check_sizes(self, rows: Rows) -> None:
         """Raise unless each of these batches fits into a segment."""
-        largest = int(rows[:, SIZE].max())
-        if largest > self.config.segment_bytes:
+        self.check_size(int(rows[:, SIZE].max()))
+
+    def check_size(self, size_bytes: int) -> None:
+        """Raise unless a batch of that size fits into a segment."""
+        if size_bytes > self.config.segment_bytes:
             raise RecordTooLarge(
-                f"a batch of {largest:,} bytes does not fit into a segment of {self.config.segment_bytes:,} bytes; "
+                f"a batch of {size_bytes:,} bytes does not fit into a segment of {self.config.segment_bytes:,} bytes; "
                 "raise segment_bytes or send smaller batches"
             )
 

@@ -2,6 +2,9 @@
 
 Headers and checksums are always checked, the records inside unless this library has written them (decoding compressed
 ones costs more than all the rest).
+
+One batch alone is what a broker gets most often, so it has a way of its own (`_place_sole`) with the same checks: for a
+small one, numpy's arrays of one row cost more than everything else together.
 """
 
 from __future__ import annotations
@@ -9,11 +12,16 @@ from __future__ import annotations
 import numpy as np
 
 from ...batch import kernel
+from ...batch.build import NOBODY, Producer
 from ...batch.checksum import crc32c
+from ...batch.compression import decompress
 from ...batch.header import (
     ATTRIBUTES,
     BASE,
     BASE_SEQUENCE,
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    HEADER_BYTES,
     LAST,
     MAX_TIME,
     POSITION,
@@ -25,11 +33,14 @@ from ...batch.header import (
     Rows,
     new_rows,
 )
-from ...batch.read import first_bad_crc, malformed
+from ...batch.read import MALFORMED, first_bad_crc, malformed
 from ...clock import now_ms
 from ...errors import CorruptBatch, InvalidRecord, OutOfOrderSequence
 from .appender import Appender
 from .producers import ProducerState
+
+#: Batches that change what is known of transactions.
+_SPECIAL = CONTROL_BIT | TRANSACTIONAL_BIT
 
 
 def checked_rows(data: memoryview, *, max_unpacked_bytes: int | None = None) -> Rows:
@@ -50,7 +61,11 @@ def checked_rows(data: memoryview, *, max_unpacked_bytes: int | None = None) -> 
 def place(appender: Appender, data: memoryview, *, trusted: bool) -> range:
     """Place batches in a buffer of ours, giving them the next offsets; all of them or none. Does not wait for a
     disk."""
-    rows = checked_rows(data, max_unpacked_bytes=None if trusted else appender.config.max_decompressed_bytes)
+    max_unpacked_bytes = None if trusted else appender.config.max_decompressed_bytes
+    sole = _place_sole(appender, data, max_unpacked_bytes)
+    if sole is not None:
+        return sole
+    rows = checked_rows(data, max_unpacked_bytes=max_unpacked_bytes)
     with appender.lock:
         rows, placed = _without_duplicates(appender.producers, rows)
         if len(rows):
@@ -60,6 +75,37 @@ def place(appender: Appender, data: memoryview, *, trusted: bool) -> range:
                 data, rows = _compacted(data, rows)
             placed = appender.place_rows(data, rows)
     return placed
+
+
+def _place_sole(appender: Appender, data: memoryview, max_unpacked_bytes: int | None) -> range | None:
+    """The same for one batch that is not part of a transaction; None if that is not what there is, or if it cannot be
+    stored for a reason that the ordinary way will state."""
+    header = kernel.sole_batch(data)
+    if header is None or appender.segments.unsettled or len(data) > appender.config.segment_bytes:
+        return None
+    attributes, count, delta, newest, producer_id, epoch, sequence, crc = header
+    if attributes & _SPECIAL or (producer_id < 0, epoch < 0) != (sequence < 0,) * 2 or crc32c(data[21:]) != crc:
+        return None
+    if max_unpacked_bytes is not None:
+        _check_records(data, attributes & COMPRESSION_MASK, count, delta, max_unpacked_bytes)
+    producer = NOBODY if producer_id < 0 else Producer(producer_id, epoch, sequence)
+    if appender.config.timestamp_type == "create":
+        return appender.place(kernel.Encoded(data, delta + 1, -1, newest), producer=producer)
+    with appender.lock:  # so that times increase with offsets
+        newest = _stamp(data, attributes)
+        return appender.place(kernel.Encoded(data, delta + 1, -1, newest), producer=producer)
+
+
+def _check_records(data: memoryview, codec: int, count: int, delta: int, max_bytes: int) -> None:
+    """Raise unless the records of one batch can be decoded."""
+    try:
+        body, start = (
+            (decompress(codec, data[HEADER_BYTES:], max_bytes=max_bytes), 0) if codec else (data, HEADER_BYTES)
+        )
+        if not kernel.records_parse(body, start, count, delta):
+            raise CorruptBatch(MALFORMED)
+    except CorruptBatch as error:
+        raise type(error)(f"{error.reason} (the batch at byte 0; nothing was stored)") from None
 
 
 def rows_of(data: memoryview) -> Rows:
@@ -117,11 +163,15 @@ def _compacted(data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
 
 def _stamp_batches(data: memoryview, rows: Rows) -> None:
     """LogAppendTime: the log's clock for all records of the batches."""
-    now = now_ms()
     for row in rows:
         position, size = int(row[POSITION]), int(row[SIZE])
-        batch = data[position : position + size]
-        batch[21:23] = (int(row[ATTRIBUTES]) | TIMESTAMP_TYPE_BIT).to_bytes(2, "big")
-        batch[35:43] = now.to_bytes(8, "big")
-        row[MAX_TIME] = now
-        kernel.patch_crc(batch, 0, crc32c(batch[21:]))
+        row[MAX_TIME] = _stamp(data[position : position + size], int(row[ATTRIBUTES]))
+
+
+def _stamp(batch: memoryview, attributes: int) -> int:
+    """The same for one batch; returns the time."""
+    now = now_ms()
+    batch[21:23] = (attributes | TIMESTAMP_TYPE_BIT).to_bytes(2, "big", signed=True)
+    batch[35:43] = now.to_bytes(8, "big")
+    kernel.patch_crc(batch, 0, crc32c(batch[21:]))
+    return now

@@ -1,7 +1,8 @@
 """`Drafts`: what a transaction has collected and not committed yet.
 
-Records become batches when they are added. Up to a megabyte of finished batches stays in memory; more goes to a staged
-file. At the commit a few kilobytes go into the intent itself, which saves the fsyncs of a file.
+Records become batches when they are added. Up to a megabyte of finished batches stays in memory; more goes to staged
+files, the batches of one partition to one of their own. At the commit a few kilobytes go into the intent itself, which
+saves the fsyncs of a file.
 
 Threads: one at a time; `Transaction` ensures that.
 """
@@ -24,7 +25,7 @@ from .intents import INLINE_BYTES
 from .parcel import Parcel
 from .stage import Stage, StagedFile
 
-#: This many bytes are kept in memory; more goes to the staged file.
+#: This many bytes are kept in memory; more goes to the staged files.
 SPILL_BYTES = 1 << 20
 
 
@@ -90,7 +91,15 @@ class Drafts:
         self._drafts: dict[tuple[str, int], Draft] = {}
         self._held_bytes = 0
         self._stage: Stage | None = None
+        #: A partition that was alone when memory was first full has a file of its own, and usually stays alone.
+        self._first: Draft | None = None
+        self._own: StagedFile | None = None
+        #: For all the others.
         self._file: StagedFile | None = None
+
+    @property
+    def _files(self) -> list[StagedFile]:
+        return [file for file in (self._own, self._file) if file is not None]
 
     def topic(self, topic: str | Topic) -> Topic:
         """A topic by its name. Looked up once: the catalog is read from disk."""
@@ -124,16 +133,21 @@ class Drafts:
         if batch is not None:
             self.keep(draft, batch)
 
-    def _spill(self) -> tuple[Stage, StagedFile]:
-        """Write what is in memory to the staged file."""
+    def _spill(self) -> Stage:
+        """Write what is in memory to the staged files."""
         if self._stage is None:
             self._stage = self._area.begin()
-        if self._file is None:
-            self._file = self._stage.file()
-        for draft in self._drafts.values():
-            draft.parcel.move(self._file.write)
+        held = [draft for draft in self._drafts.values() if draft.parcel.size_bytes]
+        if len(held) == 1 and not self._files:
+            self._first, self._own = held[0], self._stage.file()
+        for draft in held:
+            if draft is self._first and self._own is not None:
+                draft.parcel.move_alone(self._own)
+            else:
+                self._file = self._file or self._stage.file("1")
+                draft.parcel.move(self._file.write)
         self._held_bytes = 0
-        return self._stage, self._file
+        return self._stage
 
     # --- committing
 
@@ -146,9 +160,10 @@ class Drafts:
     def stage(self) -> tuple[Stage, bytes]:
         """Put everything where the commit finds it: durably into the staged file, or, if it is small, into the returned
         bytes, which are for the intent."""
-        if self._file is not None or self._held_bytes > INLINE_BYTES:
-            stage, file = self._spill()
-            file.sync()
+        if self._files or self._held_bytes > INLINE_BYTES:
+            stage = self._spill()
+            for file in self._files:
+                file.sync()
             return stage, b""
         self._stage = self._area.begin()
         data = bytearray()
@@ -173,8 +188,8 @@ class Drafts:
     def end(self, *, pending: bool) -> None:
         """Forget everything. Staged files are removed as well, unless it is `pending`: then an intent needs them."""
         self._drafts = {}
-        if self._file is not None:
-            self._file.close()
+        for file in self._files:
+            file.close()
         if self._stage is not None:
             (self._stage.leave if pending else self._stage.end)()
-        self._file, self._stage = None, None
+        self._first = self._own = self._file = self._stage = None

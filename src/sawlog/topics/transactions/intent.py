@@ -41,6 +41,13 @@ class Piece:
     file: str
     position: int
     size_bytes: int
+    #: The number of their offsets, if they are all that the file contains; else 0.
+    count: int = 0
+
+    def fields(self) -> list[str | int]:
+        """For a document. Version 0.2 knows no count."""
+        known: list[str | int] = [self.file, self.position, self.size_bytes]
+        return [*known, self.count] if self.count else known
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +133,7 @@ class Intent:
                     "partition": part.partition,
                     "offset": part.offset,
                     "count": part.count,
-                    "pieces": [[piece.file, piece.position, piece.size_bytes] for piece in part.pieces],
+                    "pieces": [piece.fields() for piece in part.pieces],
                 }
                 for part in self.parts
             ],
@@ -145,9 +152,7 @@ class Intent:
                     str(each["topic_id"]),
                     _count(each["partition"]),
                     _count(each["count"]),
-                    tuple(
-                        Piece(_file(file), _count(at), _count(size_bytes)) for file, at, size_bytes in each["pieces"]
-                    ),
+                    tuple(Piece(_file(file), *map(_count, numbers)) for file, *numbers in each["pieces"]),
                     _offset(each["offset"]),
                 )
                 for each in fields["parts"]

@@ -8,7 +8,8 @@ which saves the fsyncs of a file. To commit them, a process
    that a full disk is detected before anything is promised;
 3. writes the *intent*: which bytes of which staged file go to which partition at which offset. It is renamed into
    place: this is the commit point. Before it nothing has happened; after it the transaction will be completed;
-4. appends the batches, and syncs the logs;
+4. appends the batches, and syncs the logs. A large file with the batches of one partition becomes a segment of it, by
+   a second name; the rest is copied;
 5. makes the records visible, in all partitions (`Log.appending`): what may still be rolled back is never visible.
    Then it removes the intent (or, if the transaction has a name, renames it to the note that this number is done), then
    the staged files.
@@ -93,6 +94,7 @@ from .intent import Intent, Part
 from .ledger import Ledger
 from .neighbours import Neighbours, Nobody
 from .notes import sequence_of
+from .numbering import Numbering
 from .placing import Placing
 from .stage import Stage
 
@@ -213,8 +215,11 @@ class Intents:
             with ExitStack() as appends:  # what is placed becomes visible when all of it is
                 for log in logs:
                     appends.enter_context(log.appending())
-                for part, log in zip(intent.parts, logs, strict=True):
-                    self.placing.place(intent, part, log)
+                with Numbering() as numbering:
+                    for part, log in zip(intent.parts, logs, strict=True):
+                        self.placing.number(numbering, part, log)
+                    for part, log in zip(intent.parts, logs, strict=True):
+                        self.placing.place_numbered(intent, part, log, numbering)
         except BaseException as error:
             self._take_back(intent, logs, error, written=written)
             if not isinstance(error, Exception):

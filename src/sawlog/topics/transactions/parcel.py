@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...batch.build import Encoded
 from .intent import Piece
+from .stage import StagedFile
 
 
 class Parcel:
@@ -14,6 +16,7 @@ class Parcel:
     def __init__(self) -> None:
         self._held: list[bytes] = []
         self._size_bytes = 0
+        self._held_count = 0
         self._pieces: list[Piece] = []
         self._count = 0
 
@@ -22,12 +25,24 @@ class Parcel:
         self._held.append(bytes(batch.data))
         self._size_bytes += len(batch.data)
         self._count += batch.count
+        self._held_count += batch.count
 
     def move(self, write: Callable[[bytes], Piece]) -> None:
         """Move everything in memory elsewhere; `write` returns where it is."""
         if self._held:
             self._pieces.append(write(b"".join(self._held)))
-            self._held, self._size_bytes = [], 0
+            self._held, self._size_bytes, self._held_count = [], 0, 0
+
+    def move_alone(self, file: StagedFile) -> None:
+        """Move everything in memory to a file that contains nothing else."""
+        if not self._held:
+            return
+        count, made = self._held_count, file.write(b"".join(self._held))
+        if made.position:
+            before = self._pieces.pop()
+            count, made = count + before.count, replace(before, size_bytes=before.size_bytes + made.size_bytes)
+        self._pieces.append(replace(made, count=count))
+        self._held, self._size_bytes, self._held_count = [], 0, 0
 
     @property
     def count(self) -> int:

@@ -1,4 +1,4 @@
-"""`Placing`: puts the batches of a part into its log.
+"""`Placing`: puts the batches of a part into its log: a large file of its own as a segment, the rest as copies.
 
 If the intent names the offset, that is what is compared with the end of the log. Else the offset is noted before
 anything is appended, and compared with the note (see intents.py).
@@ -9,15 +9,17 @@ Threads: except for `prepare` and `carry_out`, the caller holds the log (`Log.ho
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from ...batch.header import HEADER_BYTES
 from ...errors import CorruptFile, SawlogError
 from ...log.log import Log
+from ...log.write.adopting import Numbered
 from .area import StagingArea
 from .intent import Intent, Part, Piece
 from .ledger import Ledger
+from .numbering import Numbering, is_adoptable
 
 #: How much is read from a staged file and appended at once.
 _PLACE_BYTES = 2 << 20
@@ -36,34 +38,85 @@ class Placing:
 
     def claim(self, part: Part, log: Log) -> None:
         """Make sure that the disk has space for a part, or raise `StorageFull`."""
-        log.claim(sum(piece.size_bytes for piece in part.pieces) + _MARGIN_BYTES)
+        log.claim(sum(piece.size_bytes for piece in part.pieces if not is_adoptable(piece)) + _MARGIN_BYTES)
 
     def place(self, intent: Intent, part: Part, log: Log, skip: int = 0) -> None:
         """Append the batches of a part, without its first `skip` records."""
+        with Numbering() as numbering:
+            self.place_numbered(intent, part, log, numbering, skip)
+
+    def place_numbered(self, intent: Intent, part: Part, log: Log, numbering: Numbering, skip: int = 0) -> None:
+        """The same, where files may be numbered already."""
         passed = 0
-        for raw, counts in self._groups(intent, part):
-            # A batch is there completely or not at all.
-            there = [size for count, size in counts if (passed := passed + count) <= skip]
-            if rest := raw[sum(there) :]:
-                log.place_batches(bytearray(rest))
+        for piece in part.pieces:
+            there = piece.count > 0 and passed + piece.count <= skip
+            if there or (passed >= skip and self._adopt(piece, log, numbering)):
+                passed += piece.count
+            else:
+                passed = self._copy(intent, piece, log, passed, skip)
         self._check_count(part, passed)
         log.sync()
+
+    def _adopt(self, piece: Piece, log: Log, numbering: Numbering) -> bool:
+        """Make a staged file a segment; False if that cannot be done here."""
+        if not is_adoptable(piece):
+            return False
+        if not numbering.has(piece):
+            numbering.begin(piece, self._number(piece, log, log.next_offset))
+        file = numbering.take(piece)
+        if file is None or log.adopt_file(file) is None:
+            return False
+        self._check_piece(piece, len(file.offsets))
+        return True
+
+    def _number(self, piece: Piece, log: Log, offset: int) -> Numbered | None:
+        if self._area.directory.size(piece.file) != piece.size_bytes:
+            return None  # it contains something else as well
+        return log.number_file(self._area.directory, piece.file, offset)
+
+    def number(self, numbering: Numbering, part: Part, log: Log) -> None:
+        """Number the files of a part that can be adopted. The caller holds the log, and does nothing else with it
+        before they are placed."""
+        offset = part.offset
+        for piece in part.pieces:
+            if is_adoptable(piece):
+                numbering.begin(piece, self._number(piece, log, offset))
+            if not piece.count:
+                break  # how many offsets it has is not known yet
+            offset += piece.count
+
+    def _copy(self, intent: Intent, piece: Piece, log: Log, passed: int, skip: int) -> int:
+        """Append the batches of a piece that are not there, and return how many offsets have been passed."""
+        before = passed
+        for raw, counts in self._groups(intent, piece):
+            # A batch is there completely or not at all.
+            there = [size for count, size in counts if (passed := passed + count) <= skip]
+            if rest := bytearray(raw[sum(there) :]):
+                if piece.count:
+                    _number_again(rest, counts[len(there) :])
+                log.place_batches(rest)
+        if piece.count:
+            self._check_piece(piece, passed - before)
+        return passed
+
+    def _check_piece(self, piece: Piece, count: int) -> None:
+        if count != piece.count:
+            raise CorruptFile(f"{self._ledger.path}/{piece.file}: {count} records, but {piece.count} were committed")
 
     def _check_count(self, part: Part, count: int) -> None:
         if count != part.count:
             raise CorruptFile(f"{self._ledger.path}: {count} records are staged, but {part.count} were committed")
 
-    def _groups(self, intent: Intent, part: Part) -> Iterator[tuple[memoryview, list[tuple[int, int]]]]:
-        """The batches of a part in order, a few megabytes at a time, with the number of offsets and bytes of each."""
-        for piece in part.pieces:
-            if not piece.file:
-                yield from _groups_in(lambda position, size: intent.data[position : position + size], piece)
-                continue
-            storage = self._area.directory.open_shared(piece.file)
-            try:
-                yield from _groups_in(storage.read, piece)
-            finally:
-                storage.close()
+    def _groups(self, intent: Intent, piece: Piece) -> Iterator[tuple[memoryview, list[tuple[int, int]]]]:
+        """The batches of a piece in order, a few megabytes at a time, with the number of offsets and bytes of each."""
+        if not piece.file:
+            yield from _groups_in(lambda position, size: intent.data[position : position + size], piece)
+            return
+        storage = self._area.directory.open_shared(piece.file)
+        try:
+            yield from _groups_in(storage.read, piece)
+        finally:
+            storage.close()
 
     # --- what was committed
 
@@ -121,9 +174,13 @@ class Placing:
         part = intent.parts[number]
         self.carry_out(part, log)
         count = 0
-        for raw, counts in self._groups(intent, part):
-            log.check_batches(raw)
-            count += sum(each for each, _ in counts)
+        for piece in part.pieces:
+            if is_adoptable(piece):
+                count += log.check_file(self._area.directory, piece.file)
+                continue
+            for raw, counts in self._groups(intent, piece):
+                log.check_batches(raw)
+                count += sum(each for each, _ in counts)
         self._check_count(part, count)
         with log.hold():
             self.claim(part, log)
@@ -144,6 +201,14 @@ class Placing:
             if failed:
                 with suppress(SawlogError):  # open writers cannot flush to a log that has failed
                     log.release()
+
+
+def _number_again(data: bytearray, counts: Sequence[tuple[int, int]]) -> None:
+    """Overwrite what somebody who died while numbering a file, with a power cut, has left in place of the offsets."""
+    at = base = 0
+    for count, size in counts:
+        data[at : at + 8], data[at + 12 : at + 16] = base.to_bytes(8, "big"), bytes(4)
+        at, base = at + size, base + count
 
 
 def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tuple[memoryview, list[tuple[int, int]]]]:

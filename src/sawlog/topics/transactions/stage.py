@@ -42,6 +42,11 @@ class StagedFile:
         staging.replace(name, b"", durable=False)
         self._storage: Storage = staging.open(name)
 
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes were written."""
+        return self._storage.size
+
     def write(self, batches: Buffer) -> Piece:
         """Append finished batches."""
         return Piece(self.name, self._storage.append(batches), len(batches))

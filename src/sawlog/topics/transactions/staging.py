@@ -31,48 +31,71 @@ from ..topic import Topic
 from .area import StagingArea
 from .intent import Intent, Part, Piece, check_name
 from .intents import INLINE_BYTES, Intents
+from .numbering import ADOPT_BYTES
 from .parcel import Parcel
 from .stage import StagedFile
 from .transaction import PlacedOffsets
 
-__all__ = ["INLINE_BYTES", "Intent", "Parcel", "Part", "Piece", "PlacedOffsets", "Staging", "TaskStage", "check_name"]
+__all__ = [
+    "ADOPT_BYTES",
+    "INLINE_BYTES",
+    "Intent",
+    "Parcel",
+    "Part",
+    "Piece",
+    "PlacedOffsets",
+    "StagedFile",
+    "Staging",
+    "TaskStage",
+    "check_name",
+]
 
 
 class TaskStage(Closing):
-    """What one attempt of one task stages: its own file, created when it is first needed. `Staging.task` returns it."""
+    """What one attempt of one task stages: its own files, created when they are first needed. `Staging.task` returns
+    it."""
 
     def __init__(self, area: StagingArea, job: str) -> None:
         self._area = area
         self._job = job
         self._label = uuid.uuid4().hex
-        self._file: StagedFile | None = None
+        #: By label; the first one is for what has no file of its own.
+        self._files: dict[str, StagedFile] = {}
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was written."""
-        return self._file is None
+        return not self._files
 
     def write(self, batches: Buffer) -> Piece:
-        """Append finished batches and return where they are, for a `Part`."""
-        if self._file is None:
+        """Append finished batches to the file of this attempt and return where they are, for a `Part`."""
+        return (self._files.get(self._label) or self._file(self._label)).write(batches)
+
+    def own_file(self) -> StagedFile:
+        """A new file for the batches of one partition (`Parcel.move_alone`): if it is large, it becomes a segment as it
+        is."""
+        return self._file(f"{self._label}-{len(self._files)}")
+
+    def _file(self, label: str) -> StagedFile:
+        if not self._files:
             self._area.lend(self._job, self._label)
-            self._file = self._area.file(self._job, self._label)
-        return self._file.write(batches)
+        made = self._files[label] = self._area.file(self._job, label)
+        return made
 
     def sync(self) -> None:
         """Return when everything written survives a power cut, once it is published."""
-        if self._file is not None:
-            self._file.sync()
+        for file in self._files.values():
+            file.sync()
 
     def abandon(self) -> None:
         """This attempt failed: remove what it has written."""
-        if self._file is not None:
-            self._area.withdraw(self._job, self._label)
+        for label in {*self._files, self._label}:
+            self._area.withdraw(self._job, label)
 
     def close(self) -> None:
-        """Close the file; what is staged is kept."""
-        if self._file is not None:
-            self._file.close()
+        """Close the files; what is staged is kept."""
+        for file in self._files.values():
+            file.close()
 
 
 class Staging:

@@ -89,6 +89,11 @@ class _Consumer:
             self.made.seek(TopicPartition(*place), offset)
 
     def subscribe(self, *topics: str) -> None:
+        # It joins before it knows how many partitions there are. As the leader it then joins again when it does; and if
+        # that ends between two polls, version 3.0.12 drops the assignment, joins no more and sends no heartbeats
+        # (`need_rejoin` is false as soon as it has assigned). So let it know them first.
+        for topic in topics:
+            self.made.partitions_for_topic(topic)
         self.made.subscribe(list(topics))
 
     def poll(self, timeout_s: float = 0.2) -> list[Seen]:

@@ -1,0 +1,113 @@
+"""What `/metrics` looks at when somebody asks: sizes, offsets, lags, space. Nothing of it is counted in between.
+
+Partitions that are open are looked at, up to a number; a scrape of very many would take long and help nobody.
+
+Threads: made in the event loop's, used in another.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .. import __version__
+from ..clock import now_ms
+from ..errors import SawlogError
+from ..log.log import Log
+from ..storage.system import space_of
+from ..topics.groups.groups import GroupRow
+from .metrics import Family, Sample
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+#: How many partitions, and how many partitions of groups, are shown.
+_MOST = 1000
+
+
+class Levels:
+    """A broker at this moment. `failed` says why it is not ready, if it is not."""
+
+    def __init__(self, broker: Broker, failed: str | None) -> None:
+        self._store = broker.store
+        self._failed = failed
+        self._in_flight = broker.server.in_flight
+        self._logs = {(each.topic.name, each.index): each.log for each in list(broker.partitions)[:_MOST]}
+
+    def families(self) -> list[Family]:
+        """All of it."""
+        return [*self._partitions(), *self._groups(), *self._machine()]
+
+    def _partitions(self) -> Iterator[Family]:
+        sizes: list[Sample] = []
+        segments: list[Sample] = []
+        starts: list[Sample] = []
+        ends: list[Sample] = []
+        behind: list[Sample] = []
+        for (topic, index), log in self._logs.items():
+            labels = {"topic": topic, "partition": str(index)}
+            try:
+                end = log.next_offset
+                sizes.append(("", labels, log.size_bytes))
+                segments.append(("", labels, len(log.segments)))
+                starts.append(("", labels, log.lowest_offset))
+                ends.append(("", labels, end))
+                if log.locked:
+                    behind.append(("", labels, max(end - log.durable_offset, 0)))
+            except SawlogError:
+                continue  # closed or deleted meanwhile
+        yield "sawlog_log_size_bytes", "gauge", "Bytes of a partition that is open.", sizes
+        yield "sawlog_log_segments", "gauge", "Segments of a partition that is open.", segments
+        yield "sawlog_log_start_offset", "gauge", "The first offset.", starts
+        yield "sawlog_log_end_offset", "gauge", "The next offset.", ends
+        yield "sawlog_durable_lag_records", "gauge", "Records that a power cut could still take back.", behind
+
+    def _groups(self) -> Iterator[Family]:
+        records: list[Sample] = []
+        seconds: list[Sample] = []
+        most: defaultdict[str, int] = defaultdict(int)
+        for name, row in self._rows():
+            labels = {"group": name, "topic": row.topic, "partition": str(row.partition)}
+            most[name] = max(most[name], row.lag)
+            if len(records) < _MOST:
+                records.append(("", labels, row.lag))
+                log = self._logs.get((row.topic, row.partition))
+                if log is not None:
+                    seconds.append(("", labels, _age_s(log, row.committed or 0) if row.lag else 0))
+        largest: list[Sample] = [("", {"group": name}, lag) for name, lag in sorted(most.items())[:_MOST]]
+        yield "sawlog_group_lag_records", "gauge", "Records that a group has not committed as read.", records
+        yield "sawlog_group_lag_records_max", "gauge", "The same, of the partition with the most.", largest
+        yield "sawlog_group_lag_seconds", "gauge", "The age of the next batch that a group will commit.", seconds
+
+    def _rows(self) -> Iterator[tuple[str, GroupRow]]:
+        groups = self._store.groups
+        for name in groups.list():
+            try:
+                rows = groups.describe(name).rows
+            except SawlogError:
+                continue  # deleted meanwhile
+            for row in rows:
+                yield name, row
+
+    def _machine(self) -> Iterator[Family]:
+        try:
+            free: list[Sample] = [("", {}, space_of(self._store.path)[1])]
+        except OSError:  # not a directory of this machine
+            free = []
+        states = {"ok": self._failed is None, "failed": self._failed is not None}
+        yield "sawlog_disk_free_bytes", "gauge", "Free space where the store is.", free
+        yield "sawlog_inflight_requests", "gauge", "Requests that are being answered.", [("", {}, self._in_flight)]
+        now: list[Sample] = [("", {"state": state}, int(is_so)) for state, is_so in states.items()]
+        yield "sawlog_state", "gauge", "1 for the state that it is in.", now
+        yield "sawlog_build_info", "gauge", "Always 1.", [("", {"version": __version__}, 1)]
+
+
+def _age_s(log: Log, offset: int) -> float:
+    """How long ago the batch with this offset was written, by its largest timestamp; 0 if it cannot be read."""
+    try:
+        buffers = log.fetch(max(offset, log.lowest_offset), 1, isolation="uncommitted").buffers
+    except SawlogError:
+        return 0.0
+    newest = int.from_bytes(buffers[0][35:43], "big", signed=True) if buffers else -1
+    return max(now_ms() - newest, 0) / 1000 if newest >= 0 else 0.0

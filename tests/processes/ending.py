@@ -1,0 +1,30 @@
+"""`Ending`: whether SIGTERM has come, for a process that works until then.
+
+Not a `threading.Event`: its `set`, called by a handler, waits for ever for the lock that the interrupted `wait` of the
+same thread holds.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+
+class Ending:
+    """Set by SIGTERM, once somebody listens."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+
+    def listen(self) -> None:
+        """From now on SIGTERM sets it and does nothing else."""
+        signal.signal(signal.SIGTERM, lambda *_: os.write(self._write, b"."))
+
+    def is_set(self) -> bool:
+        """Whether it has come."""
+        return self.wait(0)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for it, and return whether it has come."""
+        return bool(select.select([self._read], [], [], timeout)[0])
