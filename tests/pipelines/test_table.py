@@ -133,6 +133,9 @@ def test_what_does_not_parse_goes_to_the_quarantine_with_the_reason(
     assert set(bad) == {4, 5, 6, 7, 10}
     add(data, b'{"n": "x8"}', b'{"n": 8}')  # in the tail it is left out as well
     assert sorted(collected(union())) == [(0, offset) for offset in (0, 1, 2, 3, 8, 9, 12)]
+    both = union()
+    assert scan(both, "Project").count("from_json") == 1  # each value of the tail is parsed once
+    assert both.union(both).count() == both.join(both, ["partition", "offset"]).count() * 2 == 14
     assert keep(format=form).quarantined == 1
     assert places(own(lake, form)) == collected(union())
 

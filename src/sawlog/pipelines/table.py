@@ -323,7 +323,6 @@ class _Job:
     def _write(self, rows: DataFrame, schema: pa.Schema, work: Work) -> None:
         """The files of a round: one pass, and a second one if there is something for the quarantine."""
         from pyspark.sql import Observation
-        from pyspark.sql import functions as F
 
         fields = value_fields(schema)
         if not len(fields):
@@ -331,10 +330,8 @@ class _Job:
             return
         counts = Observation()
         parsed = parsing.parsed(rows, fields)
-        # Also keeps Spark from parsing twice, for the condition and for the columns: it moves neither below this.
-        counted = parsed.observe(counts, F.count_if(parsing.is_bad()).alias("bad"))
-        self._put(parsing.good(counted, fields), schema, work.files)
-        if counts.get["bad"]:
+        self._put(parsing.good(parsing.counted(parsed, counts), fields), schema, work.files)
+        if counts.get[parsing.BAD]:
             parquetfiles.write(parsing.bad(parsed, fields), work.bad_files)
 
     def _put(self, rows: DataFrame, schema: pa.Schema, path: Path) -> None:

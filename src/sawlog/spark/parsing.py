@@ -16,9 +16,11 @@ import pyarrow as pa
 from ..tables.columns import TIMES, column_of, fault_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
     from pyspark.sql.types import StructType
 
+#: The name of what `counted` observes.
+BAD = "bad"
 _PARSED, _CORRUPT = "_sawlog_parsed", "_corrupt_record"
 #: How much of a value a reason shows.
 _SHOWN = 80
@@ -58,6 +60,14 @@ def _parsed(rows: DataFrame, shape: StructType) -> DataFrame:
     shape = shape.add(_CORRUPT, "string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     return rows.withColumn(_PARSED, F.from_json(F.col("value").cast("string"), shape, options))
+
+
+def counted(rows: DataFrame, counts: Observation | str) -> DataFrame:
+    """The same rows; the number of bad ones is observed. For its side effect, too: Spark moves neither conditions nor
+    columns below it. Otherwise it would parse each value three times, for both halves of `is_bad` and for the fields."""
+    from pyspark.sql import functions as F
+
+    return rows.observe(counts, F.count_if(is_bad()).alias(BAD))
 
 
 def is_bad() -> Column:

@@ -16,6 +16,7 @@ on, so those do not shorten the reading of the tail; `partitions`, `start`, `end
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -278,7 +279,7 @@ def _tail(
         return spark.createDataFrame([], parsing.spark_schema(schema))
     rows = log_rows(spark, path, topic, first, to, record)
     if len(fields):
-        rows = parsing.good(parsing.parsed(rows, fields), fields)
+        rows = parsing.good(parsing.counted(parsing.parsed(rows, fields), f"sawlog-{uuid.uuid4()}"), fields)
     return rows.select(*_quoted(schema.names))
 
 
