@@ -84,6 +84,7 @@ def test_a_column_that_becomes_wider_keeps_all_values(lake: Lake) -> None:
     lake.commit(lake.write(offsets(0, 2, 3), wide, n=1 << 40), ends={0: 3}, schema=wide)
     assert tables.snapshot(lake.info).schema == wide
     assert sorted(row["n"] for row in lake.read()) == [7, 7, 1 << 40]
+    assert tables.snapshot(lake.info).fields == {"n": "n"}
 
 
 def test_a_merge_replaces_files_and_leaves_marks_and_rows_alone(lake: Lake) -> None:

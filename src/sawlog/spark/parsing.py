@@ -64,7 +64,7 @@ def _parsed(rows: DataFrame, shape: StructType) -> DataFrame:
 
 def counted(rows: DataFrame, counts: Observation | str) -> DataFrame:
     """The same rows; the number of bad ones is observed. For its side effect, too: Spark moves neither conditions nor
-    columns below it. Otherwise it would parse each value three times, for both halves of `is_bad` and for the fields."""
+    columns below it. Otherwise it would parse each value three times: twice in `is_bad`, and for the fields."""
     from pyspark.sql import functions as F
 
     return rows.observe(counts, F.count_if(is_bad()).alias(BAD))

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from .columns import column_of, value_fields
+
 
 class Mark(NamedTuple):
     """What of a partition is in a table: the records from `start` on, up to and without `end`."""
@@ -76,6 +78,11 @@ class Snapshot:
     def files(self) -> list[str]:
         """The paths of its Parquet files."""
         return [each.path for each in self.data]
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields of values that are columns, with the names of these columns."""
+        return {field: column_of(field) for field in value_fields(self.schema).names}
 
     @property
     def ends(self) -> dict[int, int]:
