@@ -10,7 +10,7 @@ READY_BENCH := .venv/.ready-bench
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark bench-interop bench-broker faults mutants asan fuzz-grow kafka-jars clean distclean
+.PHONY: help setup demo tour test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark bench-sql bench-interop bench-broker faults mutants asan fuzz-grow kafka-jars clean distclean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,9 @@ bench-topics: kernel $(READY_BENCH) ## measure topics, groups and compaction bes
 
 bench-spark: kernel $(READY_BENCH) ## measure Spark over sawlog against Spark over Parquet and JSON lines
 	@$(BIN)/python benchmarks/spark.py $(ARGS)
+
+bench-sql: kernel $(READY_BENCH) ## measure SQL over topics against DuckDB over Parquet and against jq
+	@$(BIN)/python benchmarks/sql.py $(ARGS)
 
 bench-interop: kernel $(READY_BENCH) ## measure taking in other systems' logs against copying their files
 	@$(BIN)/python benchmarks/interop.py $(ARGS)

@@ -62,6 +62,8 @@ SawlogError
 │   ├── Malformed                                bytes from the network that are not a valid message
 │   │   └── UnsupportedVersion                     an API, or a version of one, that is not known
 │   └── Unencodable                              a message that cannot be written as given: a mistake of the caller
+├── QueryFailed (ValueError)                   SQL that cannot be run, or is not a query
+├── MissingPackage (ImportError)               needs a package that is not installed; the message says how to install it
 └── BrokerError                                a broker, as its client sees it
     ├── BrokerUnavailable (ConnectionError)      cannot be reached, or the connection broke
     ├── BrokerTimeout (TimeoutError)             did not answer in time
@@ -85,6 +87,14 @@ class SawlogError(Exception):
 
 class InvalidConfig(SawlogError, ValueError):
     """An invalid setting; the message names the field and the valid values."""
+
+
+class QueryFailed(SawlogError, ValueError):
+    """SQL that cannot be run: it does not parse, names what does not exist, or is not a query."""
+
+
+class MissingPackage(SawlogError, ImportError):
+    """What was called needs a package that is not installed; the message has the command that installs it."""
 
 
 class InvalidRecord(SawlogError, ValueError):

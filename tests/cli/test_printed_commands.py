@@ -36,6 +36,8 @@ GOLDEN = ROOT / "tests" / "golden" / "interop"
 #: Directories of somebody else's, as examples name them, and what they are here.
 ELSEWHERE = ("/var/lib/kafka", "/mnt/disk", "/mnt/spare", "./commit_log")
 ORDER = {"customer": {"id": "7"}, "placed_at": "2026-11-01T08:00:00Z", "status": "failed"}
+#: A schema that fits it.
+AVRO = {"type": "record", "name": "Order", "fields": [{"name": "status", "type": "string"}]}
 
 
 def examples() -> Iterator[tuple[str, str]]:
@@ -51,7 +53,9 @@ def examples() -> Iterator[tuple[str, str]]:
 def lay_out(place: Path) -> None:
     """The files that examples read."""
     (place / "orders.ndjson").write_text(json.dumps(ORDER) + "\n")
+    (place / "orders.avsc").write_text(json.dumps(AVRO))
     (place / "prices.csv").write_text("symbol,price\nACME,7\n")
+    (place / "customers.csv").write_text("id,name\n7,Ada\n")
     (place / "cat.jpg").write_bytes(b"\xff\xd8\xff")
     (place / "app.log").write_text("started\nstopped\n")
     (place / "broker.toml").write_text("default_partitions = 4\n")
@@ -127,6 +131,8 @@ def run(line: str, place: Path) -> None:
         elif words[1] == "serve":
             stop_when_ready(words[1:])
         else:
+            if words[1] == "sql" and not any(" " in word for word in words):
+                content = b"show tables"  # at a terminal it asks for queries
             content = Cli(place / "data")(*words[1:], stdin=content).ok().raw
 
 
@@ -185,6 +191,8 @@ def test_an_example_of_the_help_runs_as_printed(path: str, line: str, place: Pat
             store.delete_topic(created[1])
     if path == "produce" and "greetings" in line and not created:  # the line before creates it
         run("sawlog topic create greetings -d data", place)
+    if "--check" in line:
+        run("sawlog topic alter orders -d data --set sawlog.schema=@orders.avsc", place)
     if path == "import" and "/var/lib/kafka" in line:  # to where nothing is that they could be mistaken for
         shutil.rmtree("data")
         with Store.open("data"):

@@ -128,6 +128,11 @@ _FILES = (
         by="storage",
     ),
     _mutant(
+        "adopted without fsync",
+        "a staged file becomes a segment before the offsets in it are synced",
+        ("Numbered.sync", "self.storage.sync()", "pass"),
+    ),
+    _mutant(
         "short write accepted",
         "the system writes fewer bytes than requested, and nobody checks (Prometheus 13027)",
         ("FileStorage._write", "if written < len(data):", "if False:"),

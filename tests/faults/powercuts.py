@@ -22,7 +22,8 @@ and of the writes and cuts that were on their way, independently of that,
     zeros      the size of any moment, and none of the bytes
     noise      as sectors, but what was to be written to a sector and is not there is random bytes
 
-A file has one name at a time. Durable bytes are not touched by a write to other bytes of their sector.
+A file may have several names (`link`), each of which is renamed and removed by itself. Durable bytes are not touched by
+a write to other bytes of their sector.
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ class Folder:
 
 
 Node = File | Folder
+#: A directory, and a name in it.
+Place = tuple[Folder, str]
+#: A name of a node, whatever it is by now: where it was before the first call, or the number of the call that made it.
+Link = Place | int
 
 
 @dataclass(slots=True)
@@ -85,6 +90,8 @@ class Change:
     number: int
     #: (directory, name, what it stands for then)
     parts: Sequence[tuple[Folder, str, Node | None]]
+    #: Which name of the node it is: the same one after it was renamed.
+    link: Link
     #: The fsync that made it durable.
     settled: int = _NEVER
 
@@ -98,6 +105,7 @@ class History:
     calls: list[str] = field(default_factory=list)
     folders: list[Folder] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    _links: dict[Place, Link] = field(default_factory=dict)
     #: Called before a call is noted.
     before_call: Callable[[], None] = lambda: None
 
@@ -112,12 +120,15 @@ class History:
         """Names are made, replaced or removed."""
         folder, name, node = parts[-1]
         number = self._note(call, node or folder.now[name])
+        link: Link = number
         for folder, name, node in parts:
             if node is None:
                 del folder.now[name]
+                link = self._links.pop((folder, name), (folder, name))
             else:
                 folder.now[name], node.name = node, name
-        self.changes.append(Change(number, parts))
+                self._links[folder, name] = link
+        self.changes.append(Change(number, parts, link))
 
     def sync(self, call: str, node: Node) -> None:
         """All that was written to a file, or all names of a directory, are durable from now on."""
@@ -178,11 +189,11 @@ class PowerCut:
 
     def _found_names(self) -> dict[Folder, dict[str, Node]]:
         found = {folder: dict(folder.before) for folder in self._history.folders}
-        places = {node: (folder, name) for folder, names in found.items() for name, node in names.items()}
+        places: dict[Link, Place] = {(folder, name): (folder, name) for folder in found for name in found[folder]}
         for change in self._history.changes:
             if change.number < self._call and (change.settled < self._call or self._reached(change.number)):
                 for folder, name, node in change.parts:
-                    _give_name(found, places, folder, name, node)
+                    _give_name(found, places, (folder, name), node, change.link)
         return found
 
     def _reached(self, number: int) -> bool:
@@ -251,21 +262,18 @@ _LANDING: dict[str, Callable[[PowerCut, bytearray, list[Write]], None]] = {
 
 
 def _give_name(
-    found: dict[Folder, dict[str, Node]],
-    places: dict[Node, tuple[Folder, str]],
-    folder: Folder,
-    name: str,
-    node: Node | None,
+    found: dict[Folder, dict[str, Node]], places: dict[Link, Place], place: Place, node: Node | None, link: Link
 ) -> None:
-    """Let a name stand for a node, or for nothing. Where an earlier change is missing, the node may have another name
-    still: it loses that."""
+    """Let a name stand for a node, or for nothing. Where an earlier change is missing, it may still be another name: it
+    is that no longer."""
+    folder, name = place
     if node is None:
         found[folder].pop(name, None)
         return
-    old_folder, old_name = places.get(node, (folder, name))
+    old_folder, old_name = places.get(link, place)
     if found[old_folder].get(old_name) is node:
         del found[old_folder][old_name]
-    found[folder][name], places[node] = node, (folder, name)
+    found[folder][name], places[link] = node, place
 
 
 def _sizes(size: int, pending: list[Write]) -> list[int]:

@@ -9,7 +9,7 @@ lay_out("found", tree)                                # as the machine finds it 
 ```
 
 **What is recorded.** All calls by which `sawlog.storage` changes a file or a name: open (which creates and cuts),
-write, pwrite, ftruncate, rename, unlink, mkdir, rmdir, fsync and fdatasync. What is stored through a mapping is no
+write, pwrite, ftruncate, rename, link, unlink, mkdir, rmdir, fsync, fdatasync. What is stored through a mapping is no
 call: before each call, every writable mapping is compared with what is known, and a difference is noted as "store".
 `fallocate` is not recorded: sawlog reserves blocks beyond the end of a file, which changes neither its size nor its
 content. Calls that would change files and that nobody makes are refused (`_REFUSED`). So that nothing escapes,
@@ -39,6 +39,7 @@ _RECORDED = (
     "fdatasync",
     "fsync",
     "ftruncate",
+    "link",
     "mkdir",
     "open",
     "pwrite",
@@ -54,7 +55,6 @@ _REFUSED = (
     "copy_file_range",
     "dup",
     "dup2",
-    "link",
     "posix_fallocate",
     "pwritev",
     "sendfile",
@@ -201,6 +201,21 @@ class _Recorder:
             self.history.change(call, (*source, None), (*target, node))
 
     replace = rename
+
+    def link(
+        self,
+        old: Any,
+        new: Any,
+        *,
+        src_dir_fd: int | None = None,
+        dst_dir_fd: int | None = None,
+        follow_symlinks: bool = True,
+    ) -> None:
+        source, target = self._find(old, src_dir_fd), self._find(new, dst_dir_fd)
+        _REAL.link(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
+        assert (source is None) == (target is None), f"{old} is linked out of, or into, what is recorded"
+        if source is not None and target is not None:
+            self.history.change("link", (*target, source[0].now[source[1]]))
 
     def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
         _REAL.unlink(path, dir_fd=dir_fd)

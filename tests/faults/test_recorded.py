@@ -121,7 +121,7 @@ def test_a_change_that_is_not_recorded_is_noticed(tmp_path: Path) -> None:
 
 def test_a_call_that_nobody_makes_yet_is_refused(tmp_path: Path) -> None:
     with recording(tmp_path), pytest.raises(AssertionError, match="link is not recorded"):
-        os.link(tmp_path / "a", tmp_path / "b")
+        os.symlink(tmp_path / "a", tmp_path / "b")
 
 
 def test_what_is_stored_through_a_mapping_is_recorded(tmp_path: Path) -> None:

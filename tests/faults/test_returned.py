@@ -213,6 +213,7 @@ def _refuse(disk: FaultyStorage, *kinds: tuple[str, str, int]) -> None:
     disk.before = full
 
 
+@pytest.mark.slow
 def test_what_a_merge_has_replaced_survives_a_death_before_its_name_was_durable() -> None:
     """The next one who opens the log finishes the swap: the old files go, and must not before the new name stays."""
     disk = FaultyStorage(seed=1)

@@ -144,6 +144,7 @@ def test_lock_is_free_after_a_close_that_failed(place: Place, monkeypatch: pytes
     assert values(place.open()) == [b"kept"]
 
 
+@pytest.mark.slow
 def test_opens_that_fail_leave_no_descriptor(file_place: FilePlace, tmp_path: Path) -> None:
     log = file_place.open()
     before = descriptors()

@@ -89,6 +89,7 @@ def test_a_batch_that_spark_repeats_is_there_once(write: Write, target: Path, fi
     once(35, rows(target, form))
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_half_moved_in_is_there_once(write: Write, target: Path, filled: Fill) -> None:
     filled(30)
     write(max_records=10, compact=False, by=("partition",))
@@ -121,6 +122,7 @@ def test_records_keep_everything_they_have(write: Write, target: Path, filled: F
     assert {row["topic"] for row in found} == {"orders"}
 
 
+@pytest.mark.slow
 def test_directories_are_by_the_columns_that_are_named(write: Write, target: Path, filled: Fill) -> None:
     filled(3000, partitions=1)
     write(by=("date", "hour"))
@@ -129,6 +131,7 @@ def test_directories_are_by_the_columns_that_are_named(write: Write, target: Pat
     assert len(found) == 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_small_files_are_put_together(write: Write, target: Path, filled: Fill, form: str) -> None:
     filled(40)
@@ -141,6 +144,7 @@ def test_small_files_are_put_together(write: Write, target: Path, filled: Fill, 
     once(40, rows(target, form))
 
 
+@pytest.mark.slow
 def test_files_that_are_large_enough_are_left_alone(write: Write, target: Path, filled: Fill) -> None:
     filled(40)
     report = write(max_records=10, by=(), file_bytes=1000)
@@ -148,6 +152,7 @@ def test_files_that_are_large_enough_are_left_alone(write: Write, target: Path, 
     assert len(files(target)) == 8
 
 
+@pytest.mark.slow
 def test_other_files_in_the_target_are_left_alone(write: Write, target: Path, filled: Fill) -> None:
     filled(10)
     write(by=())
@@ -172,6 +177,7 @@ def test_values_are_taken_apart_and_what_does_not_parse_is_kept(
     assert {row["unparsed"] for row in found if row["value"] is None} == {b"not json", b'{"n": "seven"}', None}
 
 
+@pytest.mark.slow
 def test_a_schema_is_inferred_once_and_kept(write: Write, target: Path, filled: Fill, data: Path) -> None:
     filled(3)
     write(json=True)

@@ -108,6 +108,7 @@ def test_rows_of_csv_become_json_by_a_schema_that_is_kept(take: Take, source: Pa
     assert json.loads(contents()[-1].value) == {"id": "3", "price": 4.0, "day": "2026-01-03"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["price,id\n1,2\n", "id,price\nx,2\n"], ids=["other header", "no number"])
 def test_a_csv_file_that_does_not_fit_is_refused_and_not_bent(
     take: Take, source: Path, contents: Contents, text: str
@@ -138,6 +139,7 @@ def test_csv_is_read_as_produce_reads_it(take: Take, source: Path, contents: Con
     ]
 
 
+@pytest.mark.slow
 def test_a_key_is_the_text_of_its_cell_also_where_the_schema_says_int(
     take: Take, source: Path, contents: Contents
 ) -> None:
@@ -148,6 +150,7 @@ def test_a_key_is_the_text_of_its_cell_also_where_the_schema_says_int(
     assert [(r.key, json.loads(r.value)["n"]) for r in contents()] == [(b"7", 1), (b"01234", 2)]
 
 
+@pytest.mark.slow
 def test_a_number_of_a_later_csv_file_never_loses_its_zeros(take: Take, source: Path, contents: Contents) -> None:
     (source / "a.csv").write_text("id,n\n1,5\n")
     take(key="id")
@@ -157,6 +160,7 @@ def test_a_number_of_a_later_csv_file_never_loses_its_zeros(take: Take, source: 
     assert len(contents()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "json", "text", "parquet"])
 @pytest.mark.parametrize("files", [1000, 2])
 def test_files_are_taken_in_order_of_name(take: Take, source: Path, contents: Contents, form: str, files: int) -> None:
@@ -189,6 +193,7 @@ def test_a_repeated_micro_batch_is_cut_as_it_was_at_first(
     assert [r.value for r in contents()] == [b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -209,12 +214,14 @@ def test_an_error_of_a_job_names_file_row_and_reason_in_one_line(
     assert len(contents()) == 1
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_not_of_the_type_given_is_named(take: Take, source: Path) -> None:
     (source / "a.csv").write_text("id,price\n1,2.5\n2,cheap\n")
     with pytest.raises(running.PipelineFailed, match=r"a\.csv, row 2, line 3: column 'price' is not .*: 'cheap'$"):
         take(schema="id int, price decimal(8,2)")
 
 
+@pytest.mark.slow
 def test_packed_csv_is_read(take: Take, source: Path, contents: Contents) -> None:
     (source / "a.csv.gz").write_bytes(gzip.compress(AWKWARD.encode()))
     take(key="zip")
@@ -224,6 +231,7 @@ def test_packed_csv_is_read(take: Take, source: Path, contents: Contents) -> Non
         take(key="zip")
 
 
+@pytest.mark.slow
 def test_csv_without_a_header_has_numbered_columns(take: Take, source: Path, contents: Contents) -> None:
     (source / "a.csv").write_text("01,x\n02,y\n")
     take(key="_c0", header=False)
@@ -242,12 +250,14 @@ def test_rows_of_parquet_keep_their_types(take: Take, source: Path, contents: Co
     assert json.loads(record.value) == {"id": "AP8=", "n": 7, "tags": ["a", "b"]}
 
 
+@pytest.mark.slow
 def test_one_column_can_be_the_value(take: Take, source: Path, contents: Contents) -> None:
     pq.write_table(pa.table({"k": ["a"], "v": [b"\x00\x01"], "at": [1_700_000_000_123]}), source / "a.parquet")
     take(key="k", value="v", timestamp="at")
     assert [(r.key, r.value, r.timestamp) for r in contents()] == [(b"a", b"\x00\x01", 1_700_000_000_123)]
 
 
+@pytest.mark.slow
 def test_directories_below_are_taken_too(take: Take, source: Path, contents: Contents) -> None:
     (source / "2026" / "01").mkdir(parents=True)
     (source / "2026" / "01" / "a.log").write_text("deep\n")
@@ -255,6 +265,7 @@ def test_directories_below_are_taken_too(take: Take, source: Path, contents: Con
     assert [r.value for r in contents()] == [b"deep"]
 
 
+@pytest.mark.slow
 def test_one_file_is_a_source(take: Take, source: Path, contents: Contents) -> None:
     (source / "a.txt").write_text("one\n")
     (source / "b.txt").write_text("other\n")

@@ -58,14 +58,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        pytest.param(*each, marks=[pytest.mark.slow] * (each[0] == "table" and "--schema" in each[1]))
-        for each in examples()
-        if each[1].startswith("sawlog ")
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "line"), [each for each in examples() if each[1].startswith("sawlog ")])
 def test_an_example_of_the_help_runs_as_printed(name: str, line: str, place: Path, cli: Cli) -> None:
     line = line.replace("/var/log/app", str(place / "app")).replace(" -d data", f" -d {place / 'data'}")
     if name in ("ingest", "export", "table"):

@@ -79,6 +79,7 @@ def test_a_key_that_lies_in_several_partitions_is_merged_by_time(
         assert [when for _, when, _ in records] == [moment(n) for n in range(100) if b"k%d" % (n % 5) == key]
 
 
+@pytest.mark.slow
 def test_clocks_that_go_back_do_not_mix_a_partition_up(spread: Spread, data: Path, contents: Contents) -> None:
     with Store.open(data, upkeep_interval_s=None) as store:
         topic = store.create_topic("orders", 2)
@@ -130,6 +131,7 @@ def test_a_writer_that_comes_meanwhile_keeps_its_topic(spread: Spread, filled: F
         assert len(list(writer["orders"].scan())) == 21
 
 
+@pytest.mark.slow
 def test_what_a_run_that_died_has_left_is_removed(spread: Spread, filled: Fill, data: Path) -> None:
     filled(20)
     with Store.open(data, upkeep_interval_s=None) as store:
@@ -139,6 +141,7 @@ def test_what_a_run_that_died_has_left_is_removed(spread: Spread, filled: Fill, 
         assert store.topics() == ["orders"]
 
 
+@pytest.mark.slow
 def test_groups_begin_anew(spread: Spread, filled: Fill, data: Path) -> None:
     filled(20)
     with Store.open(data, upkeep_interval_s=None) as store:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from sawlog import Store
 from sawlog.pipelines import stats, verify
@@ -100,12 +101,14 @@ def test_everything_is_counted(spark: Any, filled: Fill, data: Path, tmp_path: P
     assert int(rates["time"][0].as_py().timestamp() * 1000) == report.rates[0].time
 
 
+@pytest.mark.slow
 def test_the_step_suits_the_time(spark: Any, filled: Fill) -> None:
     data = filled(100)
     report = stats.run(spark, StatsParams(str(data), "orders"))
     assert report.step_ms == 30_000
 
 
+@pytest.mark.slow
 def test_there_is_a_picture(cli: Cli, filled: Fill, tmp_path: Path) -> None:
     filled(100)
     picture = tmp_path / "orders.svg"

@@ -182,13 +182,25 @@ def _decode_columns(
     made: dict[str, pa.Array] = {}
     if key_data is not None:
         bits = pa.py_buffer(key_valid) if null_keys else None
-        made["key"] = pa.Array.from_buffers(pa.binary(), total, [bits, key_offsets, key_data.slice(0, keys)], null_keys)
+        made["key"] = pa.Array.from_buffers(
+            pa.binary(), total, [bits, key_offsets, _fitted(key_data, key_data_view, keys)], null_keys
+        )
     if value_data is not None:
         bits = pa.py_buffer(value_valid) if null_values else None
         made["value"] = pa.Array.from_buffers(
-            pa.binary(), total, [bits, value_offsets, value_data.slice(0, values)], null_values
+            pa.binary(), total, [bits, value_offsets, _fitted(value_data, value_data_view, values)], null_values
         )
     return made, headers
+
+
+def _fitted(buffer: pa.Buffer, view: memoryview, size_bytes: int) -> pa.Buffer:
+    """The part of a buffer that was filled. If that is small, it is a copy: an array of short keys must not keep the
+    room that was needed for whole batches."""
+    if size_bytes * 2 > len(view):
+        return buffer.slice(0, size_bytes)
+    fitted, room = _mutable(size_bytes)
+    room[:] = view[:size_bytes]
+    return fitted
 
 
 def _decode_views(

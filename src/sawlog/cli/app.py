@@ -20,6 +20,7 @@ from .produce import produce
 from .read import read
 from .repair import repair
 from .serve import serve
+from .sql import sql
 from .stats import stats
 from .topic import topics
 from .upkeep import upkeep
@@ -30,6 +31,7 @@ _COMMANDS = {
     "topic": "Create, list, change and delete topics.",
     "produce": "Write records, from stdin or files.",
     "read": "Print records: all, the last N, a range, or since a time.",
+    "sql": "Query topics with SQL.",
     "serve": "Let Kafka clients connect to the store.",
     "groups": "Show consumer groups and move their offsets.",
     "stats": "Show sizes and rates, with a plot.",
@@ -99,7 +101,7 @@ def sawlog(
 app.add_typer(topics, name="topic", short_help=_COMMANDS["topic"])
 app.add_typer(groups, name="groups", short_help=_COMMANDS["groups"])
 app.add_typer(pipelines, name="pipeline", short_help=_COMMANDS["pipeline"])
-for _each in (produce, read, serve, stats, verify, inspect, import_, export, repair, upkeep, doctor, bench, cheat):
+for _each in (produce, read, sql, serve, stats, verify, inspect, import_, export, repair, upkeep, doctor, bench, cheat):
     _name = _each.__name__.rstrip("_")
     app.command(_name, cls=Command, short_help=_COMMANDS[_name])(_each)
 

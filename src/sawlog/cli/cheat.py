@@ -31,6 +31,12 @@ sawlog read orders -f '%d %p/%o %k: %v\\n' -n 10     # your own format
 sawlog read orders --grep '(?i)error' -o -10000     # search
 sawlog read orders --out orders.parquet             # for pandas, DuckDB, Spark
 
+# SQL over topics, and over files beside them
+sawlog sql "select count(*), max(timestamp) from orders"
+sawlog sql "select decode(key), count(*) from orders group by key order by 2 desc limit 10"
+sawlog sql --schema orders='status STRING' "select value.status, count(*) from orders group by all" --output csv
+sawlog sql                                          # a prompt with history and completion
+
 # Consumer groups
 sawlog groups list
 sawlog groups describe billing

@@ -27,6 +27,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.GroupActive, LOCKED),
     (errors.InvalidConfig, USAGE),
     (errors.InvalidTopicName, USAGE),
+    (errors.QueryFailed, USAGE),
     (FileNotFoundError, NOT_FOUND),
 )
 

@@ -13,9 +13,11 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from .. import schemas
 from ..errors import DirectoryLocked, InvalidRecord
+from ..schemas.checking import why_not
 from ..topics.partitioner import partition_for
-from ..topics.settings import is_compacted
+from ..topics.settings import SCHEMA, is_compacted
 from .inputs import BadInput, Fields, InputFormat, InputRecord, kind_of, parquet_batches, plain_rows, read_input
 from .options import BrokerAt, MaybeData, Output, Topic
 from .output import Output as Printer
@@ -116,6 +118,9 @@ def produce(
             "--empty-is-null", "-Z", help="Store an empty value as null, which deletes the key in a compacted topic."
         ),
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Refuse values that do not match the topic's schema (sawlog.schema).")
+    ] = False,
     on_error: Annotated[
         OnError, typer.Option("--on-error", metavar="stop|skip", help="What to do about invalid input.")
     ] = OnError.STOP,
@@ -133,7 +138,7 @@ def produce(
       file      each file is one record of any size; it is streamed
 
     The topic must exist. Invalid input stops the command with its line number; everything before it is stored.
-    --on-error skip continues instead.
+    --on-error skip continues instead. With --check, a value that does not match the topic's schema is invalid input.
 
     \b
     Examples:
@@ -141,6 +146,7 @@ def produce(
       echo hello | sawlog produce greetings -d data
       sawlog produce orders -d data orders.ndjson --key customer.id --timestamp placed_at
       sawlog produce prices -d data prices.csv --key symbol --value price
+      sawlog produce orders -d data orders.ndjson --check --on-error skip
       printf 'a:1\\nb:2\\n' | sawlog produce pairs -d data --key-delimiter :
       sawlog produce photos -d data cat.jpg --input file --key cat --header type=image/jpeg
       sawlog read orders -d data --output ndjson | sawlog produce copy -d data --input records
@@ -152,13 +158,18 @@ def produce(
         raise typer.BadParameter("the delimiter cannot be empty", param_hint="--key-delimiter")
     fields = Fields(key, value, timestamp, key_delimiter)
     codec = None if compression is None else compression.value
-    wishes = Wishes(fields, _headers(header), partition, codec, rate, empty_is_null, on_error)
+    wishes = Wishes(fields, _headers(header), partition, codec, rate, empty_is_null, on_error, check)
     sources = [(path, kind or kind_of(path)) for path in _sources(files)]
     for _, each in sources:
         _check(each, wishes)
     with open_place(data, broker, "w") as store:
         into = store.topic(topic)
         chosen(into, None if partition is None else [partition])
+        if check and not into.settings.get(SCHEMA):
+            raise typer.BadParameter(
+                f"the topic {topic} has no schema: declare one with the setting sawlog.schema",
+                param_hint="--check",
+            )
         done = _Done()
         try:
             for path, each in sources:
@@ -178,11 +189,13 @@ class Wishes:
     rate: float | None
     empty_is_null: bool
     on_error: OnError
+    check: bool = False
 
     @property
     def single(self) -> bool:
         """Whether an option applies to single records, so that tables cannot be appended as a whole."""
-        return self.fields != Fields() or bool(self.headers or self.compression or self.rate or self.empty_is_null)
+        given = (self.headers, self.compression, self.rate, self.empty_is_null, self.check)
+        return self.fields != Fields() or any(given)
 
 
 def _headers(given: list[str] | None) -> tuple[tuple[str, bytes], ...]:
@@ -207,6 +220,8 @@ def _check(kind: InputFormat, wishes: Wishes) -> None:
         raise typer.BadParameter("--input records already contains the keys", param_hint="--key")
     if wishes.compression is not None and kind is InputFormat.FILE:
         raise typer.BadParameter("--input file is streamed without compression", param_hint="--compression")
+    if wishes.check and kind is InputFormat.FILE:
+        raise typer.BadParameter("--input file is streamed without being looked at", param_hint="--check")
 
 
 def _sources(files: list[Path] | None) -> list[Path | None]:
@@ -224,7 +239,7 @@ def _produce_from(path: Path | None, kind: InputFormat, topic: SomeTopic, wishes
         else:
             entries = read_input(kind, stream, wishes.fields)
             with open_sink(topic, wishes.partition, wishes.compression) as sink:
-                _append_all(sink, _keyed(entries, topic), path, wishes, done)
+                _append_all(sink, _matching(_keyed(entries, topic), topic, wishes), path, wishes, done)
 
 
 @contextmanager
@@ -245,6 +260,20 @@ def _keyed(entries: Iterator[InputRecord | BadInput], topic: SomeTopic) -> Itera
     for each in entries:
         without = isinstance(each, InputRecord) and each.key is None
         yield BadInput(each.where, _NO_KEY.format(topic.name)) if without else each
+
+
+def _matching(
+    entries: Iterator[InputRecord | BadInput], topic: SomeTopic, wishes: Wishes
+) -> Iterator[InputRecord | BadInput]:
+    """Yield the same entries; with --check, one whose value does not match the topic's schema becomes bad input."""
+    if not wishes.check:
+        yield from entries
+        return
+    schema = schemas.parse(str(topic.settings[SCHEMA]))
+    for each in entries:
+        empty = wishes.empty_is_null and isinstance(each, InputRecord) and not each.value
+        reason = None if isinstance(each, BadInput) or empty else why_not(schema, each.value)
+        yield each if reason is None else BadInput(each.where, reason)
 
 
 def _is_typed(path: Path | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,7 +28,8 @@ Settings = Annotated[
         "--set",
         "-s",
         metavar="NAME=VALUE",
-        help="A setting, such as retention.ms=7d or segment.bytes=64MiB; can be repeated. See `topic settings`.",
+        help="A setting, such as retention.ms=7d, segment.bytes=64MiB or sawlog.schema=@FILE; can be repeated. See "
+        "`topic settings`.",
     ),
 ]
 _TOPIC_COLUMNS = [
@@ -35,8 +37,12 @@ _TOPIC_COLUMNS = [
     Column("partitions"),
     Column("records", shown=shown_count),
     Column("size_bytes", "size", shown_size),
-    Column("settings", shown=lambda given: " ".join(f"{name}={value}" for name, value in (given or {}).items())),
+    Column(
+        "settings", shown=lambda given: " ".join(f"{name}={shortened(value)}" for name, value in (given or {}).items())
+    ),
 ]
+#: A setting's value is cut to this length where it stands in a line.
+_SHOWN = 60
 _PARTITION_COLUMNS = [
     Column("partition"),
     Column("lowest_offset", "lowest"),
@@ -159,12 +165,15 @@ def alter(
     """Change settings, or add partitions.
 
     A process that has the topic open keeps the settings it was opened with. With more partitions, a key may be assigned
-    to a different one than before.
+    to a different one than before. A schema (Avro, JSON Schema or DDL; @FILE reads it from a file) can only be changed
+    to one with which earlier values can still be read.
 
     \b
     Examples:
       sawlog topic alter orders -d data --set retention.bytes=10GiB
       sawlog topic alter orders -d data --unset retention.ms --partitions 8
+      sawlog topic alter orders -d data --set sawlog.schema='id BIGINT NOT NULL, amount DOUBLE'
+      sawlog topic alter orders -d data --set sawlog.schema=@orders.avsc
     """
     given = {**given_settings(settings), **dict.fromkeys(map(_known, unset or ()))}
     if partitions is None and not given:
@@ -268,7 +277,7 @@ def show_settings(output: Output = OutputFormat.TABLE) -> None:
 def _report(store: SomeStore, name: str, output: OutputFormat, what: str) -> None:
     topic = store.topic(name)
     count = f"{topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
-    given = "".join(f", {key}={value}" for key, value in topic.settings.items())
+    given = "".join(f", {key}={shortened(value)}" for key, value in topic.settings.items())
     if output is OutputFormat.TABLE:
         note(f"{name}: {what}, {count}{given}")
     else:
@@ -291,8 +300,22 @@ def given_settings(given: list[str] | None) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise typer.BadParameter(f"{pair!r} is not NAME=VALUE, such as retention.ms=7d", param_hint="--set")
-        made[_known(name)] = _number(name, value)
+        made[_known(name)] = _from_file(name, value) if value.startswith("@") else _number(name, value)
     return made
+
+
+def _from_file(name: str, value: str) -> str:
+    """Read the value of a setting from the file that `@FILE` names."""
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{value[1:]} is not text: {error}", param_hint=f"--set {name}") from error
+
+
+def shortened(value: object) -> str:
+    """Return a setting's value on one line, cut if it is long, as a schema is."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def _number(name: str, value: str) -> str:

@@ -7,8 +7,9 @@ converted; the others have the default of `LogConfig`, also after an update that
 -1 means "none" where it does in Kafka: no limit, never.
 
 Some settings are for opening a log (`LogConfig`), some for its upkeep (`UpkeepConfig`), some for what a broker lets
-clients produce (`serving`). And some of Kafka's are kept and shown because programs set them, and have no effect: there
-is one replica, and the `durability` of a topic says when it is synced.
+clients produce (`serving`), and one declares what values are made of (`sawlog.schema`). And some of Kafka's are kept
+and shown because programs set them, and have no effect: there is one replica, and the `durability` of a topic says when
+it is synced.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from .. import schemas
 from ..batch.compression import CODECS
 from ..config import MAX_SEGMENT_BYTES, Interval, LogConfig, UpkeepConfig
 from ..errors import InvalidConfig
+from ..schemas.evolution import incompatibilities
 
 Value = int | float | str
+#: Declares what the values of a topic are made of: see `sawlog.schemas`.
+SCHEMA = "sawlog.schema"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Setting:
     #: Converts the stored value to the one in the config.
     convert: Callable[[Any], Any] = lambda value: value
     #: What it is for.
-    part: Literal["log", "upkeep", "serving", "none"] = "log"
+    part: Literal["log", "upkeep", "serving", "reading", "none"] = "log"
     #: The default of a setting that is in no config.
     default: Value | None = None
 
@@ -108,6 +113,17 @@ def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise InvalidConfig(f"{name} must be a str, not {value!r}")
     return value
+
+
+def _schema(name: str, value: object) -> str:
+    text = _text(name, value).strip()
+    if not text:  # none, which is the default
+        return text
+    try:
+        schemas.parse(text)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{name}: {error}") from error
+    return text
 
 
 def _truth(name: str, value: object) -> str:
@@ -257,6 +273,14 @@ SETTINGS: dict[str, Setting] = {
             part="upkeep",
         ),
         Setting(
+            SCHEMA,
+            "",
+            _schema,
+            "what values are made of: an Avro record, a JSON Schema, or columns as in `id BIGINT, name STRING`",
+            part="reading",
+            default="",
+        ),
+        Setting(
             "max.message.bytes",
             "",
             _FROM_0,
@@ -318,7 +342,20 @@ def changed(settings: Mapping[str, Value], changes: Mapping[str, object]) -> dic
     """The settings with some changed; None resets one to its default."""
     dropped = {_find(name).name for name, value in changes.items() if value is None}
     kept = {name: value for name, value in settings.items() if name not in dropped}
-    return check({**kept, **{_find(name).name: value for name, value in changes.items() if value is not None}})
+    made = check({**kept, **{_find(name).name: value for name, value in changes.items() if value is not None}})
+    if settings.get(SCHEMA) and made.get(SCHEMA):
+        _check_evolution(str(settings[SCHEMA]), str(made[SCHEMA]))
+    return made
+
+
+def _check_evolution(earlier: str, later: str) -> None:
+    """Refuse a schema with which the records that are there could not be read."""
+    reasons = list(incompatibilities(schemas.parse(earlier), schemas.parse(later)))
+    if reasons:
+        raise InvalidConfig(
+            f"{SCHEMA}: values of the current schema could not be read with the new one: {'; '.join(reasons)}. "
+            "To replace it all the same, reset the setting first"
+        )
 
 
 def log_config(settings: Mapping[str, Value]) -> LogConfig:

@@ -26,10 +26,10 @@ import errno
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..closing import Closing
 from ..errors import (
@@ -60,6 +60,12 @@ from .transactions.intents import Intents
 from .transactions.staging import Staging
 from .transactions.transaction import PlacedOffsets, Transaction
 from .upkeep import Upkeep
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..log.read.reader import Isolation
+    from ..sql.declared import Wanted
 
 #: How long an append waits for the process that holds the partition.
 _PATIENCE_S = 30.0
@@ -452,6 +458,41 @@ class Store(Closing):
     def discard(self, stage: str) -> None:
         """The same as `Staging.discard`."""
         self.staging.discard(stage)
+
+    # --- SQL
+
+    def sql(
+        self,
+        query: str,
+        parameters: Sequence[object] | Mapping[str, object] | None = None,
+        *,
+        schemas: Mapping[str, Wanted] | None = None,
+        isolation: Isolation = "committed",
+    ) -> pa.Table:
+        """Run a query over topics and files with DuckDB, and return its result as a `pyarrow.Table`.
+
+        A topic is a table with the columns partition, offset, timestamp, key, value and headers; names with dots or
+        dashes need double quotes. `schemas` says, by topic, what values are made of, where that is not what the topic
+        declares. `parameters` are for `?` or `$name` in the query. What is appended while it runs is not seen.
+        """
+        from ..sql import engine
+
+        self._check_open()
+        return engine.query(self, query, parameters, schemas=schemas, isolation=isolation)
+
+    def sql_reader(
+        self,
+        query: str,
+        parameters: Sequence[object] | Mapping[str, object] | None = None,
+        *,
+        schemas: Mapping[str, Wanted] | None = None,
+        isolation: Isolation = "committed",
+    ) -> pa.RecordBatchReader:
+        """The same as a stream of batches, for results that do not fit into memory. Close it, or read it to its end."""
+        from ..sql import engine
+
+        self._check_open()
+        return engine.reader(self, query, parameters, schemas=schemas, isolation=isolation)
 
     # --- consumers
 

@@ -54,7 +54,16 @@ from .tableinfo import TableInfo
 from .writer import TopicWriter
 
 if TYPE_CHECKING:
+    import pandas
+    import polars
     import pyarrow as pa
+
+    from ..sql.dataset import TopicDataset
+    from ..sql.declared import Wanted
+    from ..sql.history import History
+
+#: Where a table begins or ends: offsets by partition, one offset for all partitions, or a time.
+TableEnd = Mapping[int, int] | int | datetime | None
 
 
 class Position(NamedTuple):
@@ -552,6 +561,73 @@ class Topic:
         numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
         return [(self.partition(number), start.get(number), end.get(number), number) for number in numbers]
 
+    # --- as a table
+
+    def history(self) -> History | None:
+        """The part of it that is in a table, if there is one."""
+        return None
+
+    def dataset(
+        self,
+        *,
+        start: TableEnd = None,
+        end: TableEnd = None,
+        schema: Wanted = True,
+        isolation: Isolation = "committed",
+    ) -> TopicDataset:
+        """The topic as it is now, as a `pyarrow.dataset.Dataset` with the columns partition, offset, timestamp, key,
+        value and headers: for DuckDB, Polars and others, which read only the columns and ranges that they need.
+
+        `start` and `end` are offsets by partition, one offset for all, or times. Values are structs if the topic has a
+        schema (the setting `sawlog.schema`) or one is given as `schema`; they stay bytes with `schema=None`.
+        """
+        from ..sql.declared import dataset_of
+
+        numbers = range(self.partitions)
+        for number in (*(start if isinstance(start, Mapping) else ()), *(end if isinstance(end, Mapping) else ())):
+            self._check_number(number)
+        return dataset_of(
+            self,
+            schema=schema,
+            isolation=isolation,
+            start=_per_partition(start, numbers),
+            end=_per_partition(end, numbers),
+            since=start if isinstance(start, datetime) else None,
+            until=end if isinstance(end, datetime) else None,
+        )
+
+    def arrow(
+        self,
+        start: TableEnd = None,
+        end: TableEnd = None,
+        columns: Sequence[str] | None = None,
+        *,
+        schema: Wanted = True,
+        isolation: Isolation = "committed",
+    ) -> pa.Table:
+        """The records from `start` up to, not including, `end` as a `pyarrow.Table`; see `dataset`."""
+        return self.dataset(start=start, end=end, schema=schema, isolation=isolation).to_table(columns)
+
+    def polars(self, *, schema: Wanted = True, isolation: Isolation = "committed") -> polars.LazyFrame:
+        """The topic as it is now, as a lazy frame of Polars: what a query selects and filters is all that is read."""
+        from ..sql.frames import lazy_frame
+
+        return lazy_frame(self.dataset(schema=schema, isolation=isolation))
+
+    def to_pandas(
+        self,
+        start: TableEnd = None,
+        end: TableEnd = None,
+        columns: Sequence[str] | None = None,
+        *,
+        schema: Wanted = True,
+        isolation: Isolation = "committed",
+    ) -> pandas.DataFrame:
+        """The same as `arrow`, as a `pandas.DataFrame`."""
+        from ..sql.frames import data_frame
+
+        return data_frame(self.arrow(start, end, columns, schema=schema, isolation=isolation))
+
     def offsets(self) -> dict[int, Offsets]:
         """What each partition contains."""
         return {number: _offsets(self.partition(number)) for number in range(self.partitions)}
@@ -559,6 +635,13 @@ class Topic:
     def offset_at(self, timestamp: int | datetime) -> dict[int, int]:
         """In each partition the first offset whose record is not older than `timestamp`; the next offset if all are."""
         return {number: self.partition(number).offset_at(timestamp) for number in range(self.partitions)}
+
+
+def _per_partition(limit: TableEnd, numbers: range) -> dict[int, int] | None:
+    """Offsets by partition; None if it is not about offsets."""
+    if isinstance(limit, Mapping):
+        return dict(limit)
+    return None if limit is None or isinstance(limit, datetime) else dict.fromkeys(numbers, limit)
 
 
 def key_of(record: Any) -> Any:

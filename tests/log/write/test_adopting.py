@@ -171,3 +171,27 @@ def test_a_log_that_has_lost_its_segment_half_way_takes_nothing_more(monkeypatch
     log.close()
     with Log.open(disk.child("log")) as again:
         assert values(again.scan()) == NAMES
+
+
+def test_only_offsets_and_epoch_are_written_and_anything_in_their_place_is_no_matter(place: Place) -> None:
+    """A power cut in the middle of it may leave garbage where something was being written."""
+    log = place.open()
+    log.append(b"before")
+    before = b"".join(three())
+    area = staged(place, before)
+    file = log.number_file(area, "batches", 1)
+    assert file is not None
+    changing = {at + byte for at in _positions(before) for byte in (*range(8), *range(12, 16))}
+    after = area.read("batches")
+    assert {at for at in range(len(before)) if before[at] != after[at]} <= changing
+    area.replace("batches", bytes(0xA5 if at in changing else byte for at, byte in enumerate(after)))
+    assert adopted(log, area) == range(1, 13)
+    assert values(log.scan()) == [b"before", *NAMES]
+
+
+def _positions(batches: bytes) -> list[int]:
+    found, at = [], 0
+    while at < len(batches):
+        found.append(at)
+        at += 12 + int.from_bytes(batches[at + 8 : at + 12], "big")
+    return found

@@ -43,7 +43,7 @@ Interpreted, the same code is some 20 to 200 times slower: a correctness fallbac
 
 from __future__ import annotations
 
-from .arrow import decode_columns, decode_headers, decode_views, encode_arrow
+from .arrow import decode_columns, decode_headers, decode_views, encode_arrow, oldest_times
 from .batches import (
     any_attribute,
     check_small,
@@ -74,6 +74,21 @@ from .declarations import (
     CRC,
     DELETE_HORIZON_BIT,
     HEADER_BYTES,
+    JSON_ABSENT,
+    JSON_BOOLEAN,
+    JSON_CHILD,
+    JSON_DOUBLE,
+    JSON_KIND,
+    JSON_LONG,
+    JSON_MANY,
+    JSON_NAME,
+    JSON_NODE_WIDTH,
+    JSON_NULL,
+    JSON_PRESENT,
+    JSON_SIZE,
+    JSON_SLOT,
+    JSON_STRING,
+    JSON_STRUCT,
     LAST,
     LEADER_EPOCH,
     MARKER,
@@ -111,6 +126,7 @@ from .fields import (
 )
 from .files import DescriptorFields, FileFields, MappedFields
 from .frames import crc32_of, gather, numbers_at, parse_messages, put_messages, walk_frames, weave
+from .json import gather_slices, json_fields
 from .keys import KeyMap, keep_records
 from .lookup import UsualReads, page_usual, read_usual
 from .partitions import Dispatcher, murmur2, partition_of, partitions_of
@@ -153,6 +169,21 @@ __all__ = [
     "CRC",
     "DELETE_HORIZON_BIT",
     "HEADER_BYTES",
+    "JSON_ABSENT",
+    "JSON_BOOLEAN",
+    "JSON_CHILD",
+    "JSON_DOUBLE",
+    "JSON_KIND",
+    "JSON_LONG",
+    "JSON_MANY",
+    "JSON_NAME",
+    "JSON_NODE_WIDTH",
+    "JSON_NULL",
+    "JSON_PRESENT",
+    "JSON_SIZE",
+    "JSON_SLOT",
+    "JSON_STRING",
+    "JSON_STRUCT",
     "LAST",
     "LEADER_EPOCH",
     "MARKER",
@@ -215,11 +246,14 @@ __all__ = [
     "frame_value",
     "gather",
     "gather_chunks",
+    "gather_slices",
     "head_of",
+    "json_fields",
     "keep_records",
     "landmarks",
     "murmur2",
     "numbers_at",
+    "oldest_times",
     "page_usual",
     "parse_messages",
     "partition_of",

@@ -3,8 +3,8 @@
 from sawlog.batch.cyshim import cython
 
 if not cython.compiled:
-    from .declarations import BODY, BODY_END, VIEW_BYTES, Walk
-    from .primitives import bit, copy, put32le, put_varint, set_bit, varint_size
+    from .declarations import BODY, BODY_END, LEAST_LENGTH, MAX_TIME, VIEW_BYTES, Walk
+    from .primitives import add64, bit, copy, get_varint, put32le, put_varint, set_bit, varint_size
     from .walk import check_room, check_rows, offset_of, parse_header, step, time_of, walk_row
 
 
@@ -423,3 +423,58 @@ def decode_headers(
             if bad >= 0:
                 break
     return bad, n, names, contents, nulls
+
+
+def oldest_times(
+    b: cython.const[cython.uchar][::1],
+    rows: cython.const[cython.longlong][:, ::1],
+    batches: cython.Py_ssize_t,
+    oldest: cython.longlong[::1],
+):
+    """Write the smallest timestamp of each batch to `oldest`: the header has only the first and the largest. For a
+    batch without records it is the largest number there is.
+
+    Goes from record to record by their lengths and looks at nothing else. Returns -1, or the number of the first row
+    that does not parse.
+    """
+    q: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    left: cython.Py_ssize_t
+    length: cython.longlong
+    delta: cython.longlong
+    behind: cython.Py_ssize_t
+    least: cython.longlong
+    bad: cython.Py_ssize_t = -1
+    walk: Walk
+    check_rows(b, rows, 0, batches)
+    check_room(oldest.shape[0], batches)
+    with cython.nogil:
+        for q in range(batches):
+            walk = walk_row(rows, q)
+            at = walk.at
+            end = walk.end
+            left = cython.cast(cython.Py_ssize_t, walk.left)
+            least = 0x7FFFFFFFFFFFFFFF
+            if left == 0:
+                oldest[q] = least
+                continue
+            if walk.log_time:
+                oldest[q] = rows[q, MAX_TIME]
+                continue
+            while left > 0:
+                length, at = get_varint(b, at, end)
+                if at > end or length < LEAST_LENGTH or length > end - at:
+                    break
+                delta, behind = get_varint(b, at + 1, end)
+                if behind > end:
+                    break
+                if delta < least:
+                    least = delta
+                at += cython.cast(cython.Py_ssize_t, length)
+                left -= 1
+            if left > 0 or at != end:
+                bad = q
+                break
+            oldest[q] = add64(walk.base_time, least)
+    return bad

@@ -64,6 +64,30 @@ cpdef enum:
     WALK_SHORT = 2
     WALK_BAD = 3
 
+cpdef enum:
+    JSON_KIND = 0
+    JSON_SLOT = 1
+    JSON_CHILD = 2
+    JSON_MANY = 3
+    JSON_NAME = 4
+    JSON_SIZE = 5
+    JSON_NODE_WIDTH = 6
+
+cpdef enum:
+    JSON_STRUCT = 0
+    JSON_LONG = 1
+    JSON_DOUBLE = 2
+    JSON_BOOLEAN = 3
+    JSON_STRING = 4
+
+cpdef enum:
+    JSON_ABSENT = 0
+    JSON_PRESENT = 1
+    JSON_NULL = 2
+
+cpdef enum:
+    JSON_DEPTH = 64
+
 cdef extern from "numbers.h" nogil:
     short sawlog_get16(const unsigned char *at)
     unsigned int sawlog_get32(const unsigned char *at)

@@ -72,6 +72,30 @@ WALK_END = 1
 WALK_SHORT = 2
 WALK_BAD = 3
 
+#: Columns of a row of the wanted fields of JSON texts: see json.py.
+JSON_KIND = 0
+JSON_SLOT = 1
+JSON_CHILD = 2
+JSON_MANY = 3
+JSON_NAME = 4
+JSON_SIZE = 5
+JSON_NODE_WIDTH = 6
+
+#: What a wanted field is.
+JSON_STRUCT = 0
+JSON_LONG = 1
+JSON_DOUBLE = 2
+JSON_BOOLEAN = 3
+JSON_STRING = 4
+
+#: Whether a text has it.
+JSON_ABSENT = 0
+JSON_PRESENT = 1
+JSON_NULL = 2
+
+#: How deep brackets may be nested in what is skipped.
+JSON_DEPTH = 64
+
 
 class Fields:
     """Where the parts of one record are; a size of -1 is null."""

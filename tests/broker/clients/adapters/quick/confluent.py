@@ -267,6 +267,8 @@ class Confluent:
                 "linger.ms": linger_ms,
                 "message.max.bytes": max_request_bytes,
                 "message.timeout.ms": min(timeout_ms, transaction_timeout_ms),
+                # How long it hopes that a topic will be there: by default 30 s, even if messages time out before.
+                "topic.metadata.propagation.max.ms": timeout_ms // 2,
                 **given,
             }
         )

@@ -1,0 +1,221 @@
+"""`TopicDataset`: a topic as a `pyarrow.dataset.Dataset`.
+
+DuckDB and Polars know Arrow's datasets: they ask for a scanner with the columns and the filter of a query, and rely on
+the filter being applied. They recognise the class, not the methods (DuckDB refuses other objects, and reads everything
+from those that are only an Arrow stream), so this is a subclass; none of what it inherits is used.
+
+| column | type | |
+|---|---|---|
+| partition | int32 | |
+| offset | int64 | |
+| timestamp | timestamp[ms, UTC] | |
+| key | binary | |
+| value | binary | a struct, if there is a schema |
+| headers | list of struct(key, value) | |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from ..batch.arrow import schema as record_schema
+from ..errors import InvalidRecord
+from ..schemas.columns import arrow_type, decode
+from ..schemas.types import Schema
+from . import scanning
+from .bounds import Bounds
+from .expressions import fields_of
+from .past import Past
+from .snapshot import Snapshot
+
+COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+
+
+def table_schema(schema: Schema | None) -> pa.Schema:
+    """The columns of a topic."""
+    fields = [pa.field("partition", pa.int32(), nullable=False), *record_schema(COLUMNS[1:])]
+    if schema is not None:
+        fields[COLUMNS.index("value")] = pa.field("value", arrow_type(schema))
+    return pa.schema(fields)
+
+
+class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
+    """A snapshot of a topic. Any number of scans, in any threads."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        schema: Schema | None = None,
+        *,
+        always: pc.Expression | None = None,
+        past: Past | None = None,
+        raised: list[BaseException] | None = None,
+    ) -> None:
+        # Not `super().__init__`, which refuses: it is meant for wrappers of Arrow's own datasets.
+        self._snapshot = snapshot
+        self._values = schema
+        #: A filter besides those of queries.
+        self._always = always
+        self._schema = table_schema(schema)
+        self._raised = raised
+        #: What comes before the snapshot, in a table.
+        self.past = past
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What it reads."""
+        return self._snapshot
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return self._schema
+
+    def __repr__(self) -> str:
+        return f"<TopicDataset {self._snapshot.topic.name}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a topic cannot be pickled: open the store in the other process")
+
+    def batches(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,
+        batch_rows: int = scanning.BATCH_ROWS,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records that pass the filter, with these columns."""
+        wanted = list(COLUMNS) if columns is None else list(columns)
+        self._check(wanted)
+        if self._always is not None:
+            filter = self._always if filter is None else self._always & filter
+        bounds = Bounds.of(filter)
+        finish = _Finish(self._values, wanted, filter)
+        stored = [name for name in COLUMNS[1:] if name in finish.needed] or ["offset"]
+        pieces = self._snapshot.pieces(bounds)
+        batches = scanning.scan(self._snapshot, pieces, stored, finish, batch_rows=batch_rows)
+        if self.past is not None:
+            batches = chain(self.past.batches(stored, bounds, finish, batch_rows), batches)
+        return batches if self._raised is None else self._noted(batches, self._raised)
+
+    @staticmethod
+    def _noted(batches: Iterator[pa.RecordBatch], raised: list[BaseException]) -> Iterator[pa.RecordBatch]:
+        """The same; an error is also kept, for a caller to whom it comes only as text."""
+        try:
+            yield from batches
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    def without_past(self) -> TopicDataset:
+        """Only what is in the log."""
+        return TopicDataset(self._snapshot, self._values, always=self._always, raised=self._raised)
+
+    def reader(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None) -> pa.RecordBatchReader:
+        """The same as a stream."""
+        shape = self.projected(columns)
+        return pa.RecordBatchReader.from_batches(shape, self.batches(columns, filter))
+
+    def projected(self, columns: Sequence[str] | None) -> pa.Schema:
+        """The schema of these columns."""
+        if columns is None:
+            return self._schema
+        self._check(columns)
+        return pa.schema([self._schema.field(name) for name in columns])
+
+    def _check(self, columns: Sequence[str]) -> None:
+        unknown = [name for name in columns if name not in COLUMNS]
+        if unknown:
+            raise InvalidRecord(f"no such column: {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}")
+
+    # --- as Arrow's datasets are asked
+
+    def scanner(self, columns: Any = None, filter: pc.Expression | None = None, **ignored: Any) -> TopicScanner:
+        """What DuckDB calls. Options for Arrow's own readers are ignored."""
+        return TopicScanner(self, columns, filter)
+
+    def to_batches(self, columns: Any = None, filter: pc.Expression | None = None, **options: Any) -> Any:
+        """What Polars calls."""
+        return self.batches(columns, filter, options.get("batch_size") or scanning.BATCH_ROWS)
+
+    def to_table(self, columns: Any = None, filter: pc.Expression | None = None, **ignored: Any) -> pa.Table:
+        """All of it in memory."""
+        return self.reader(columns, filter).read_all()
+
+    def head(self, num_rows: int, columns: Any = None, filter: Any = None, **ignored: Any) -> pa.Table:
+        """The first rows."""
+        shape = self.projected(columns)
+        found: list[pa.RecordBatch] = []
+        for batch in self.batches(columns, filter):
+            found.append(batch.slice(0, num_rows))
+            num_rows -= found[-1].num_rows
+            if num_rows <= 0:
+                break
+        return pa.Table.from_batches(found, shape)
+
+    def count_rows(self, filter: pc.Expression | None = None, **ignored: Any) -> int:
+        """How many records pass."""
+        return sum(batch.num_rows for batch in self.batches(["partition"], filter))
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> Any:
+        """A topic has none that Arrow could read."""
+        raise NotImplementedError("a topic is not made of files that Arrow can read: use scanner or to_batches")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicScanner:
+    """One scan of a topic. Not a `pyarrow.dataset.Scanner`, whose threads would read ahead, and go on doing so when
+    nobody wants more: in a process that ends, they are killed inside Python."""
+
+    dataset: TopicDataset
+    columns: Sequence[str] | None
+    filter: pc.Expression | None
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """The columns of the result."""
+        return self.dataset.projected(self.columns)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The result as a stream."""
+        return self.dataset.reader(self.columns, self.filter)
+
+
+class _Finish:
+    """Makes of a batch of stored columns one with the wanted ones, of the rows that pass the filter."""
+
+    def __init__(self, schema: Schema | None, columns: list[str], filter: pc.Expression | None) -> None:
+        self._schema = schema
+        self._columns = columns
+        self._filter = filter
+        #: The columns that have to be there: the wanted ones, and those in the filter.
+        filtered = fields_of(filter)
+        self.needed = set(columns) | (set(COLUMNS) if filtered is None else filtered)
+        self._shape = pa.schema(
+            [field for field in table_schema(schema) if field.name in self.needed or field.name in columns]
+        )
+
+    def __call__(self, batch: pa.RecordBatch, partition: int | None) -> pa.RecordBatch | None:
+        """`partition` is None if it is a column of the batch."""
+        arrays = [self._array(batch, partition, name) for name in self._shape.names]
+        made = pa.RecordBatch.from_arrays(arrays, schema=self._shape)
+        if self._filter is not None:
+            made = made.filter(self._filter)
+            if not made.num_rows:
+                return None
+        return made if made.schema.names == self._columns else made.select(self._columns)
+
+    def _array(self, batch: pa.RecordBatch, partition: int | None, name: str) -> pa.Array:
+        if name == "partition" and partition is not None:
+            return pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows)
+        if name == "value" and self._schema is not None:
+            return decode(self._schema, batch.column(name))
+        return batch.column(name)

@@ -1,0 +1,64 @@
+"""A topic's table: with the schema that the topic declares, or with the one that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..log.read.reader import Isolation
+from ..schemas import Schema, parse
+from .dataset import TopicDataset
+from .past import Past
+from .snapshot import Snapshot
+from .sources import TableTopic
+
+#: The setting that declares a topic's schema.
+SETTING = "sawlog.schema"
+#: True: what the topic declares; a schema, or its text: this one; None or False: values are bytes.
+Wanted = Schema | str | bool | None
+
+
+def schema_of(topic: TableTopic, wanted: Wanted = True) -> Schema | None:
+    """The schema to read a topic with; None if its values are bytes."""
+    if wanted is True:
+        text = topic.settings.get(SETTING)
+        return parse(str(text)) if text else None
+    if wanted is None or wanted is False:
+        return None
+    return parse(wanted) if isinstance(wanted, str) else wanted
+
+
+def dataset_of(
+    topic: TableTopic,
+    *,
+    schema: Wanted = True,
+    isolation: Isolation = "committed",
+    start: Mapping[int, int] | None = None,
+    end: Mapping[int, int] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    raised: list[BaseException] | None = None,
+) -> TopicDataset:
+    """The table of a topic as it is now; only records from `since` on and before `until`, if these are given. Errors
+    while it is read are also added to `raised`."""
+    history = topic.history()  # before the ends of the log: see history.py
+    past = None if history is None else Past(history, starts=start, ends=end)
+    starts = dict(start or {})
+    for number, offset in {} if history is None else history.ends.items():
+        starts[number] = max(offset, starts.get(number, 0))
+    snapshot = Snapshot.of(topic, isolation=isolation, start=starts, end=end)
+    return TopicDataset(snapshot, schema_of(topic, schema), always=_between(since, until), past=past, raised=raised)
+
+
+def _between(since: datetime | None, until: datetime | None) -> pc.Expression | None:
+    """The filter for records from one time up to, not including, another. A time without a zone is local."""
+    made: pc.Expression | None = None
+    if since is not None:
+        made = pc.field("timestamp") >= pa.scalar(since.astimezone(UTC), pa.timestamp("us", tz="UTC"))
+    if until is not None:
+        before = pc.field("timestamp") < pa.scalar(until.astimezone(UTC), pa.timestamp("us", tz="UTC"))
+        made = before if made is None else made & before
+    return made

@@ -1,0 +1,270 @@
+"""Runs SQL over topics with DuckDB, in memory and in this process.
+
+Each query has a connection of its own, in which the topics that it names are views of a `TopicDataset`: their ends are
+fixed here, before the query runs. Beside topics, it may read files (`from 'prices.parquet'`, `read_csv(…)`). It only
+reads: a statement that is no query is refused, and so is everything that would change the configuration.
+
+`offset` is a word of SQL and would have to be quoted; a query that does not parse is tried again with that done.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ..errors import QueryFailed, SawlogError
+from ..log.read.reader import Isolation
+from ..schemas.types import Schema
+from . import declared, shortcuts, statistics
+from .database import connect, load_duckdb
+from .dataset import COLUMNS, TopicDataset, table_schema
+from .past import Past, quoted
+from .sources import TableStore
+
+if TYPE_CHECKING:
+    import duckdb
+
+#: Rows in a batch of a result.
+RESULT_ROWS = 65_536
+_EXPLAIN = re.compile(r"\s*explain\s*(analyze\b)?\s*(\([^)]*\))?", re.IGNORECASE)
+_SHOW = re.compile(r"\s*(show|from\s+information_schema|from\s+duckdb_)", re.IGNORECASE)
+#: The view of a topic's log, where another part of it is in a table. No topic can have such a name.
+_LOG = "{} (log)"
+_STATISTICS = "(statistics)"
+
+Parameters = Sequence[object] | Mapping[str, object]
+#: Topic to schema; None or False: its values stay bytes.
+Schemas = Mapping[str, declared.Wanted]
+
+
+def query(
+    store: TableStore,
+    text: str,
+    parameters: Parameters | None = None,
+    *,
+    isolation: Isolation = "committed",
+    schemas: Schemas | None = None,
+) -> pa.Table:
+    """The result of a query as a table."""
+    with reader(store, text, parameters, isolation=isolation, schemas=schemas) as batches:
+        return batches.read_all()
+
+
+def reader(
+    store: TableStore,
+    text: str,
+    parameters: Parameters | None = None,
+    *,
+    isolation: Isolation = "committed",
+    schemas: Schemas | None = None,
+    batch_rows: int = RESULT_ROWS,
+) -> pa.RecordBatchReader:
+    """The result as a stream of batches, which computes as it is read. Close it, or read it to its end."""
+    session = _Session(store, isolation, schemas or {})
+    try:
+        session.run(text, parameters)
+        return session.stream(batch_rows)
+    except BaseException:
+        session.close()
+        raise
+
+
+class _Held:
+    """A connection, and the result of its query."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection: duckdb.DuckDBPyConnection | None = connection
+        self.result: Any = None
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The connection, unless it is closed."""
+        if self._connection is None:
+            raise QueryFailed("the query has ended")
+        return self._connection
+
+    def close(self) -> None:
+        """Close it, and let go of everything of DuckDB's. Safe to call twice."""
+        connection, self._connection, self.result = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+
+class _Session:
+    """One query and its connection."""
+
+    def __init__(self, store: TableStore, isolation: Isolation, schemas: Schemas) -> None:
+        self._store = store
+        self._isolation: Isolation = isolation
+        self._schemas = schemas
+        self._duckdb = load_duckdb()
+        self._held = _Held(connect())
+        # Also when the process ends: DuckDB complains about what is still there then.
+        self._end = weakref.finalize(self, self._held.close)
+        #: Errors of ours that were raised while DuckDB was reading a topic: it turns them into text.
+        self._raised: list[BaseException] = []
+        self._tables: list[pa.Table | TopicDataset] = []
+
+    def close(self) -> None:
+        """End the query."""
+        self._held.close()
+        self._tables.clear()
+
+    @property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        return self._held.connection
+
+    def run(self, text: str, parameters: Parameters | None) -> None:
+        """Check the query, fix the ends of its topics, and start it."""
+        text = self._checked(text)
+        mentioned = self._mentioned(text)
+        datasets = {name: self._add(name) for name in mentioned}
+        if _SHOW.match(text):
+            for name in self._store.topics():
+                if name not in datasets:
+                    self._register(name, table_schema(self._schema(name)).empty_table())
+        if len(datasets) == 1 and not parameters:
+            [(name, dataset)] = datasets.items()
+            text = self._shortened(text, name, dataset)
+        given: Any = parameters if parameters is None or isinstance(parameters, Mapping) else list(parameters)
+        self._held.result = self._guard(lambda: self._connection.sql(text, params=given))
+
+    def stream(self, batch_rows: int) -> pa.RecordBatchReader:
+        """The result."""
+        batches = self._guard(lambda: self._held.result.to_arrow_reader(batch_rows))
+        return pa.RecordBatchReader.from_batches(batches.schema, self._read(batches))
+
+    def _read(self, batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        try:
+            while True:
+                try:
+                    yield self._guard(batches.read_next_batch)
+                except StopIteration:
+                    return
+        finally:
+            self.close()
+
+    def _guard(self, call: Callable[[], Any]) -> Any:
+        """The result of a call; what DuckDB raises becomes our own error, or the one of ours that caused it."""
+        try:
+            return call()
+        except (self._duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
+            if self._raised:
+                raise self._raised[0] from None
+            if isinstance(error, SawlogError):
+                raise
+            raise QueryFailed(_message(error)) from error
+
+    # --- what is asked
+
+    def _checked(self, text: str) -> str:
+        """The query, if it is one and reads only."""
+        text, statements = self._parsed(text.strip().rstrip(";"))
+        if len(statements) != 1:
+            raise QueryFailed("there is no query" if not statements else "one query at a time")
+        kinds = self._duckdb.StatementType
+        kind = statements[0].type
+        if kind == kinds.EXPLAIN:  # also of a query only: EXPLAIN ANALYZE runs it
+            kind = self._parsed(text[_EXPLAIN.match(text).end() :])[1][0].type  # type: ignore[union-attr]
+        if kind != kinds.SELECT:
+            raise QueryFailed(f"only queries can be run here, which read: select, from, with …; not {kind.name}")
+        return text
+
+    def _parsed(self, text: str) -> tuple[str, list[Any]]:
+        try:
+            return text, self._duckdb.extract_statements(text)
+        except self._duckdb.Error as error:
+            quoted = with_offset_quoted(text, self._duckdb)
+            if quoted == text:
+                raise QueryFailed(_message(error)) from error
+            try:
+                return quoted, self._duckdb.extract_statements(quoted)
+            except self._duckdb.Error:
+                raise QueryFailed(_message(error)) from error
+
+    def _mentioned(self, text: str) -> list[str]:
+        """The topics whose names are words of the text: perhaps one too many, never one too few."""
+        return [
+            name
+            for name in self._store.topics()
+            if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE | re.ASCII)
+        ]
+
+    # --- what is there
+
+    def _schema(self, name: str) -> Schema | None:
+        return declared.schema_of(self._store.topic(name), self._schemas.get(name, True))
+
+    def _add(self, name: str) -> TopicDataset:
+        topic = self._store.topic(name)
+        dataset = declared.dataset_of(
+            topic, schema=self._schemas.get(name, True), isolation=self._isolation, raised=self._raised
+        )
+        past, schema = dataset.past, self._schema(name)
+        if past is not None and past.history.files and past.is_readable_as(schema):
+            self._register(_LOG.format(name), dataset.without_past())
+            self._guard(lambda: self._connection.execute(_union(name, past, schema)))
+        else:
+            self._register(name, dataset)
+        return dataset
+
+    def _register(self, name: str, table: pa.Table | TopicDataset) -> None:
+        self._tables.append(table)
+        self._connection.register(name, table)
+
+    def _shortened(self, text: str, name: str, dataset: TopicDataset) -> str:
+        """The query over the statistics of its topic, if it needs no more than these."""
+        if dataset.past is not None or not re.search(r"\b(count|min|max)\s*\(", text, re.IGNORECASE):
+            return text
+
+        def ask(question: str, value: str) -> str:
+            return str(self._connection.execute(question, [value]).fetchall()[0][0])
+
+        try:
+            names = self._connection.sql(text).columns
+            found = shortcuts.shortened(text, name, _STATISTICS, names, ask)
+        except (self._duckdb.Error, ValueError):
+            return text  # it says what is wrong when it runs
+        if found is None:
+            return text
+        self._register(_STATISTICS, statistics.table(dataset.snapshot, with_oldest=found[1]))
+        return found[0]
+
+
+def with_offset_quoted(text: str, module: Any) -> str:
+    """The text with quotes around `offset` where it can only be the column: wherever no number follows."""
+    raw = text.encode()  # DuckDB's positions count bytes
+    tokens = module.tokenize(text)
+    made: list[bytes] = []
+    done = 0
+    for at, (start, kind) in enumerate(tokens):
+        word = raw[start : start + 6]
+        after = tokens[at + 1][1] if at + 1 < len(tokens) else None
+        if kind == module.token_type.keyword and word.lower() == b"offset" and after != module.token_type.numeric_const:
+            made += [raw[done:start], b'"%s"' % word]
+            done = start + len(word)
+    return b"".join([*made, raw[done:]]).decode()
+
+
+def _union(name: str, past: Past, schema: Schema | None) -> str:
+    """The view of a topic of which a part is in a table: DuckDB's own reader for the files, ours for the rest."""
+    files = ", ".join("'" + path.replace("'", "''") + "'" for path in past.history.files)
+    columns = ", ".join(quoted(column) for column in COLUMNS)
+    return (
+        f"create temporary view {quoted(name)} as "
+        f"select {', '.join(past.expressions(schema))} from read_parquet([{files}], union_by_name = true) "
+        f"union all select {columns} from {quoted(_LOG.format(name))}"
+    )
+
+
+def _message(error: BaseException) -> str:
+    """DuckDB's message without the pointer into the query, which needs more than one line."""
+    text = str(error).split("\n\nLINE ")[0]
+    hint = ""
+    if "does not exist" in text and "." in text:
+        hint = '; a topic whose name has dots or dashes needs quotes: from "orders.v1"'
+    return " ".join(text.split()) + hint

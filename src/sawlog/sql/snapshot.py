@@ -1,0 +1,122 @@
+"""`Snapshot`: a topic as it was when a query began, and which parts of it a filter leaves.
+
+The ends of all partitions are taken once, together with their leader epochs. What is appended later is not seen; what
+is dropped meanwhile (retention, truncation) makes the query fail with `DataLoss` instead of returning less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
+from ..log import slices
+from ..log.log import Log
+from ..log.read.reader import Isolation
+from ..log.summaries import LogSummary
+from .bounds import Bounds, Range
+from .sources import TableTopic
+
+#: How much of the log one task decodes. Large enough that planning costs nothing beside it, small enough that the tasks
+#: in flight fit into memory.
+PIECE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of one partition that one task reads."""
+
+    partition: int
+    slice: slices.Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a snapshot has of one partition: start <= offset < end, in this leader epoch."""
+
+    partition: int
+    log: Log
+    start: int
+    end: int
+    epoch: int
+
+
+class Snapshot:
+    """The spans of all partitions of a topic."""
+
+    def __init__(self, topic: TableTopic, isolation: Isolation, spans: tuple[Span, ...]) -> None:
+        self.topic = topic
+        self.isolation: Isolation = isolation
+        self.spans = spans
+
+    @classmethod
+    def of(
+        cls,
+        topic: TableTopic,
+        *,
+        isolation: Isolation = "committed",
+        start: Mapping[int, int] | None = None,
+        end: Mapping[int, int] | None = None,
+    ) -> Snapshot:
+        """The topic as it is now; from `start` and to `end`, by partition, if these are given."""
+        spans = tuple(
+            _span(topic, number, isolation, (start or {}).get(number), (end or {}).get(number))
+            for number in range(topic.partitions)
+        )
+        return cls(topic, isolation, spans)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a partition has any offsets at all."""
+        return any(span.start < span.end for span in self.spans)
+
+    def pieces(self, bounds: Bounds) -> Iterator[Piece]:
+        """What has to be read for a filter, in the order of partitions and offsets."""
+        for span in self.spans:
+            within = bounds.partition.low <= span.partition <= bounds.partition.high
+            start = max(span.start, bounds.offset.low)
+            end = min(span.end, bounds.offset.high + 1)
+            if within and start < end and not bounds.is_empty:
+                for first, last in _in_time(span.log, start, end, bounds.time_ms):
+                    yield from self._cut(span, first, last)
+
+    def _cut(self, span: Span, start: int, end: int) -> Iterator[Piece]:
+        planned = slices.plan(
+            span.log, start, end, epoch=span.epoch, target_bytes=PIECE_BYTES, isolation=self.isolation
+        )
+        return (Piece(span.partition, each) for each in planned)
+
+
+def _span(topic: TableTopic, number: int, isolation: Isolation, start: int | None, end: int | None) -> Span:
+    log = topic.partition(number)
+    last, epoch = log.position(isolation=isolation)
+    lowest = log.lowest_offset
+    if start is not None and start > last:
+        raise OffsetOutOfRange(start, lowest, last, log.path)
+    first = lowest if start is None else max(start, lowest)
+    return Span(number, log, min(first, last), last if end is None else min(end, last), epoch)
+
+
+def _in_time(log: Log, start: int, end: int, time_ms: Range) -> list[tuple[int, int]]:
+    """The offsets from `start` to `end` in blocks that may have a record of that time: neighbours are joined."""
+    if time_ms.is_everything:
+        return [(start, end)]
+    since = max(time_ms.low, -1)
+    bounded = time_ms.high < 2**62
+    found: list[tuple[int, int]] = []
+    try:
+        for blocks in LogSummary.of(log).blocks(log, start, end, since=since, with_oldest=bounded):
+            wanted = blocks.within(start, end) & (blocks.newest >= since) & (blocks.count > 0)
+            if bounded and blocks.oldest is not None:
+                wanted &= blocks.oldest <= time_ms.high
+            for at in np.flatnonzero(wanted).tolist():
+                first, last = max(int(blocks.first[at]), start), min(int(blocks.last[at]) + 1, end)
+                if found and found[-1][1] >= first:
+                    found[-1] = found[-1][0], last
+                else:
+                    found.append((first, last))
+    except (CorruptBatch, StorageError):
+        return [(start, end)]  # damaged, or just being replaced: reading will tell
+    return found

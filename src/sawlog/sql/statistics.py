@@ -1,0 +1,123 @@
+"""How many records a topic has, and their smallest and largest offsets and times: without reading records, where the
+batches' headers and lengths say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ..batch.arrow import TIME_TYPE
+from ..errors import CorruptBatch, StorageError
+from ..log import slices
+from ..log.summaries import NEVER, LogSummary, joined
+from .snapshot import Snapshot, Span
+
+SCHEMA = pa.schema(
+    {
+        "partition": pa.int32(),
+        "records": pa.int64(),
+        "first_offset": pa.int64(),
+        "last_offset": pa.int64(),
+        "oldest": TIME_TYPE,
+        "newest": TIME_TYPE,
+    }
+)
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What is known so far; None: no record was met."""
+
+    records: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+    oldest: int | None = None
+    newest: int | None = None
+
+    def add(self, records: int, first: int, last: int, oldest: int, newest: int) -> None:
+        """Some more records."""
+        if records:
+            self.records += records
+            self.first_offset = first if self.first_offset is None else min(self.first_offset, first)
+            self.last_offset = last if self.last_offset is None else max(self.last_offset, last)
+            self.oldest = oldest if self.oldest is None else min(self.oldest, oldest)
+            self.newest = newest if self.newest is None else max(self.newest, newest)
+
+
+def table(snapshot: Snapshot, *, with_oldest: bool) -> pa.Table:
+    """One row per partition that has records; `oldest` is null unless it is asked for."""
+    rows = []
+    for span in snapshot.spans:
+        counted = _count(span, snapshot, with_oldest)
+        if counted.records:
+            oldest = counted.oldest if with_oldest else None
+            rows.append((span.partition, counted, oldest))
+    columns = [
+        pa.array([number for number, _, _ in rows], pa.int32()),
+        pa.array([each.records for _, each, _ in rows], pa.int64()),
+        pa.array([each.first_offset for _, each, _ in rows], pa.int64()),
+        pa.array([each.last_offset for _, each, _ in rows], pa.int64()),
+        pa.array([oldest for _, _, oldest in rows], pa.int64()).cast(TIME_TYPE),
+        pa.array([each.newest for _, each, _ in rows], pa.int64()).cast(TIME_TYPE),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _count(span: Span, snapshot: Snapshot, with_oldest: bool) -> _Counted:
+    if span.start >= span.end:
+        return _Counted()
+    try:
+        found = _from_blocks(span, snapshot, with_oldest)
+    except (CorruptBatch, StorageError):  # damaged, or just being replaced: reading tells
+        found = _Counted()
+        _by_reading(span, snapshot, span.start, span.end, found)
+    # What was cut off meanwhile may have been counted in its new form.
+    if slices.proven_end(span.log, span.epoch, span.end) < span.end or span.log.lowest_offset > span.start:
+        found = _Counted()
+        _by_reading(span, snapshot, span.start, span.end, found)
+    return found
+
+
+def _from_blocks(span: Span, snapshot: Snapshot, with_oldest: bool) -> _Counted:
+    """From the blocks. Records are read of those that are only partly in the span or may have aborted ones, and of the
+    first and the last block, if they have holes: their first and last offsets may be nobody's."""
+    counted = _Counted()
+    found = list(LogSummary.of(span.log).blocks(span.log, span.start, span.end, with_oldest=with_oldest))
+    if not found:
+        return counted
+    blocks = joined(found)
+    filled = blocks.within(span.start, span.end) & (blocks.count > 0)
+    usable = filled & (blocks.first >= span.start) & (blocks.last < span.end)
+    if snapshot.isolation == "committed":
+        usable &= ~blocks.special
+    for at in np.flatnonzero(filled)[[0, -1]] if filled.any() else ():
+        usable[at] &= blocks.count[at] == blocks.last[at] - blocks.first[at] + 1
+    for at in np.flatnonzero(filled & ~usable).tolist():
+        first, end = int(blocks.first[at]), int(blocks.last[at]) + 1
+        _by_reading(span, snapshot, max(first, span.start), min(end, span.end), counted)
+    numbers = np.flatnonzero(usable)
+    if len(numbers):
+        counted.add(
+            int(blocks.count[numbers].sum()),
+            int(blocks.first[numbers[0]]),
+            int(blocks.last[numbers[-1]]),
+            NEVER if blocks.oldest is None else int(blocks.oldest[numbers].min()),
+            int(blocks.newest[numbers].max()),
+        )
+    return counted
+
+
+def _by_reading(span: Span, snapshot: Snapshot, start: int, end: int, counted: _Counted) -> None:
+    directory = snapshot.topic.directory(span.partition)
+    try:
+        for piece in slices.plan(span.log, start, end, epoch=span.epoch, isolation=snapshot.isolation):
+            for batch in slices.read(
+                directory, piece, span.log.config, columns=["offset", "timestamp"], batch_rows=1 << 20
+            ):
+                offsets, times = batch.column(0).to_numpy(), batch.column(1).cast(pa.int64()).to_numpy()
+                if len(offsets):
+                    counted.add(len(offsets), int(offsets[0]), int(offsets[-1]), int(times.min()), int(times.max()))
+    finally:
+        directory.close()

@@ -1,0 +1,82 @@
+"""A small store with a topic of orders, and the plain list of what is in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sawlog
+from sawlog import Store, Topic
+from sawlog.log import slices
+
+T = 1_700_000_000_000
+COUNT = 600
+SCHEMA = "id BIGINT, amount DOUBLE, status STRING"
+
+
+def order(number: int) -> dict[str, Any]:
+    return {"id": number, "amount": number * 1.5, "status": "failed" if number % 7 == 0 else "paid"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with sawlog.open(tmp_path / "data", upkeep_interval_s=None) as made:
+        yield made
+
+
+def filled(store: Store) -> Topic:
+    """Three partitions of several segments each; the times of neighbours are not in order."""
+    topic = store.create_topic("orders", partitions=3, durability="os", segment_bytes=2048)
+    for first in range(0, COUNT, 20):
+        topic.append_many(
+            [
+                (json.dumps(order(n)).encode(), b"customer-%d" % (n % 10), (("n", b"%d" % n),), T + (n ^ 3))
+                for n in range(first, first + 20)
+            ]
+        )
+    return topic
+
+
+@pytest.fixture
+def orders(store: Store) -> Topic:
+    """The topic of orders."""
+    return filled(store)
+
+
+@pytest.fixture(scope="package")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store with the same topic, for tests that only read."""
+    with sawlog.open(tmp_path_factory.mktemp("shared") / "data", upkeep_interval_s=None) as made:
+        filled(made)
+        yield made
+
+
+class Asked:
+    """Notes what is read of logs: columns, first offset, end."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[tuple[str, ...], int, int]] = []
+
+    def read(self, directory: Any, piece: slices.Slice, config: Any, **options: Any) -> Any:
+        self.pieces.append((tuple(options["columns"]), piece.start_offset, piece.end_offset))
+        return _read(directory, piece, config, **options)
+
+
+_read = slices.read
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What is read from now on."""
+    made = Asked()
+    monkeypatch.setattr(slices, "read", made.read)
+    return made
+
+
+def rows(topic: Topic) -> list[tuple[int, int, int, bytes | None, bytes | None]]:
+    """All records, by the plain scan."""
+    return [(r.partition, r.offset, r.timestamp, r.key, r.value) for r in topic.scan()]

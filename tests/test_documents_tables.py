@@ -1,0 +1,62 @@
+"""What docs/tables.md shows is what happens: its sessions are typed and its Python is run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .cli.conftest import Cli
+from .test_documents import blocks, sessions
+
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "tables.md").read_text(encoding="utf-8")
+ORDERS = """\
+{"id": 1, "customer": "ada", "amount": 10.0, "placed_at": "2026-11-01T08:00:00Z"}
+{"id": 2, "customer": "bob", "amount": 7.25, "placed_at": "2026-11-01T09:00:00Z"}
+{"id": 3, "customer": "ada", "amount": 20.0, "placed_at": "2026-11-01T10:00:00Z"}
+{"id": 4, "customer": "eve", "amount": 1.0, "placed_at": "2026-11-01T11:00:00Z"}
+"""
+#: How long it took, and how many bytes that was.
+_VARIES = re.compile(r", [\d.]+ \w+, [\d.]+ s$")
+
+
+def steady(lines: list[str]) -> list[str]:
+    return sorted(_VARIES.sub("", line) for line in lines if line)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a file of orders, where commands are run; they know where the store is."""
+    (tmp_path / "orders.ndjson").write_text(ORDERS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SAWLOG_DATA", "data")
+    return tmp_path
+
+
+def typed(command: str) -> list[str]:
+    """What a command prints. Run in this process, which takes a tenth of the time; `echo TEXT |` is its input."""
+    given, _, rest = command.rpartition(" | ")
+    text = "".join(f"{each}\n" for each in shlex.split(given)[1:])
+    name, *arguments = shlex.split(rest)
+    assert name == "sawlog"
+    done = Cli(Path("data"))(*arguments, stdin=text.encode())
+    return (done.out + done.err).splitlines()
+
+
+def test_the_sessions_print_what_the_page_shows(place: Path) -> None:
+    shown = [session for block in blocks(PAGE, "console") for session in sessions(block)]
+    assert len(shown) >= 8
+    for command, expected in shown:
+        assert steady(typed(command)) == steady(expected), command
+
+
+def test_the_python_of_the_page_runs(tmp_path: Path) -> None:
+    for block in blocks(PAGE, "python"):
+        command = [sys.executable, "-W", "error", "-c", block]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+        assert "leaked" not in done.stderr  # what DuckDB says of a connection that is still open at the end
