@@ -413,7 +413,7 @@ def test_wrong_parameters_are_refused_before_spark_is_started(data: Path, filled
         ({"catalog": "prod"}, "iceberg"),
         ({"max_records": 0}, "at least 1"),
         ({"freshness_s": 0.0}, "above 0"),
-        ({"schema": "n integr"}, "expected a type"),
+        ({"schema": "n integr"}, "integr"),
         ({"schema": "`a b` int"}, "cannot be a column"),
         ({"to": str(tmp_path / "other")}, "neither empty nor"),
     ):

@@ -54,26 +54,7 @@ def test_a_file_is_read_by_its_suffix_or_after_an_at_sign(tmp_path: Path) -> Non
         value_schema(str(tmp_path / "none.json"))
 
 
-def test_a_named_avro_type_can_be_used_again() -> None:
-    place = {"type": "record", "name": "P", "fields": [{"name": "lat", "type": "double"}]}
-    fields = [{"name": "a", "type": place}, {"name": "b", "type": "P"}, {"name": "c", "type": ["null", "shop.P"]}]
-    place["namespace"] = "shop"
-    found = value_schema(json.dumps({"type": "record", "name": "O", "fields": fields}))
-    assert {str(field.type) for field in found} == {"struct<lat: double>"}
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ("", "is empty"),
-        ('{"type": "object"}', "must have fields"),
-        ('{"type": "string"}', "must have fields"),
-        ('{"type": "object", "properties": {"a": {"type": ["string", "integer"]}}}', "one type"),
-        ('{"type": "record", "name": "O", "fields": [{"name": "a", "type": ["int", "string"]}]}', "the union"),
-        ('{"type": "record", "name": "O", "fields": [{"name": "a", "type": "Missing"}]}', "unknown type"),
-        ('{"type": ', "neither DDL nor JSON"),
-    ],
-)
-def test_what_cannot_be_columns_is_refused(given: str, why: str) -> None:
-    with pytest.raises(InvalidConfig, match=why):
+@pytest.mark.parametrize("given", ["", '{"type": "string"}', '{"type": ', "a int, a int"])
+def test_what_cannot_be_columns_is_refused(given: str) -> None:
+    with pytest.raises(InvalidConfig):
         value_schema(given)
