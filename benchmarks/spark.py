@@ -4,6 +4,7 @@
 
 - *scan*: everything to Spark's noop sink; `count()`; a keyed aggregation; one narrow column. The scan and the
   aggregation also over batches that were made before (see spark_rivals.py): what Spark allows any Python source.
+- *table*: a topic of which 95 % are in a table, beside Parquet; typed columns beside parsing (see spark_tables.py).
 - *kafka*: the scan beside Spark's own Kafka source and a local broker, if its jars are here.
 - *write*: the same rows from Parquet into a topic, into zstd Parquet, and into a Python sink that drops them.
 - *micro-batch*: 20 rows from source to sink, beside Spark's rate source to its noop sink.
@@ -30,6 +31,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+import spark_tables
 from bench import Bench, Case
 from rounds import Candidate, Sample, Trial, best_of, expect
 from rows import Bar, Row, Unit, rate, share
@@ -61,7 +63,11 @@ class Data:
     def size(self) -> str:
         return "1 KiB" if self.value_bytes == 1024 else f"{self.value_bytes} B"
 
-    def _chunks(self) -> Iterator[pa.Table]:
+    @property
+    def chunk_count(self) -> int:
+        return self.count // CHUNK
+
+    def chunks(self) -> Iterator[pa.Table]:
         random = np.random.default_rng(11)
         letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz0123456789", np.uint8)
         for first in range(0, self.count, CHUNK):
@@ -82,7 +88,7 @@ class Data:
         lines = [(self.lines / f"{n}.json").open("wb") for n in range(PARTITIONS)]
         with sawlog.open(self.store, upkeep_interval_s=None) as store:
             topic = store.create_topic("events", PARTITIONS, durability="os", segment_bytes=256 << 20)
-            for number, chunk in enumerate(self._chunks()):
+            for number, chunk in enumerate(self.chunks()):
                 at = number % PARTITIONS
                 placed = topic.partition(at).append_arrow(chunk)
                 writers[at].write_table(_with_places(chunk, at, placed.start))
@@ -375,6 +381,9 @@ def _median(query: Any) -> float:
 CASES = [
     Case("scan-100", _scans(100, share(0.4), share(0.5))),
     Case("scan-1024", _scans(1024, share(0.7), share(0.8))),
+    Case("table-100", spark_tables.union(lambda bench: _data(bench, 100), _aggregated, _running, _spark)),
+    Case("table-1024", spark_tables.union(lambda bench: _data(bench, 1024), _aggregated, _running, _spark)),
+    Case("table-json", spark_tables.typed(_running, _spark)),
     Case("kafka", _kafka),
     Case("write", _write),
     Case("micro-batch", _micro_batches),

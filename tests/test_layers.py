@@ -50,6 +50,7 @@ RULES = [
             "cli/",
             "console/",
             "pipelines/",
+            "tables/files.py",
             "spark/java.py",
             "spark/session.py",
         ),

@@ -43,7 +43,7 @@ def running_job(title: str, total: int | None, unit: str) -> Iterator[tuple[Spar
         yield spark, progress.advance
 
 
-def seconds(every: str | None) -> float | None:
-    """The interval of --every."""
-    found = parsed("--every", every, duration_ms)
+def seconds(given: str | None, option: str = "--every") -> float | None:
+    """A duration, such as the interval of --every."""
+    found = parsed(option, given, duration_ms)
     return None if found is None else found / 1000

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..pipelines.rewrite import RewriteReport
 
 pipelines = typer.Typer(
-    help="Run jobs on Spark: ingest, export, verify, compact, repartition, stats.",
+    help="Run jobs on Spark: ingest, export, table, verify, compact, repartition, stats.",
     cls=CommandGroup,
     rich_markup_mode=None,
 )
@@ -54,6 +54,14 @@ class _TableFormat(StrEnum):
 
     PARQUET = "parquet"
     DELTA = "delta"
+
+
+class _LakeFormat(StrEnum):
+    """The formats of `table`."""
+
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+    PARQUET = "parquet"
 
 
 _COUNTS = [Column("records", shown=shown_count), Column("records_before", "records before", shown_count)]
@@ -220,6 +228,99 @@ def export(
     )
     job.check_params(params)
     with running_job("exporting", None, "records") as (spark, advance):
+        report = job.run(spark, params, advance)
+    _show(report, output)
+
+
+@pipelines.command(cls=Command)
+def table(
+    topic: Topic,
+    data: Data,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="LAKE", help="The directory for tables; this one gets the topic's name."),
+    ],
+    form: Annotated[
+        _LakeFormat, typer.Option("--format", metavar="delta|iceberg|parquet", help="The format of the table.")
+    ] = _LakeFormat.DELTA,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            "--schema",
+            metavar="SCHEMA",
+            help="Fields of JSON values as columns: 'inferred', DDL such as 'id int, name string', or a file with "
+            "DDL, JSON schema or Avro.",
+        ),
+    ] = None,
+    by: Annotated[str, typer.Option("--by", metavar="NAMES", help="Divide the table: date, or date,hour.")] = "",
+    drop_value: Annotated[
+        bool, typer.Option("--drop-value", help="With --schema: leave out the column value.")
+    ] = False,
+    freshness: Annotated[
+        str | None,
+        typer.Option(
+            "--freshness",
+            metavar="TIME",
+            help="Continue until Ctrl-C; every record is in the table within this time.  [default: run once]",
+        ),
+    ] = None,
+    max_records: Annotated[
+        int, typer.Option("--max-records", min=1, metavar="N", help="At most N records per commit.")
+    ] = 5_000_000,
+    file_size: Annotated[
+        str, typer.Option("--file-size", metavar="SIZE", help="Split files above this size, merge smaller ones.")
+    ] = "128MiB",
+    merge_from: Annotated[
+        int,
+        typer.Option("--merge-from", min=0, metavar="N", help="Merge N small files of a partition; 0: never merge."),
+    ] = 8,
+    keep: Annotated[
+        str, typer.Option("--keep", metavar="TIME", help="Keep merged files for readers of older versions.")
+    ] = "7d",
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            "--catalog",
+            metavar="NAME",
+            help="Iceberg: a catalogue of pyiceberg's configuration, or 'key=value,…'.  [default: LAKE/catalog.db]",
+        ),
+    ] = None,
+    allow_loss: Annotated[
+        bool, typer.Option("--allow-loss", help="Continue if retention has removed records too early.")
+    ] = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Keep a table of a topic up to date, each record exactly once: Delta, Iceberg or Parquet.
+
+    Run it again to add new records, also after it was killed; or let it run, with --freshness. Values that do not fit
+    the schema go to the table TOPIC_quarantine with the reason. The store remembers where the table is.
+
+    \b
+    Examples:
+      sawlog pipeline table orders -d data --to lake
+      sawlog pipeline table orders -d data --to lake --schema 'id bigint, amount double' --by date
+      sawlog pipeline table orders -d data --to lake --format iceberg --schema @orders.avsc --freshness 1m
+    """
+    from ..pipelines import table as job
+
+    params = job.TableParams(
+        data=str(data),
+        topic=topic,
+        to=to,
+        format=form.value,
+        schema=schema,
+        by=tuple(name.strip() for name in by.split(",") if name.strip()),
+        drop_value=drop_value,
+        freshness_s=seconds(freshness, "--freshness"),
+        max_records=max_records,
+        file_bytes=read_as(size_bytes, file_size, "--file-size"),
+        merge_from=merge_from,
+        keep_s=seconds(keep, "--keep") or 0.0,
+        catalog=catalog,
+        fail_on_data_loss=not allow_loss,
+    )
+    job.check_params(params)
+    with running_job("adding to the table", None, "records") as (spark, advance):
         report = job.run(spark, params, advance)
     _show(report, output)
 

@@ -2,6 +2,7 @@
 
     ingest        text, JSON lines, CSV or Parquet files into a topic; once or continuously
     export        a topic to partitioned Parquet or a Delta table; once or continuously
+    table         a topic as a Delta, Iceberg or Parquet table with typed columns; once or continuously
     verify        every batch of every segment of a store, in parallel
     compact       rewrite a topic so that each key has only its last record
     repartition   rewrite a topic with a different number of partitions

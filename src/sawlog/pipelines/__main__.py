@@ -9,7 +9,7 @@ import importlib
 import sys
 from pathlib import Path
 
-JOBS = ("ingest", "export", "verify", "compact", "repartition", "stats", "scaffold")
+JOBS = ("ingest", "export", "table", "verify", "compact", "repartition", "stats", "scaffold")
 
 
 def main(arguments: list[str]) -> int:

@@ -8,30 +8,21 @@ older versions until the table is vacuumed.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidConfig
+from ..tables.formats import check_package
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-def check_package() -> None:
-    """Raise if the package that writes Delta tables is not installed."""
-    if importlib.util.find_spec("deltalake") is None:
-        raise InvalidConfig(
-            "Delta tables need the package deltalake, which is not installed: run `pip install deltalake`"
-        )
 
 
 class DeltaTarget:
     """A Delta table. One query writes to it at a time."""
 
     def __init__(self, root: Path, name: str, by: Sequence[str], file_bytes: int) -> None:
-        check_package()
+        check_package("delta")
         import deltalake
 
         self._deltalake = deltalake

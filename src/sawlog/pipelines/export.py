@@ -22,18 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..errors import InvalidConfig
+from ..spark import parsing
 from ..storage import FileDirectory
+from ..tables.formats import check_package
 from ..topics import documents
 from ..topics.store import Store
-from . import running
+from . import parquetfiles, running
 from .arguments import option, run_main
-from .delta import check_package
 from .ingest import parsed_schema
 from .running import CHECKPOINT, Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 FORMATS = ("parquet", "delta")
 #: Notes and checkpoint, in the target.
@@ -41,7 +41,6 @@ NOTES = "_sawlog"
 _STATE = "export.json"
 #: This many records are used to infer the schema of values.
 _SAMPLE_RECORDS = 10_000
-_CORRUPT = "_corrupt_record"
 _BY = ("topic", "partition", "date", "hour")
 
 
@@ -97,7 +96,7 @@ def check_params(params: ExportParams) -> None:
     running.check_topic(params.data, params.topic)
     _check_target(Path(params.target).absolute())
     if params.format == "delta":
-        check_package()
+        check_package("delta")
 
 
 def run(spark: SparkSession, params: ExportParams, progress: Advance | None = None) -> TableExportReport:
@@ -201,28 +200,17 @@ def _check_same(state: dict[str, Any], asked: dict[str, Any], target: str) -> No
 
 def _inferred(spark: SparkSession, params: ExportParams, root: str) -> str:
     rows = spark.read.format("sawlog").option("path", root).option("subscribe", params.topic)
-    sample = rows.option("columns", "value").load().limit(_SAMPLE_RECORDS)
-    shape = spark.read.json(
-        sample.where("value is not null").selectExpr("cast(value as string) as value").rdd.map(_first)
-    )
-    fields = [each for each in shape.schema.fields if each.name != _CORRUPT]
-    if not fields:
+    shape = parsing.inferred(spark, rows.option("columns", "value").load().limit(_SAMPLE_RECORDS))
+    if not shape.fields:
         raise InvalidConfig(
             f"no schema can be inferred from {params.topic!r}: it contains no JSON object; give a schema"
         )
-    from pyspark.sql.types import StructType
-
-    return StructType(fields).json()
-
-
-def _first(row: Any) -> str:
-    text: str = row[0]
+    text: str = shape.json()
     return text
 
 
 def _rows(spark: SparkSession, params: ExportParams, root: str, schema: str | None) -> DataFrame:
     """The stream with the columns to write."""
-    from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
     names = ["key", "value", "topic", "partition", "offset", "timestamp", *(["headers"] if params.headers else [])]
@@ -236,29 +224,8 @@ def _rows(spark: SparkSession, params: ExportParams, root: str, schema: str | No
         .load()
     )
     if schema is not None:
-        rows = _taken_apart(rows, StructType.fromJson(json.loads(schema)))
-    if "date" in params.by or "hour" in params.by:
-        rows = rows.withColumn("date", F.to_date("timestamp"))
-    if "hour" in params.by:
-        rows = rows.withColumn("hour", F.hour("timestamp"))
-    return rows
-
-
-def _taken_apart(rows: DataFrame, shape: StructType) -> DataFrame:
-    """Value as a struct, and unchanged where it is not a JSON object with that schema."""
-    from pyspark.sql import functions as F
-
-    whole = shape.add(_CORRUPT, "string")
-    parsed = F.from_json(
-        F.col("value").cast("string"), whole, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    )
-    bad = F.col("parsed").isNull() | F.col(f"parsed.{_CORRUPT}").isNotNull()
-    return (
-        rows.withColumn("parsed", parsed)
-        .withColumn("unparsed", F.when(bad, F.col("value")))
-        .withColumn("value", F.when(~bad, F.col("parsed").dropFields(_CORRUPT)))
-        .drop("parsed")
-    )
+        rows = parsing.as_struct(rows, StructType.fromJson(json.loads(schema)))
+    return parquetfiles.with_times(rows, params.by)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,6 @@ consecutive by name, and the rows of a key keep the order of the files and of th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa  # at module level: Spark inspects the types of the functions that it is given
 
 from ..errors import InvalidConfig
+from ..spark.tables import literally
 from .csvfile import CsvFile, kinds_of, looks_like, widened
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def records(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str], sh
         reader = reader.schema(shape.schema)
         if Path(wanted.source).is_dir():
             reader = reader.option("basePath", wanted.source)  # directories such as day=7 are columns
-    rows = reader.format("parquet" if shape is not None else "text").load([_literally(path) for path in paths])
+    rows = reader.format("parquet" if shape is not None else "text").load([literally(path) for path in paths])
     if wanted.form == "text":
         made = rows.select("value", *_places())
     elif wanted.form == "json":
@@ -91,11 +91,6 @@ def listed(spark: SparkSession, source: str) -> list[str]:
     """The files of a source, by name."""
     found = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(source).select("path")
     return sorted(row.path for row in found.collect())
-
-
-def _literally(path: str) -> str:
-    """A path without special pattern characters."""
-    return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)
 
 
 def _places() -> list[Column]:

@@ -21,7 +21,6 @@ after a crash the rest of them is removed. A reader that lists the directory at 
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..storage import FileDirectory
+from ..tables.files import data_files, sync
+from ..tables.merging import SMALL_SHARE, write_together
 from ..topics import documents
+from . import parquetfiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,9 +39,6 @@ if TYPE_CHECKING:
 _DONE, _STAGING, _MERGE = "done", "staging", "merge"
 #: While a query runs, files are merged once per this many micro-batches.
 _COMPACT_EVERY = 32
-#: A file is small if it is below this share of the target size.
-_SMALL_SHARE = 2
-_MERGE_ROWS = 64 << 10
 
 
 class ParquetTarget:
@@ -60,12 +59,10 @@ class ParquetTarget:
         if batch <= done:
             return
         self._remove(batch)
-        # Otherwise Spark writes the obsolete INT96.
-        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        rows.write.partitionBy(*self._by).option("compression", "zstd").mode("overwrite").parquet(str(self._staging))
-        touched = {self._move_in(path, batch, number) for number, path in enumerate(_data_files(self._staging))}
+        parquetfiles.write(rows, self._staging, self._by)
+        touched = {self._move_in(path, batch, number) for number, path in enumerate(data_files(self._staging))}
         for directory in touched:
-            _sync(directory)
+            sync(directory)
         documents.store(self._notes, _DONE, {"batch": batch})
         shutil.rmtree(self._staging)
         if self._file_bytes is not None and batch % _COMPACT_EVERY == _COMPACT_EVERY - 1:
@@ -78,7 +75,7 @@ class ParquetTarget:
 
     def _remove(self, batch: int) -> None:
         """Files that were moved by an attempt that died."""
-        for path in _data_files(self._root, f"{self._label}-{batch:010d}-*.parquet"):
+        for path in data_files(self._root, f"{self._label}-{batch:010d}-*.parquet"):
             path.unlink()
 
     def _move_in(self, path: Path, batch: int, number: int) -> Path:
@@ -86,10 +83,10 @@ class ParquetTarget:
         if not directory.is_dir():
             directory.mkdir(parents=True)
             for parent in [directory.parent, *directory.parent.parents]:
-                _sync(parent)
+                sync(parent)
                 if parent == self._root:
                     break
-        _sync(path)
+        sync(path)
         path.rename(directory / f"{self._label}-{batch:010d}-{number:05d}.parquet")
         return directory
 
@@ -99,7 +96,7 @@ class ParquetTarget:
         """Merge small files of one directory."""
         if self._file_bytes is None:
             return
-        for directory in sorted({path.parent for path in _data_files(self._root, f"{self._label}-*.parquet")}):
+        for directory in sorted({path.parent for path in data_files(self._root, f"{self._label}-*.parquet")}):
             for group in self._groups(directory, self._file_bytes):
                 self._merge(directory, group)
 
@@ -109,7 +106,7 @@ class ParquetTarget:
         size_bytes = 0
         for path in sorted(directory.glob(f"{self._label}-*.parquet")):
             size = path.stat().st_size
-            if size * _SMALL_SHARE >= most:
+            if size * SMALL_SHARE >= most:
                 continue
             if group and (size_bytes + size > most or not _same_shape(group[0], path)):
                 if len(group) > 1:
@@ -123,8 +120,8 @@ class ParquetTarget:
     def _merge(self, directory: Path, group: list[Path]) -> None:
         self._staging.mkdir(exist_ok=True)
         made = self._staging / "merged.parquet"
-        _write_together(group, made)
-        _sync(made)
+        write_together(group, made)
+        sync(made)
         last = group[-1].name.split("-")[1]
         name = f"{self._label}-{last}-merged-{uuid.uuid4().hex[:8]}.parquet"
         where = str(directory.relative_to(self._root))
@@ -132,7 +129,7 @@ class ParquetTarget:
             self._notes, _MERGE, {"directory": where, "made": name, "replaced": [path.name for path in group]}
         )
         made.rename(directory / name)
-        _sync(directory)
+        sync(directory)
         self._finish_merge()
         self.merged_files += len(group)
         self.new_files += 1
@@ -146,48 +143,12 @@ class ParquetTarget:
         if (directory / merge["made"]).exists():
             for name in merge["replaced"]:
                 (directory / name).unlink(missing_ok=True)
-            _sync(directory)
+            sync(directory)
         self._notes.remove(_MERGE)
         self._notes.sync()
-
-
-def _data_files(root: Path, pattern: str = "*.parquet") -> list[Path]:
-    """Parquet files below a directory, without hidden ones."""
-    return [
-        path
-        for path in sorted(root.rglob(pattern))
-        if not any(part.startswith(("_", ".")) for part in path.relative_to(root).parts)
-    ]
 
 
 def _same_shape(one: Path, other: Path) -> bool:
     import pyarrow.parquet as pq
 
     return bool(pq.read_schema(one).remove_metadata().equals(pq.read_schema(other).remove_metadata()))
-
-
-def _write_together(paths: Sequence[Path], made: Path) -> None:
-    """All rows of all files, in order, in row groups of a reasonable size."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pq.read_schema(paths[0])
-    waiting: list[pa.RecordBatch] = []
-    with pq.ParquetWriter(made, schema, compression="zstd") as writer:
-        for path in paths:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(_MERGE_ROWS):
-                    waiting.append(batch.cast(schema))
-                    if sum(each.num_rows for each in waiting) >= _MERGE_ROWS:
-                        writer.write_table(pa.Table.from_batches(waiting))
-                        waiting = []
-        if waiting:
-            writer.write_table(pa.Table.from_batches(waiting))
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -11,6 +11,12 @@ No jar and no `register` call: the wheel has a module `pyspark_sawlog`, which Sp
 `register(spark)` if that does not work (some editable installs). Options are those of Spark's Kafka source: see
 options.py.
 
+A topic that has a table (`sawlog pipeline table`) is read at the table's speed, together with the log's tail:
+
+```python
+orders = sawlog.spark.table(spark, "data", "orders")
+```
+
 Where the code runs: `source` in a process next to the driver that plans, `reading` and `writing` in the tasks, `commit`
 in a process next to the driver that publishes. Nothing here runs in the JVM.
 """
@@ -24,7 +30,9 @@ from .session import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "session"]
+    from .tables import quarantined, table
+
+__all__ = ["quarantined", "register", "session", "table"]
 
 
 def register(spark: SparkSession) -> None:
@@ -32,3 +40,12 @@ def register(spark: SparkSession) -> None:
     from pyspark_sawlog import DefaultSource
 
     spark.dataSource.register(DefaultSource)
+
+
+def __getattr__(name: str) -> object:
+    """What needs Arrow is imported when it is used: every Python worker of Spark imports this package."""
+    if name in ("quarantined", "table"):
+        from . import tables
+
+        return getattr(tables, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

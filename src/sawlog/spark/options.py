@@ -29,6 +29,7 @@ _READ = {
     "assign": 'partitions as JSON: {"orders": [0, 2]}',
     "startingoffsets": 'earliest, latest or JSON: {"orders": {"0": 23, "1": -2}} (-2 earliest, -1 latest)',
     "endingoffsets": "latest or JSON; for batches",
+    "startingtable": "true: begin with the topic's table (`sawlog pipeline table`), continue with the log; for streams",
     "startingtimestamp": "milliseconds since 1970, or an ISO time",
     "endingtimestamp": "milliseconds since 1970, or an ISO time; for batches",
     "startingoffsetsbytimestamp": 'JSON: {"orders": {"0": 1700000000000}}',
@@ -111,6 +112,8 @@ class ReadOptions:
     max_delay_ms: int
     group: str | None
     isolation: Isolation = "committed"
+    #: Whether a stream begins with the tables of its topics.
+    starting_table: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +162,19 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_delay_ms=given.duration_ms("maxtriggerdelay", 15 * 60_000),
         group=given.text("groupid"),
         isolation=_isolation(given),
+        starting_table=given.flag("startingtable", False),
     )
     if streaming:
         _check_limits(made)
+        _check_start(made)
     return made
+
+
+def _check_start(options: ReadOptions) -> None:
+    if options.starting_table and options.start is not None and options.start.kind != "earliest":
+        raise InvalidConfig(
+            f"options startingTable and {options.start.option} contradict each other: a table is read from its start"
+        )
 
 
 def _isolation(given: Given) -> Isolation:

@@ -86,6 +86,10 @@ class Positions:
             made.setdefault(topic, {})[str(number)] = position.offset
         return made
 
+    def over(self, other: Positions) -> Positions:
+        """These, and those of others for partitions that these have not."""
+        return Positions({**other.at, **self.at}, other.topics, other.store)
+
     def is_recreated(self, topic: str, topic_id: str, store_id: str) -> bool:
         """Whether the current topic of that name in the store is not the one of these positions."""
         if self.store is not None and self.store != store_id:

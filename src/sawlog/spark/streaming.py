@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -35,12 +36,14 @@ from ..errors import DataLoss, SawlogError, TopicNotFound
 from ..topics.store import Store
 from ..topics.topic import Topic
 from . import places as _places
+from .history import History, HistoryTask
+from .history import read as read_history
 from .options import Point, ReadOptions
 from .places import Places
 from .planning import plan
 from .positions import EpochPosition, Json, Positions, Share
 from .ranges import starts, still_there, without_missing
-from .reading import read
+from .reading import arrow_schema, read
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,18 +84,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Json:
         """Where the query starts; the same however often Spark asks."""
         if self._initial is None:
-            start = self._options.start or Point("latest", option="startingOffsets")
+            if self._options.starting_table:
+                start = Point("earliest", option="startingTable")
+            else:
+                start = self._options.start or Point("latest", option="startingOffsets")
             moves = start.kind != "offsets" or any(number < 0 for _, _, number in start.each)
             if moves and self._options.group is not None:
                 self._initial = self._kept_start(self._options.group, start)
             else:
-                self._initial = self.places.resolve(start).to_json()
+                self._initial = self._resolved(start).to_json()
         return self._initial
+
+    def _resolved(self, start: Point) -> Positions:
+        found = self.places.resolve(start)
+        if not self._options.starting_table:
+            return found
+        return History(self.places).begun(replace(found, at={}), self._shares()).over(found)
 
     def _kept_start(self, group: str, start: Point) -> Json:
         """Looked up once, and kept in the store until the first micro-batch is done. Each source of a group has its
         own: a join of two topics, or two queries, may have the same groupId."""
-        places = self.places  # first: a path without a store is an error, and no store is created
+        _ = self.places  # first: a path without a store is an error, and no store is created
         with self._writable().groups.documents(group) as documents:
             name = self._start_name()
             kept = documents.find(name)
@@ -101,13 +113,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             old = documents.find(_OLD_START)
             if old is not None and self._is_ours(old):
                 return old
-            found = places.resolve(start).to_json()
+            found = self._resolved(start).to_json()
             documents.keep(name, found)
             return found
 
     def _start_name(self) -> str:
         """The document for the start of a source: what it subscribes to, and where it starts."""
         said = repr((self._options.subscription, self._options.start, self._options.later_than_all))
+        said += " table" if self._options.starting_table else ""
         return f"{_START}-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
     def _is_ours(self, kept: Json) -> bool:
@@ -153,6 +166,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._show(start)
         shares = self._shares()
         before = without_missing(self.places, Positions.from_json(start), shares)
+        if self._options.starting_table:
+            before = History(self.places).begun(before, shares)
         if self._target is None:
             ends = self.places.positions(shares)
         else:
@@ -162,7 +177,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable) and self._waits(sum(ahead.values())):
             return start
         if isinstance(limit, ReadMaxRows) and sum(ahead.values()) > limit.max_rows:
-            ahead = _shared_out(ahead, limit.max_rows)
+            ahead = shared_out(ahead, limit.max_rows)
         moved = {share: EpochPosition(began[share] + n, ends.at[share].epoch) for share, n in ahead.items()}
         return before.after(moved, ends, begun).to_json() if moved else start
 
@@ -198,10 +213,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of one micro-batch: for all of it, because Spark considers its end as read whatever they do."""
         before, planned = Positions.from_json(start), Positions.from_json(end)
-        return plan(self.places, self._options, before, planned, moved=start == self._initial)
+        tasks: list[InputPartition] = []
+        if self._options.starting_table:
+            history = History(self.places)
+            before, tasks = history.taken(history.begun(before, self._shares()), planned)
+        return [*tasks, *plan(self.places, self._options, before, planned, moved=start == self._initial)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
+        if isinstance(partition, HistoryTask):
+            return read_history(partition, self._columns, arrow_schema(self._columns))
         return read(partition, self._columns, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def commit(self, end: Json) -> None:
@@ -250,7 +271,7 @@ def _of_topics_in(store: Store, positions: Positions) -> Mapping[Share, EpochPos
     }
 
 
-def _shared_out(ahead: dict[Share, int], most: int) -> dict[Share, int]:
+def shared_out(ahead: dict[Share, int], most: int) -> dict[Share, int]:
     """That many offsets in total, each partition in proportion to what it has, and at least one each, as with Kafka's
     source; the largest remainders are rounded up. More than `most` only if there are more partitions."""
     total = sum(ahead.values())

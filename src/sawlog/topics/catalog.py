@@ -65,6 +65,7 @@ from .names import (
     is_topic_name,
     partition_name,
 )
+from .tableinfo import TABLE, TableInfo
 
 #: 1: version 0.2. 2: batches and positions have leader epochs, and the visible end is published.
 FORMAT = 2
@@ -291,17 +292,37 @@ class Catalog:
 
     def partition(self, entry: TopicEntry, number: int) -> Directory:
         """The directory of one partition; `TopicNotFound` if the topic was deleted or recreated."""
+        with self._directory(entry) as topic:
+            return topic.child(partition_name(number))
+
+    def table(self, entry: TopicEntry) -> TableInfo | None:
+        """Where the topic's table is; None if it has none."""
+        with self._directory(entry) as directory:
+            return TableInfo.load(directory)
+
+    @contextmanager
+    def _directory(self, entry: TopicEntry) -> Iterator[Directory]:
+        """The directory of a topic; `TopicNotFound` if it was deleted or recreated."""
         topic = self._find(entry.name)
         if topic is None:
             raise TopicNotFound(f"the topic {entry.name!r} no longer exists in {self.root.path}")
         try:
             if TopicEntry.load(topic, entry.name).id != entry.id:
                 raise TopicNotFound(f"the topic {entry.name!r} was deleted and recreated; ask the store for it again")
-            return topic.child(partition_name(number))
+            yield topic
         finally:
             topic.close()
 
     # --- changing
+
+    def set_table(self, entry: TopicEntry, info: TableInfo | None) -> None:
+        """Note where the topic's table is, or that it has none."""
+        with self.changing(), self._directory(entry) as directory:
+            if info is not None:
+                info.store(directory)
+            elif directory.exists(TABLE):
+                directory.remove(TABLE)
+                directory.sync()
 
     def create(self, name: str, partitions: int, given: Mapping[str, object]) -> TopicEntry:
         """Create a topic; `TopicExists` if there is one of that name, ignoring case."""

@@ -5,6 +5,7 @@ data/
   sawlog.json                     format and id of the store
   LOCK                            held briefly by a process that changes the catalog; never deleted
   topics/orders/topic.json        id, partitions, settings
+  topics/orders/table.json        where its table is, if it has one
   topics/orders/partition-0/      one log
   topics/<id>.tmp/                a topic that is being created; removed after a crash
   topics/<id>.deleted/            a topic that is being deleted

@@ -50,6 +50,7 @@ from .catalog import Catalog
 from .entry import TopicEntry
 from .packing import Packer
 from .partitioner import Sticky, partition_for, partitions_for
+from .tableinfo import TableInfo
 from .writer import TopicWriter
 
 if TYPE_CHECKING:
@@ -171,6 +172,15 @@ class Topic:
     def settings(self) -> dict[str, settings.Value]:
         """The settings that were given, under Kafka's names; the others have their defaults."""
         return dict(self._entry.settings)
+
+    @property
+    def table(self) -> TableInfo | None:
+        """Where the topic's table is (`sawlog pipeline table`); None if it has none."""
+        return self._catalog.table(self._entry)
+
+    def set_table(self, info: TableInfo | None) -> None:
+        """Note where its table is, or that it has none. The table itself is not touched."""
+        self._catalog.set_table(self._entry, info)
 
     @property
     def config(self) -> LogConfig:

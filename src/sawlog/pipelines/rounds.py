@@ -1,0 +1,172 @@
+"""A round: some records of the log become files, and one commit of the table. It happens completely or not at all.
+
+```
+lake/orders/_sawlog/round        what is being done, as a document; absent between rounds
+lake/orders/data/<id>/           the files of a round, or of a merge
+
+writing   Spark's tasks write files                    died here: the files are removed
+ready     files are complete and durable, as listed    died here: committed now, unless the commit was the last step
+          the quarantine is committed, if records go there; then the table
+```
+
+The table's own commit says up to which offsets it contains the log, so nothing else has to be remembered: the next
+round begins there. A round that was ready is committed by the next run as it was, although that may have another
+schema: otherwise a record could be in the quarantine by the old one, and in the table by the new one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..storage import FileDirectory
+from ..tables import ddl
+from ..tables.columns import QUARANTINE
+from ..tables.files import data_files, described, sync_below
+from ..tables.formats import Change, Identity, Table
+from ..tables.state import DataFile, Mark, file_from_json, file_to_json, marks_from_json, marks_to_json
+from ..topics import documents
+
+NOTES = "_sawlog"
+_ROUND = "round"
+_DATA = "data"
+
+
+def reached(step: str) -> None:
+    """Called after each step of a round; a test ends the process here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is written before a commit: its name, and the directories for its files."""
+
+    id: str
+    files: Path
+    bad_files: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a round has added."""
+
+    rows: int = 0
+    quarantined: int = 0
+
+
+class Rounds:
+    """The commits of a table and its quarantine. One process at a time; its caller holds the lock."""
+
+    def __init__(self, notes: FileDirectory, table: Table, quarantine: Table, identity: Identity) -> None:
+        self._notes = notes
+        self._table, self._quarantine = table, quarantine
+        self._identity = identity
+
+    # --- a round
+
+    def begin(self) -> Work:
+        """Where to write files."""
+        work = self._work(uuid.uuid4().hex)
+        documents.store(self._notes, _ROUND, {"id": work.id, "state": "writing"})
+        reached("begun")
+        return work
+
+    def finish(self, work: Work, schema: pa.Schema, marks: Mapping[int, Mark]) -> Result:
+        """Commit what was written: the table contains the log up to these marks now."""
+        reached("written")
+        added = self._durable(work.files, self._identity.by)
+        bad = self._durable(work.bad_files)
+        if not added and not bad:  # offsets without records: the next commit takes them along
+            self.drop(work)
+            return Result()
+        fields = {
+            "id": work.id,
+            "state": "ready",
+            "marks": marks_to_json(marks),
+            "columns": ddl.shown_schema(schema),
+            "files": [file_to_json(each, str(self._table.location)) for each in added],
+            "bad_files": [file_to_json(each, str(self._quarantine.location)) for each in bad],
+        }
+        documents.store(self._notes, _ROUND, fields)
+        reached("ready")
+        self._commit(fields)
+        return Result(sum(each.rows or 0 for each in added), sum(each.rows or 0 for each in bad))
+
+    def _commit(self, fields: Mapping[str, Any]) -> None:
+        marks = marks_from_json(fields["marks"])
+        bad = [file_from_json(each, str(self._quarantine.location)) for each in fields["bad_files"]]
+        if bad:
+            whole = Identity(self._identity.topic, self._identity.topic_id)
+            self._once(self._quarantine, whole, Change(QUARANTINE, marks, bad))
+        reached("quarantined")
+        added = [file_from_json(each, str(self._table.location)) for each in fields["files"]]
+        self._once(self._table, self._identity, Change(ddl.parsed(fields["columns"]), marks, added))
+        reached("committed")
+        self._forget()
+
+    @staticmethod
+    def _once(table: Table, identity: Identity, change: Change) -> None:
+        """Commit, unless that has happened before this process began: then the marks are there."""
+        found = table.snapshot()
+        if found is None or dict(found.marks) != dict(change.marks):
+            table.commit(identity, change)
+
+    # --- files replaced by others with the same rows
+
+    def swap(self, work: Work, removed: Sequence[DataFile], schema: pa.Schema, marks: Mapping[int, Mark]) -> int:
+        """Commit files that replace others; return how many there are."""
+        reached("merged")
+        added = self._durable(work.files, self._identity.by)
+        self._table.commit(self._identity, Change(schema, marks, added, removed, moved=True))
+        reached("swapped")
+        self._forget()
+        return len(added)
+
+    # --- after a crash
+
+    def settle(self) -> None:
+        """Finish or take back what a run has left that died."""
+        if not self._notes.exists(_ROUND):
+            return
+        fields = documents.load(self._notes, _ROUND)
+        if fields["state"] == "ready":
+            self._commit(fields)
+            return
+        work = self._work(fields["id"])
+        found = self._table.snapshot()
+        used = () if found is None else found.files
+        if any(Path(path).is_relative_to(work.files) for path in used):
+            self._forget()  # a merge that was committed
+        else:
+            self.drop(work)
+
+    def drop(self, work: Work) -> None:
+        """Remove what was written."""
+        shutil.rmtree(work.files, ignore_errors=True)
+        shutil.rmtree(work.bad_files, ignore_errors=True)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._notes.remove(_ROUND)
+        self._notes.sync()
+        reached("forgotten")
+
+    def _work(self, name: str) -> Work:
+        return Work(name, self._table.location / _DATA / name, self._quarantine.location / _DATA / name)
+
+    @staticmethod
+    def _durable(root: Path, by: Sequence[str] = ()) -> list[DataFile]:
+        """The files below a directory that have rows, safe from a power cut."""
+        if not root.is_dir():
+            return []
+        found = [described(path, root, by) for path in data_files(root)]
+        for each in found:
+            if not each.rows:  # Spark writes one for the columns if there is no row
+                Path(each.path).unlink()
+        sync_below(root)
+        return [each for each in found if each.rows]

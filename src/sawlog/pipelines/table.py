@@ -1,0 +1,377 @@
+"""`table`: a topic as a Delta, Iceberg or Parquet table, kept up to date, each record exactly once.
+
+The columns are key, value, partition, offset, timestamp and headers. With `schema`, the fields of JSON values become
+columns too; a value that does not fit goes to the quarantine, a table beside this one with the reason, and never stops
+the job. The schema is given (DDL, JSON schema or Avro) or inferred from each round's records, which reads them twice.
+It may change from run to run as evolving.py allows.
+
+```
+lake/orders/              the table
+lake/orders_quarantine/   what does not fit; exists if there was something
+lake/catalog.db           Iceberg: the catalogue, unless another is given
+```
+
+Each commit records up to which offset of each partition the table contains the log; the next round begins there, also
+after a crash (see rounds.py). So there is no checkpoint that could be lost. The store remembers where the table is:
+`sawlog.spark.table` and SQL find it by the topic's name. If a topic has several, it is the one that was made last, from
+when it has caught up with the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from .. import tables
+from ..clock import Stopwatch, now_ms
+from ..errors import InvalidConfig
+from ..spark import parsing
+from ..spark.tables import check_same_topic, log_rows, parquet_rows
+from ..storage import FileDirectory
+from ..tables import TableInfo, ddl, merging
+from ..tables.columns import RECORD, check_names, table_schema, value_fields
+from ..tables.evolving import evolved
+from ..tables.formats import FORMATS, Identity, check_package
+from ..tables.given import value_schema
+from ..tables.state import DataFile, Mark, Snapshot
+from ..topics import documents
+from ..topics.store import Store
+from ..topics.topic import Topic
+from . import parquetfiles, running
+from .arguments import option, run_main
+from .frontier import Frontier
+from .rounds import NOTES, Result, Rounds, Work
+from .running import Advance
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+INFERRED = "inferred"
+#: A document in the table's notes until the store knows the table.
+_NEW = "new"
+#: A round is planned again this often if retention was faster.
+_TRIES = 3
+#: A round takes this many times as long as the last one, at most, when the time for the next one is chosen.
+_MARGIN = 1.5
+_logger = logging.getLogger("sawlog.pipelines")
+
+
+@dataclass(frozen=True, slots=True)
+class TableParams:
+    """Which table to keep, and how."""
+
+    data: str = option("the store's directory")
+    topic: str = option("the topic")
+    to: str = option("the directory for tables; this one is created in it with the name of the topic")
+    format: Literal["delta", "iceberg", "parquet"] = option("delta, iceberg or parquet", "delta")
+    schema: str | None = option(
+        "the fields of JSON values: 'inferred', DDL, or a file with DDL, JSON schema or Avro (@orders.avsc)", None
+    )
+    by: tuple[str, ...] = option("divide the table by time: date, or date,hour", ())
+    drop_value: bool = option("with schema: without the column value", False)
+    freshness_s: float | None = option("continue until stopped; no record should be missing for longer than this", None)
+    max_records: int = option("maximum number of records per commit", 5_000_000)
+    file_bytes: int = option("the size of files in bytes: larger ones are split, smaller ones are merged", 128 << 20)
+    merge_from: int = option("merge small files when there are this many of a partition; 0: never", 8)
+    keep_s: float = option("keep files that were merged this long, for readers of older versions", 7 * 86_400.0)
+    catalog: str | None = option(
+        "iceberg: another catalogue, by its name in pyiceberg's configuration, or as 'key=value,key=value'", None
+    )
+    fail_on_data_loss: bool = option("stop if records were removed before they were in the table", True)
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    topic: str
+    table: str
+    format: str
+    #: Rows that this run has added to the table, and to the quarantine.
+    records: int
+    quarantined: int
+    rounds: int
+    merged_files: int
+    new_files: int
+    #: The longest time that a record had to wait for its commit, in seconds; None if it was not continuous.
+    freshness_s: float | None
+    stopped: bool
+
+
+def check_params(params: TableParams) -> None:
+    """Raise what is wrong and can be detected without Spark."""
+    if params.format not in FORMATS:
+        raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
+    if params.by not in ((), ("date",), ("date", "hour")):
+        raise InvalidConfig(f"by must be date, or date,hour, not {','.join(params.by)}")
+    if params.drop_value and params.schema is None:
+        raise InvalidConfig("without the column value a table needs a schema: nothing of the value would be left")
+    if params.catalog is not None and params.format != "iceberg":
+        raise InvalidConfig("a catalogue is for the format iceberg")
+    for name, least in (("max_records", 1), ("file_bytes", 1), ("merge_from", 0), ("keep_s", 0)):
+        if getattr(params, name) < least:
+            raise InvalidConfig(f"{name} must be at least {least}, not {getattr(params, name)}")
+    if params.freshness_s is not None and params.freshness_s <= 0:
+        raise InvalidConfig(f"freshness_s must be a number of seconds above 0, not {params.freshness_s}")
+    check_package(params.format)
+    _given_fields(params)
+    running.check_topic(params.data, params.topic)
+    location = Path(info_of(params).location)
+    if location.is_dir() and not (location / NOTES).is_dir() and any(location.iterdir()):
+        raise InvalidConfig(f"{location} is neither empty nor a table of this job; choose another directory")
+
+
+def info_of(params: TableParams) -> TableInfo:
+    """Where the table is, or will be."""
+    location = str(Path(params.to).absolute() / params.topic)
+    name = f"sawlog.{params.topic}" if params.format == "iceberg" else ""
+    return TableInfo(params.format, location, catalog=_catalog(params.catalog), name=name)
+
+
+def _catalog(given: str | None) -> dict[str, str]:
+    if not given:
+        return {}
+    if "=" not in given:
+        return {"name": given}
+    return {name.strip(): value.strip() for name, _, value in (each.partition("=") for each in given.split(","))}
+
+
+def _given_fields(params: TableParams) -> pa.Schema | None:
+    if params.schema is None or params.schema == INFERRED:
+        return None
+    fields = value_schema(params.schema)
+    check_names(fields.names)
+    return fields
+
+
+def run(spark: SparkSession, params: TableParams, progress: Advance | None = None) -> TableReport:
+    """Bring the table up to date, once or until stopped."""
+    check_params(params)
+    info = info_of(params)
+    with (
+        Store.open(params.data, "r") as store,
+        running.alone(Path(info.location) / NOTES) as notes,
+        running.explained(),
+    ):
+        return _Job(spark, params, notes, store.topic(params.topic), progress).run()
+
+
+class _Job:
+    """One run."""
+
+    def __init__(
+        self, spark: SparkSession, params: TableParams, notes: FileDirectory, topic: Topic, progress: Advance | None
+    ) -> None:
+        self._spark, self._params, self._notes, self._progress = spark, params, notes, progress
+        self._info = info_of(params)
+        self._topic = topic
+        self._table = tables.open_table(self._info)
+        quarantine = tables.open_table(tables.quarantine_of(self._info))
+        self._rounds = Rounds(notes, self._table, quarantine, Identity(params.topic, topic.id, params.by))
+        self._path = str(Path(params.data).absolute())
+        self._frontier = self._from({})
+        self._rows = self._quarantined = self._count = self._merged = self._new = 0
+        self._freshness_s: float | None = None
+
+    def run(self) -> TableReport:
+        """All rounds."""
+        stopped = False
+        try:
+            self._check(self._table.snapshot())
+            self._rounds.settle()
+            found = self._check(self._table.snapshot())
+            self._frontier = self._from({} if found is None else found.marks)
+            if found is None:
+                documents.store(self._notes, _NEW, {})
+            self._catch_up()
+            self._register(self._table.snapshot(), complete=True)
+            if self._params.freshness_s is not None:
+                self._follow(self._params.freshness_s)
+        except KeyboardInterrupt:
+            stopped = True
+        return TableReport(
+            self._params.topic,
+            self._info.location,
+            self._params.format,
+            self._rows,
+            self._quarantined,
+            self._count,
+            self._merged,
+            self._new,
+            self._freshness_s,
+            stopped,
+        )
+
+    def _from(self, marks: Mapping[int, Mark]) -> Frontier:
+        params = self._params
+        return Frontier(self._topic, marks, params.max_records, fail_on_data_loss=params.fail_on_data_loss)
+
+    def _check(self, found: Snapshot | None) -> Snapshot | None:
+        """Whether the table is of this topic, and divided as asked."""
+        if found is not None:
+            check_same_topic(found, self._topic)
+            if found.by != self._params.by:
+                said = ",".join(found.by) or "nothing"
+                raise InvalidConfig(f"{self._info.location} is divided by {said}; give that, or make a new table")
+        return found
+
+    def _register(self, found: Snapshot | None, *, complete: bool = False) -> None:
+        """Note in the store where the table is: if the topic has none, or when a new one has caught up with the log."""
+        new = complete and self._notes.exists(_NEW)
+        if found is None or not (new or self._topic.table is None):
+            return
+        columns = tuple((field.name, ddl.shown(field.type)) for field in found.schema)
+        with Store.open(self._path, upkeep_interval_s=None) as store:
+            topic = store.topic(self._topic.name)
+            check_same_topic(found, topic)
+            topic.set_table(replace(self._info, columns=columns, created_ms=now_ms()))
+        if new:
+            self._notes.remove(_NEW)
+
+    # --- rounds
+
+    def _catch_up(self) -> None:
+        """Rounds up to the current end of the log."""
+        target = self._frontier.ends()
+        while self._frontier.is_behind(target) and self._advance():
+            pass
+        self._table.clean(self._params.keep_s)
+
+    def _follow(self, freshness_s: float) -> None:
+        """Rounds at intervals, so that each record is in the table within that time."""
+        planned = Stopwatch()
+        while True:
+            took = Stopwatch()
+            before, planned = planned, Stopwatch()
+            if self._advance():
+                waited = before.elapsed_s
+                self._freshness_s = max(waited, self._freshness_s or 0.0)
+                if waited > freshness_s:
+                    _logger.warning("the table of %r was %.1f s behind the log", self._topic.name, waited)
+            threading.Event().wait(max(freshness_s - took.elapsed_s * _MARGIN, freshness_s / 10))
+
+    def _advance(self) -> bool:
+        """One round; whether there was something new."""
+        for attempt in range(_TRIES):
+            marks = self._frontier.next()
+            if marks == self._frontier.marks:
+                return False
+            try:
+                result = self._round(marks)
+                break
+            except Exception:
+                if attempt == _TRIES - 1 or not self._frontier.is_overtaken(marks):
+                    raise
+        self._frontier.marks = marks
+        self._rows += result.rows
+        self._quarantined += result.quarantined
+        self._count += 1
+        if self._progress is not None:
+            self._progress(result.rows + result.quarantined)
+        found = self._table.snapshot()
+        self._register(found)
+        if found is not None:
+            self._merge(found)
+        return True
+
+    def _round(self, marks: Mapping[int, Mark]) -> Result:
+        found = self._table.snapshot()
+        first = {number: self._frontier.begin(number, mark) for number, mark in marks.items()}
+        last = {number: mark.end for number, mark in marks.items()}
+        rows = log_rows(
+            self._spark,
+            self._path,
+            self._topic.name,
+            first,
+            last,
+            RECORD.names,
+            maxPartitionBytes=str(self._params.file_bytes),
+            failOnDataLoss=str(self._params.fail_on_data_loss).lower(),
+        )
+        schema = self._schema(found, rows)
+        if found is not None:
+            self._widen(found, schema)
+        work = self._rounds.begin()
+        try:
+            self._write(rows, schema, work)
+        except Exception:
+            self._rounds.drop(work)
+            raise
+        return self._rounds.finish(work, schema, marks)
+
+    # --- columns
+
+    def _schema(self, found: Snapshot | None, rows: DataFrame) -> pa.Schema:
+        """The columns of the table after this round."""
+        before = pa.schema([]) if found is None else value_fields(found.schema)
+        asked = _given_fields(self._params)
+        if self._params.schema == INFERRED:
+            asked = parsing.usable(parsing.inferred(self._spark, rows))
+            made = evolved(before, asked, strict=False).schema
+        else:
+            made = before if asked is None else evolved(before, asked).schema
+        with_value = not self._params.drop_value if found is None else "value" in found.schema.names
+        known = table_schema(made, with_value=with_value)
+        # The table's own order: a column that was added before headers were is not moved.
+        order = [] if found is None else [name for name in found.schema.names if name in known.names]
+        return pa.schema([known.field(name) for name in (*order, *(n for n in known.names if n not in order))])
+
+    def _write(self, rows: DataFrame, schema: pa.Schema, work: Work) -> None:
+        """The files of a round: one pass, and a second one if there is something for the quarantine."""
+        from pyspark.sql import Observation
+
+        fields = value_fields(schema)
+        if not len(fields):
+            self._put(rows, schema, work.files)
+            return
+        counts = Observation()
+        parsed = parsing.parsed(rows, fields)
+        self._put(parsing.good(parsing.counted(parsed, counts), fields), schema, work.files)
+        if counts.get[parsing.BAD]:
+            parquetfiles.write(parsing.bad(parsed, fields), work.bad_files)
+
+    def _put(self, rows: DataFrame, schema: pa.Schema, path: Path) -> None:
+        by = self._params.by
+        chosen = rows.select(*(f"`{name}`" for name in schema.names))
+        parquetfiles.write(parquetfiles.with_times(chosen, by), path, by)
+
+    def _widen(self, found: Snapshot, schema: pa.Schema) -> None:
+        """Delta: rewrite the files of a column that becomes wider; the other formats read both."""
+        if self._params.format != "delta" or not evolved(found.schema, schema).widened or not found.data:
+            return
+        work = self._rounds.begin()
+        self._put(parquet_rows(self._spark, found.files, schema), schema, work.files)
+        self._new += self._rounds.swap(work, found.data, schema, found.marks)
+        self._merged += len(found.data)
+
+    # --- small files
+
+    def _merge(self, found: Snapshot) -> None:
+        """Merge small files, if there are many."""
+        least = self._params.merge_from
+        if not least:
+            return
+        for group in merging.groups(found.data, self._params.file_bytes, least=max(least, 2)):
+            work = self._rounds.begin()
+            merging.write_together([each.path for each in group], _merged_path(work, group, found.by), found.schema)
+            self._new += self._rounds.swap(work, group, found.schema, found.marks)
+            self._merged += len(group)
+
+
+def _merged_path(work: Work, group: Sequence[DataFile], by: Sequence[str]) -> Path:
+    """In the same division as the files that it replaces."""
+    levels = [f"{name}={group[0].divided[name]}" for name in by if name in group[0].divided]
+    return work.files.joinpath(*levels, "merged.parquet")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """For `python -m` and `spark-submit`."""
+    return run_main(TableParams, run, arguments, "A topic as a table, each record once.", check=check_params)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,103 @@
+"""Plain Parquet files, and a manifest that says which of them are the table.
+
+```
+orders/_sawlog/manifest          files, marks, columns; a document with a checksum, replaced atomically
+orders/data/<round>/*.parquet    the files
+```
+
+A reader reads the manifest, then the files that it names. Files that a merge has replaced are kept for readers that
+have read an older manifest, and removed later (`clean`). Readers that know nothing of the manifest and list the
+directory see merged records twice, and files of a commit that is not complete: give them Delta or Iceberg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..clock import now_ms
+from ..errors import StorageError
+from ..storage import FileDirectory
+from ..topics import documents
+from ..topics.entry import MISSING
+from . import ddl
+from .formats import Change, Identity
+from .state import Snapshot, file_from_json, file_to_json, marks_from_json, marks_to_json
+
+NOTES = "_sawlog"
+_MANIFEST = "manifest"
+
+
+class ManifestTable:
+    """A directory of Parquet files with a manifest."""
+
+    def __init__(self, location: Path) -> None:
+        self.location = location
+
+    def snapshot(self) -> Snapshot | None:
+        """The files of the current manifest."""
+        found = self._load()
+        if found is None:
+            return None
+        return Snapshot(
+            tuple(file_from_json(each, str(self.location)) for each in found["files"]),
+            marks_from_json(found["marks"]),
+            ddl.parsed(found["columns"]),
+            found["topic_id"],
+            found["topic"],
+            tuple(found["by"]),
+            str(found["version"]),
+        )
+
+    def commit(self, identity: Identity, change: Change) -> None:
+        """Replace the manifest."""
+        before: Mapping[str, Any] = self._load() or {"version": 0, "files": [], "retired": []}
+        gone = {file_to_json(each, str(self.location))["path"] for each in change.removed}
+        now = now_ms()
+        fields = {
+            "version": before["version"] + 1,
+            "topic": identity.topic,
+            "topic_id": identity.topic_id,
+            "by": list(identity.by),
+            "columns": ddl.shown_schema(change.schema),
+            "marks": marks_to_json(change.marks),
+            "files": [
+                *(each for each in before["files"] if each["path"] not in gone),
+                *(file_to_json(each, str(self.location)) for each in change.added),
+            ],
+            "retired": [*before["retired"], *([path, now] for path in sorted(gone))],
+        }
+        self._store(fields)
+
+    def clean(self, keep_s: float) -> int:
+        """Remove files that were replaced longer ago than this."""
+        found = self._load()
+        if found is None:
+            return 0
+        since = now_ms() - round(keep_s * 1000)
+        old = [path for path, when in found["retired"] if when <= since]
+        if old:
+            for path in old:
+                (self.location / path).unlink(missing_ok=True)
+            self._store({**found, "retired": [each for each in found["retired"] if each[0] not in set(old)]})
+        return len(old)
+
+    def _load(self) -> dict[str, Any] | None:
+        try:
+            directory = FileDirectory(self.location / NOTES, create=False)
+        except StorageError as error:
+            if error.errno in MISSING:
+                return None
+            raise
+        try:
+            return documents.load(directory, _MANIFEST) if directory.exists(_MANIFEST) else None
+        finally:
+            directory.close()
+
+    def _store(self, fields: dict[str, Any]) -> None:
+        directory = FileDirectory(self.location / NOTES)
+        try:
+            documents.store(directory, _MANIFEST, fields)
+        finally:
+            directory.close()
