@@ -65,7 +65,7 @@ def pieces(format: str, offset: int, value: bytes) -> Iterator[bytes]:
     return (whole[:size] for size in range(1, len(whole)))
 
 
-@pytest.mark.parametrize("base", [0, 300])
+@pytest.mark.parametrize("base", [pytest.param(0, marks=pytest.mark.slow), 300])
 @pytest.mark.parametrize("stuck", [False, True])
 @pytest.mark.parametrize("value", [b"short", b"t" * 120, bytes(70)], ids=["short", "long", "zeros"])
 @both

@@ -22,7 +22,7 @@ from sawlog.topics import documents
 
 from .conftest import forget_last_commit, moment
 
-FORMATS = ["parquet", "delta"]
+FORMATS = [pytest.param("parquet", marks=pytest.mark.slow), "delta"]
 
 
 @pytest.fixture

@@ -295,7 +295,9 @@ def test_whoever_writes_first_places_what_was_promised_before_anything_else(oper
             assert [n for n in staged(death.left) if not n.startswith("=")] == []
 
 
-@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize(
+    "effect", [pytest.param(each, marks=pytest.mark.slow) for each in EFFECTS[:-1]] + [EFFECTS[-1]]
+)
 def test_whoever_rolls_forward_may_die_as_well(effect: Effect) -> None:
     """A death at every call of the one who opens what was left: by a death while placing, and by one at the end."""
     left = pending(LARGE_ONE, effect)

@@ -542,7 +542,7 @@ def test_a_truncation_that_is_interrupted_anywhere_is_noticed_if_it_cut_somethin
     log.close()
 
 
-@pytest.mark.parametrize("to", [0, 2, 3, 4, 5, 7])
+@pytest.mark.parametrize("to", [0, *(pytest.param(to, marks=pytest.mark.slow) for to in (2, 3, 5)), 4, 7])
 @pytest.mark.parametrize("mode", ["kill", *MODES])
 def test_a_truncation_across_earlier_epochs_that_is_interrupted_anywhere_hides_no_loss(to: int, mode: Any) -> None:
     """What the epochs before had taken away is still told, also if this truncation never came about."""

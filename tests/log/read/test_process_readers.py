@@ -53,7 +53,7 @@ def test_two_readers_follow_a_writer(tmp_path: Path, writing: tuple[str, ...], r
         assert summary["descriptors"] < 40, "a descriptor for each segment that went by"
 
 
-@pytest.mark.parametrize("how", ["copy", "split"])
+@pytest.mark.parametrize("how", ["copy", pytest.param("split", marks=pytest.mark.slow)])
 def test_readers_survive_that_the_writer_is_killed_and_replaced(tmp_path: Path, how: str) -> None:
     rng = random.Random(SEED)
     writer = ready(start("writing", tmp_path, SEED, 0, "wait", how))

@@ -22,7 +22,7 @@ def rows(records: list[Record]) -> list[tuple[int, bytes | None]]:
 
 @pytest.mark.parametrize("small_bytes", [1, 500, 16 << 20], ids=["split", "some split", "copied"])
 @pytest.mark.parametrize("copy_bytes", [64, 8 << 20])
-@pytest.mark.parametrize("offset", [0, 7, 10, 13, 27, 29])
+@pytest.mark.parametrize("offset", [*(pytest.param(each, marks=pytest.mark.slow) for each in (7, 13, 27)), 0, 10, 29])
 def test_records_below_the_cut_survive_a_crash_at_every_change(
     monkeypatch: pytest.MonkeyPatch, small_bytes: int, copy_bytes: int, offset: int
 ) -> None:
