@@ -137,7 +137,8 @@ NOT_VARIED: Mapping[str, str] = {
         "spark.writing:_HELD_BYTES spark.outgoing:_OWN_BYTES "
         "spark.commit:_INTENT_BYTES": "varied by stores.spark_write itself, which needs both of them small",
         "spark.planning:LEAST_TASK_BYTES spark.planning:TASK_BYTES spark.planning:SHARED_FROM "
-        "spark.reading:_BATCH_ROWS": "how reading is shared out among tasks; nothing is written",
+        "spark.reading:_BATCH_ROWS spark.history:_BATCH_ROWS": "how reading is shared out; nothing is written",
+        "log.summaries:BLOCK_BYTES log.summaries:_STEP_BYTES": "how finely a log is summarised for queries, in memory",
         "spark.losses:_REMEMBERED": "warnings that were given already",
         "batch.codecs.bounds:DEFAULT_MAX batch.codecs.bounds:RATIO_FREE_BYTES batch.codecs.bounds:RATIO_MAX "
         "batch.codecs.bounds:DECODER_BYTES batch.codecs.bounds:BLOCKS_MAX batch.codecs.zstd:_WINDOW_FREE "

@@ -1,7 +1,8 @@
 """`Broker`: a store, served. What the handlers share: the store's partitions, the coordinators, threads, the loop.
 
 The engine never waits in the event loop. What may wait for the disk (opening, locking, looking up, deleting) runs in a
-few threads (`run`); what is produced is written at once and acknowledged by a callback (`later`).
+few threads (`run`), what waits for another process in one of its own (`ask`); what is produced is written at once and
+acknowledged by a callback (`later`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -125,6 +127,22 @@ class Broker:
         """Call something that may wait for the disk, in a thread."""
         return self.loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
 
+    def ask(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
+        """Call something that may wait for another process, in a thread of its own: however long that process stands
+        still, nothing else waits for it, nor does a stop."""
+        made: asyncio.Future[_T] = self.loop.create_future()
+
+        def work() -> None:
+            try:
+                found = call(*args, **kwargs)
+            except BaseException as error:
+                self.later(_end, made, None, error)
+            else:
+                self.later(_end, made, found, None)
+
+        threading.Thread(target=work, name="sawlog-broker-asking", daemon=True).start()
+        return made
+
     def later(self, call: Callable[..., None], *args: Any) -> None:
         """Call something in the event loop, soon; from any thread. Many calls take one wake-up."""
         self._calls.append((call, args))
@@ -168,6 +186,16 @@ class Broker:
             self.partitions.close_logs(name)
             await self.run(topic.reopen)
         await self.partitions.refresh(name)
+
+
+def _end(future: asyncio.Future[Any], found: Any, error: BaseException | None) -> None:
+    """Give a result to who waits for it, if somebody does."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(found)
+    else:
+        future.set_exception(error)
 
 
 def _offered(key: int) -> range:

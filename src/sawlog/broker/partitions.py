@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sawlog.broker")
 
+#: How many batches for one partition are on their way to the process that holds it.
+_ASKING = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -56,7 +59,19 @@ class Limits:
 class Partition:
     """One partition, for the event loop."""
 
-    __slots__ = ("_is_waking", "_loop", "_stop", "_waiting", "forwarded", "index", "is_gone", "limits", "log", "topic")
+    __slots__ = (
+        "_is_waking",
+        "_loop",
+        "_stop",
+        "_waiting",
+        "asking",
+        "forwarded",
+        "index",
+        "is_gone",
+        "limits",
+        "log",
+        "topic",
+    )
 
     def __init__(self, topic: Topic, index: int, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self.topic = topic
@@ -65,6 +80,8 @@ class Partition:
         self.log: Log = topic.partition(index)
         #: Whether another process has the lock, so that what is produced goes there.
         self.forwarded = False
+        #: Held by those who wait for that process: each takes a thread.
+        self.asking = asyncio.Semaphore(_ASKING)
         #: Whether the topic is deleted, or its logs are being opened again: nobody may wait here any more.
         self.is_gone = False
         self._loop = loop
@@ -169,15 +186,20 @@ class Partitions:
         return self._names.get(topic_id)
 
     async def all_topics(self) -> list[Topic]:
-        """All topics, by name; those that are damaged are left out, and logged."""
-        found: list[Topic] = []
+        """All topics, by name, without those that cannot be looked at."""
+        return [each for each in (await self.catalogue()).values() if isinstance(each, Topic)]
+
+    async def catalogue(self) -> dict[str, Topic | SawlogError]:
+        """All topics, by name; or the error, which is logged as well, if one cannot be looked at."""
+        found: dict[str, Topic | SawlogError] = {}
         for name in await self._broker.run(self._broker.store.topics):
             try:
-                found.append(await self.topic(name))
+                found[name] = await self.topic(name)
             except TopicNotFound:
                 continue  # deleted meanwhile
             except SawlogError as error:
                 _logger.error("the topic %r cannot be served: %s", name, error)
+                found[name] = error
         return found
 
     # --- partitions

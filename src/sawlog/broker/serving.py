@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from os import PathLike
 
+from ..storage.system import allow_more_descriptors
 from ..topics.store import Store
 from .broker import Broker
 from .config import Address, BrokerConfig
@@ -28,6 +29,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 def serve(data: str | PathLike[str], config: BrokerConfig, ready: Ready) -> None:
     """Serve a store until SIGTERM or SIGINT; then answer what has begun, and close the store."""
+    allow_more_descriptors()
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(data, config, ready))
 

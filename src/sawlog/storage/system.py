@@ -8,7 +8,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 
 from ..clock import Stopwatch
@@ -25,6 +25,7 @@ if sys.platform != "win32":
 
 __all__ = [
     "FULL",
+    "allow_more_descriptors",
     "boot_id",
     "claim_blocks",
     "fcntl",
@@ -68,6 +69,16 @@ def most_descriptors() -> int:
         return 512
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+def allow_more_descriptors() -> None:
+    """Let this process have as many files open as the system allows it: the usual default is for programs that open
+    few, and a server with a thousand partitions is none."""
+    if sys.platform != "win32":
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @cache

@@ -21,6 +21,7 @@ from .state import DataFile, Mark, Snapshot
 FORMATS = ("delta", "iceberg", "parquet")
 #: The packages that the formats need, and the extra that installs them.
 _PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
+_INSTALL = {"delta": "pip install '.[delta]'", "iceberg": "pip install '.[iceberg]'"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,8 @@ def check_package(form: str) -> None:
     package = _PACKAGES.get(form)
     if package is not None and importlib.util.find_spec(package) is None:
         raise InvalidConfig(
-            f"{form.capitalize()} tables need the package {package}, which is not installed: run "
-            f"`pip install 'sawlog[{form}]'`"
+            f"{form.capitalize()} tables need the package {package}, which is not installed: run {_INSTALL[form]} in a "
+            "clone of sawlog"
         )
 
 

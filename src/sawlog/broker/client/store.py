@@ -61,9 +61,7 @@ class RemoteStore:
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         found = self._cluster.patiently(lambda: self._cluster.metadata(None))["topics"]
-        return sorted(
-            each["name"] for each in found if each["error_code"] == ErrorCode.NONE and not each["is_internal"]
-        )
+        return sorted(each["name"] for each in found if not each["is_internal"])
 
     def __iter__(self) -> Iterator[RemoteTopic]:
         for name in self.topics():

@@ -29,7 +29,7 @@ async def metadata(context: Context, request: Body) -> Body:
     asked = request["topics"]
     # Before version 1 no topic means all of them; from then on null does.
     if asked is None or (context.header.version == 0 and not asked):
-        topics = [_described(context, topic, opened=False) for topic in await broker.partitions.all_topics()]
+        topics = [_listed(context, name, each) for name, each in (await broker.partitions.catalogue()).items()]
     else:
         topics = [await _asked(context, each, create=request["allow_auto_topic_creation"]) for each in asked]
     return {
@@ -38,6 +38,11 @@ async def metadata(context: Context, request: Body) -> Body:
         "controller_id": broker.node_id,
         "topics": topics,
     }
+
+
+def _listed(context: Context, name: str, topic: Topic | SawlogError) -> Body:
+    """A topic of the list of all; with an error if it cannot be looked at: it is there, whatever is wrong with it."""
+    return _described(context, topic, opened=False) if isinstance(topic, Topic) else _missing(name, code_of(topic))
 
 
 def _broker(context: Context) -> Body:

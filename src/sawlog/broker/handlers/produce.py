@@ -114,7 +114,8 @@ class _Pending:
         data = self._checked(found, part["records"])
         trusted = not self._context.broker.config.check_records
         append = found.topic.append_batches
-        placed = await self._context.broker.run(lambda: append(data, found.index, trusted=trusted))
+        async with found.asking:
+            placed = await self._context.broker.ask(append, data, found.index, trusted=trusted)
         self._context.broker.metrics.produced(found.topic.name, len(placed), len(data))
         _accept(made, found, placed, data)
 
