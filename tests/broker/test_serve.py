@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
-
 import sawlog
 from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.settings import GroupConfig
@@ -153,21 +151,6 @@ def test_metrics_health_and_readiness(tmp_path: Path) -> None:
 def test_a_public_listener_needs_a_flag(tmp_path: Path) -> None:
     assert "--allow-anonymous" in refused("-d", str(tmp_path / "data"), "--listen", "0.0.0.0:9092")
     assert not (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("--listen", "nowhere"), "HOST:PORT"),
-        (("--listen", "127.0.0.1:99999"), "HOST:PORT"),
-        (("--set", "no_such=1"), "unknown setting 'no_such'"),
-        (("--set", "threads=many"), "threads must be a number"),
-        (("--set", "threads=0"), "at least 1"),
-        (("--log-format", "xml"), "text or json"),
-    ],
-)
-def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
-    assert said in " ".join(refused("-d", str(tmp_path / "data"), *flags).split())
 
 
 def test_a_port_that_is_taken_is_said_in_a_line(tmp_path: Path) -> None:

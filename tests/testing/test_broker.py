@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sawlog.errors import InvalidConfig
 from sawlog.testing import Broker
+from sawlog.testing.broker import Faults
 
 
 @pytest.fixture
@@ -153,3 +154,30 @@ def test_pytest_finds_the_fixture_by_itself(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"times": 0}, "times must be an integer, at least 1 or None"),
+        ({"times": -1}, "times must be"),
+        ({"nth": 0}, "nth must be an integer, at least 1, not 0"),
+        ({"nth": 1.5}, "nth must be"),
+        ({"nth": True}, "nth must be"),
+    ],
+)
+def test_a_fault_that_could_never_happen_is_refused(given: dict[str, Any], said: str) -> None:
+    faults = Faults()
+    with pytest.raises(InvalidConfig, match=said):
+        faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", **given)
+    with pytest.raises(InvalidConfig, match=said):
+        faults.drop("Produce", **given)
+    with pytest.raises(InvalidConfig, match=said):
+        faults.delay("Produce", 0, **given)
+    assert faults.for_request("Produce") is None
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "1", None, True])
+def test_a_delay_is_a_time(seconds: Any) -> None:
+    with pytest.raises(InvalidConfig, match="seconds must be a number, at least 0, not"):
+        Faults().delay("Fetch", seconds)

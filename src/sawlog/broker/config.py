@@ -6,6 +6,9 @@ advertise = "logs.example:9092"
 auto_create_topics = true
 default_partitions = 4
 ```
+
+Each setting has a type, and beside it its kind: which values it may have. All are checked when a config is made,
+however it was given, so that nothing wrong is found only when clients are served.
 """
 
 from __future__ import annotations
@@ -13,13 +16,21 @@ from __future__ import annotations
 import ipaddress
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ..errors import InvalidConfig
+from ..topics import settings as topic_settings
+from ..topics.entry import MAX_PARTITIONS
+from .kinds import Maybe, Number, Text, Truth, Whole, kinds_of, shown
 
 KIB, MIB = 1 << 10, 1 << 20
+#: The largest integer of most fields of Kafka's protocol.
+_INT32 = 2**31 - 1
+_DAY_S, _CENTURY_MS = 86_400, 100 * 365 * 86_400_000
+#: Not in a host: what would come of a URL, or of a typing error.
+_NOT_IN_HOSTS = frozenset(" /@[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +44,15 @@ class Address:
     def parse(cls, text: object, *, default_port: int | None = None) -> Address:
         """From `HOST:PORT`, `[IPV6]:PORT` or, with a default port, `HOST`."""
         if not isinstance(text, str) or not text:
-            raise InvalidConfig(f"an address must be HOST:PORT, not {text!r}")
+            raise InvalidConfig(f"an address must be HOST:PORT, not {shown(text)}")
         host, colon, port = text.rpartition(":")
         if not colon or text.endswith("]"):
             host, port = text, "" if default_port is None else str(default_port)
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
-        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-            raise InvalidConfig(f"an address must be HOST:PORT, not {text!r}")
+        is_number = port.isascii() and port.isdigit() and len(port) <= 5
+        if not _is_host(host) or not is_number or int(port) > 65535:
+            raise InvalidConfig(f"an address must be HOST:PORT, not {shown(text)}")
         return cls(host, int(port))
 
     @property
@@ -57,121 +69,176 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def _is_host(text: str) -> bool:
+    """Whether it can be a name or an IP address; the resolver would fail on others in ways of its own."""
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return 1 <= len(text) <= 255 and text.isprintable() and not _NOT_IN_HOSTS & set(text)
+
+
+class _Place:
+    """An address, or its text."""
+
+    expected = "HOST:PORT"
+
+    def read(self, value: Any) -> Address:
+        return value if isinstance(value, Address) else Address.parse(value)
+
+    def parse(self, text: str) -> str:
+        return text
+
+
+class _TopicSettings:
+    """Settings of topics, checked as those of a topic that is created."""
+
+    expected = "a table of topic settings"
+
+    def read(self, value: Any) -> dict[str, topic_settings.Value]:
+        if not isinstance(value, Mapping):
+            raise ValueError
+        for name, each in value.items():
+            if isinstance(each, Mapping):  # TOML reads a.b = 1 as a table
+                raise InvalidConfig(f'{name} is a table; a name with dots needs quotes, as in "retention.ms" = 1000')
+        return topic_settings.check(value)
+
+    def parse(self, text: str) -> Any:
+        raise InvalidConfig("it is a table, which only a file can give")
+
+
+_Flag = Annotated[bool, Truth()]
+_Listener = Annotated[Address, _Place()]
+_MaybeListener = Annotated[Address | None, Maybe(_Place())]
+_Ms = Annotated[int, Whole(0, _INT32)]
+_PositiveMs = Annotated[int, Whole(1, _INT32)]
+_LongMs = Annotated[int, Whole(1, _CENTURY_MS)]
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """Every setting of a broker, with its unit and default."""
 
     #: Where it listens. Port 0: any free one.
-    listen: Address = Address("127.0.0.1", 9092)
+    listen: _Listener = Address("127.0.0.1", 9092)
     #: What clients are told to connect to; by default what it listens on.
-    advertise: Address | None = None
-    #: A listener that other machines can reach, without authentication, needs this.
-    allow_anonymous: bool = False
+    advertise: _MaybeListener = None
+    #: A listener or metrics that other machines can reach, without authentication, need this.
+    allow_anonymous: _Flag = False
     #: Where /metrics, /healthz and /readyz are served; None: nowhere.
-    metrics: Address | None = None
+    metrics: _MaybeListener = None
     #: The id of this broker in Kafka's metadata.
-    node_id: int = 1
+    node_id: Annotated[int, Whole(0, _INT32)] = 1
     #: What clients are told as the id of the cluster; None: made of the store's id.
-    cluster_id: str | None = None
+    cluster_id: Annotated[str | None, Maybe(Text(255))] = None
 
     #: Whether a topic that a client asks for is created.
-    auto_create_topics: bool = True
+    auto_create_topics: _Flag = True
     #: The partitions of a topic that is created without a number.
-    default_partitions: int = 1
+    default_partitions: Annotated[int, Whole(1, MAX_PARTITIONS)] = 1
     #: Settings of topics that are created here, under Kafka's names.
-    topic_defaults: Mapping[str, str] | None = None
+    topic_defaults: Annotated[Mapping[str, topic_settings.Value] | None, Maybe(_TopicSettings())] = None
 
     #: The largest request.
-    max_request_bytes: int = 100 * MIB
+    max_request_bytes: Annotated[int, Whole(KIB, _INT32)] = 100 * MIB
     #: Requests of one connection that are being answered; further ones wait in the socket.
-    max_in_flight: int = 64
+    max_in_flight: Annotated[int, Whole(1, 100_000)] = 64
     #: The largest response to a fetch, whatever the client asks for.
-    max_fetch_bytes: int = 55 * MIB
+    max_fetch_bytes: Annotated[int, Whole(KIB, _INT32)] = 55 * MIB
     #: Whether the records of a produced batch are parsed before it is stored; checksums and headers always are.
-    check_records: bool = True
+    check_records: _Flag = True
     #: Threads for what may wait for the disk.
-    threads: int = 8
+    threads: Annotated[int, Whole(1, 1024)] = 8
     #: How long a stop waits for requests that are being answered.
-    stop_timeout_s: float = 10.0
+    stop_timeout_s: Annotated[float, Number(0, _DAY_S)] = 10.0
     #: How often topics that other processes change are looked at.
-    refresh_s: float = 1.0
+    refresh_s: Annotated[float, Number(0.001, _DAY_S)] = 1.0
     #: How often retention and compaction run; None: never.
-    upkeep_interval_s: float | None = 60.0
+    upkeep_interval_s: Annotated[float | None, Maybe(Number(0.001, 365 * _DAY_S))] = 60.0
 
     # Groups: `groups/settings.py` says what each is.
-    group_min_session_timeout_ms: int = 100
-    group_max_session_timeout_ms: int = 1_800_000
-    group_initial_rebalance_delay_ms: int = 0
-    group_max_size: int = 10_000
-    group_new_member_timeout_ms: int = 300_000
-    group_empty_ms: int = 600_000
-    offset_metadata_max_bytes: int = 4 * KIB
-    group_consumer_session_timeout_ms: int = 45_000
-    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_min_session_timeout_ms: _PositiveMs = 100
+    group_max_session_timeout_ms: _PositiveMs = 1_800_000
+    group_initial_rebalance_delay_ms: _Ms = 0
+    group_max_size: Annotated[int, Whole(1, _INT32)] = 10_000
+    group_new_member_timeout_ms: _PositiveMs = 300_000
+    group_empty_ms: _LongMs = 600_000
+    offset_metadata_max_bytes: Annotated[int, Whole(0, _INT32)] = 4 * KIB
+    group_consumer_session_timeout_ms: _PositiveMs = 45_000
+    group_consumer_heartbeat_interval_ms: _PositiveMs = 5_000
 
-    transaction_max_timeout_ms: int = 900_000
+    transaction_max_timeout_ms: _PositiveMs = 900_000
     #: A transactional id that was not used for this long is forgotten.
-    transactional_id_expiration_ms: int = 604_800_000
+    transactional_id_expiration_ms: _LongMs = 604_800_000
 
     def __post_init__(self) -> None:
-        for name, lowest in (
-            ("default_partitions", 1),
-            ("max_request_bytes", KIB),
-            ("max_in_flight", 1),
-            ("max_fetch_bytes", KIB),
-            ("threads", 1),
-            ("node_id", 0),
-            ("group_min_session_timeout_ms", 1),
-            ("group_max_size", 1),
-            ("group_consumer_session_timeout_ms", 1),
-            ("group_consumer_heartbeat_interval_ms", 1),
+        for name in _KINDS:
+            object.__setattr__(self, name, checked(name, getattr(self, name)))
+        for reached in (self.listen, self.metrics):
+            if reached is not None and not (reached.is_loopback or self.allow_anonymous):
+                raise InvalidConfig(
+                    f"{reached} can be reached from other machines, and nothing is authenticated: use 127.0.0.1, "
+                    "or say --allow-anonymous (allow_anonymous = true)"
+                )
+        for lower, upper in (
+            ("group_min_session_timeout_ms", "group_max_session_timeout_ms"),
+            ("group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms"),
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-                raise InvalidConfig(f"{name} must be an integer, at least {lowest}, not {value!r}")
-        if not (self.listen.is_loopback or self.allow_anonymous):
-            raise InvalidConfig(
-                f"{self.listen} can be reached from other machines, and nothing is authenticated: listen on 127.0.0.1, "
-                "or say --allow-anonymous (allow_anonymous = true)"
-            )
+            if getattr(self, lower) > getattr(self, upper):
+                raise InvalidConfig(
+                    f"{lower} must be at most {upper}, which is {getattr(self, upper)}, not {getattr(self, lower)}"
+                )
 
 
-_ADDRESSES = {"listen", "advertise", "metrics"}
-_NAMES = {each.name for each in fields(BrokerConfig)}
+_KINDS = kinds_of(BrokerConfig)
+
+
+def checked(name: str, value: object) -> Any:
+    """The value of a setting, as the config keeps it; `InvalidConfig` if it is wrong."""
+    kind = _KINDS[name_of(name)]
+    try:
+        return kind.read(value)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{name}: {error}") from error
+    except ValueError as error:
+        raise InvalidConfig(f"{name} must be {kind.expected}, not {shown(value)}") from error
+
+
+def name_of(key: str) -> str:
+    """The name of a setting, which may also be written with hyphens. An unknown one is an error."""
+    name = key.replace("-", "_")
+    if name not in _KINDS:
+        raise InvalidConfig(f"unknown setting {shown(key)}; use one of {', '.join(sorted(_KINDS))}")
+    return name
 
 
 def changed(config: BrokerConfig, given: Mapping[str, Any]) -> BrokerConfig:
     """The config with some settings changed; addresses may be text. An unknown name is an error."""
-    made: dict[str, Any] = {}
-    for key, value in given.items():
-        name = key.replace("-", "_")
-        if name not in _NAMES:
-            raise InvalidConfig(f"unknown setting {key!r}; use one of {', '.join(sorted(_NAMES))}")
-        made[name] = Address.parse(value) if name in _ADDRESSES and isinstance(value, str) else value
-    return replace(config, **made)
+    return replace(config, **{name_of(key): value for key, value in given.items()})
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file."""
+    """The settings in a TOML file, each checked. An error names the file."""
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
-    except tomllib.TOMLDecodeError as error:
+            given = tomllib.load(file)
+    except OSError as error:
+        raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number that is too long, tables too deep
         raise InvalidConfig(f"{path} is not TOML: {error}") from error
+    try:
+        return {name_of(key): checked(key, value) for key, value in given.items()}
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{path}: {error}") from error
 
 
 def from_text(name: str, text: str) -> Any:
     """The value of a setting that is given as text, as on a command line."""
-    field = {each.name: each for each in fields(BrokerConfig)}.get(name.replace("-", "_"))
-    if field is None:
-        raise InvalidConfig(f"unknown setting {name!r}; use one of {', '.join(sorted(_NAMES))}")
-    if field.name in _ADDRESSES or field.name == "cluster_id":
-        return text
-    if isinstance(field.default, bool):
-        if text.lower() not in ("true", "false"):
-            raise InvalidConfig(f"{name} must be true or false, not {text!r}")
-        return text.lower() == "true"
+    kind = _KINDS[name_of(name)]
     try:
-        return int(text) if isinstance(field.default, int) else float(text)
+        value = kind.parse(text)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{name}: {error}") from error
     except ValueError as error:
-        raise InvalidConfig(f"{name} must be a number, not {text!r}") from error
+        raise InvalidConfig(f"{name} must be {kind.expected}, not {shown(text)}") from error
+    return checked(name, value)

@@ -12,6 +12,7 @@ from .completion import complete_group, complete_topic
 from .output import OutputFormat
 
 T = TypeVar("T")
+Given = TypeVar("Given")
 
 Data = Annotated[
     Path,
@@ -62,10 +63,10 @@ Partitions = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
-def read_as(reader: Callable[[str], T], text: str, option: str) -> T:
-    """Parse an option's text with `reader`; a `ValueError` becomes a usage error that names the option."""
+def read_as(reader: Callable[[Given], T], given: Given, option: str) -> T:
+    """Read what was given for an option with `reader`; a `ValueError` becomes a usage error that names the option."""
     try:
-        return reader(text)
+        return reader(given)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
 

@@ -50,10 +50,18 @@ def open_store(data: Path, mode: Literal["w", "r"] = "r", *, create: bool = Fals
     """Open the store in that directory, by default for reading. A short command runs no upkeep."""
     from ..topics.store import Store
 
-    if mode == "w" and not create:
+    if create:
+        check_directory(data)
+    elif mode == "w":
         Store.open(data, mode="r").close()  # a mistyped directory must not become a store
     with Store.open(data, mode=mode, upkeep_interval_s=None) as store:
         yield store
+
+
+def check_directory(data: Path) -> None:
+    """Check that a store can be created there as far as its path says: it may be missing, but not a file."""
+    if data.exists() and not data.is_dir():
+        raise typer.BadParameter(f"{data} is a file, not a directory", param_hint="-d")
 
 
 @contextmanager

@@ -6,12 +6,15 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import Data, read_as
+from .places import check_directory
 
 if TYPE_CHECKING:
     from ..broker.broker import Broker
@@ -83,15 +86,16 @@ def serve(
     """
     from ..broker.serving import serve as run
 
-    given: dict[str, Any] = {
-        "listen": listen,
-        "advertise": advertise,
-        "metrics": metrics,
-        "default_partitions": partitions,
-        "auto_create_topics": auto_create,
-        "allow_anonymous": allow_anonymous or None,
-    }
-    made = _config(config, {name: value for name, value in given.items() if value is not None}, set_ or [])
+    check_directory(data)
+    flags = (
+        ("--listen", "listen", listen),
+        ("--advertise", "advertise", advertise),
+        ("--metrics", "metrics", metrics),
+        ("--partitions", "default_partitions", partitions),
+        ("--auto-create", "auto_create_topics", auto_create),
+        ("--allow-anonymous", "allow_anonymous", allow_anonymous or None),
+    )
+    made = _config(config, flags, set_ or [])
     _log_to_stderr(log_format, logging.INFO if verbose else logging.WARNING)
     began_s = time.monotonic()
 
@@ -102,16 +106,21 @@ def serve(
     print("stopped", file=sys.stderr)
 
 
-def _config(file: Path | None, flags: dict[str, Any], pairs: list[str]) -> BrokerConfig:
-    from ..broker.config import BrokerConfig, changed, from_text, read_toml
+def _config(file: Path | None, flags: Iterable[tuple[str, str, object]], pairs: list[str]) -> BrokerConfig:
+    """The settings of a file, of `--set` and of flags (option, setting, value or None), the later ones win. Each is
+    checked where it comes from, so that a message names the place."""
+    from ..broker.config import BrokerConfig, changed, checked, from_text, read_toml
 
     given = {} if file is None else read_toml(file)
     for pair in pairs:
-        name, equals, value = pair.partition("=")
+        name, equals, text = pair.partition("=")
         if not equals:
             raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--set")
-        given[name] = read_as(lambda text, name=name: from_text(name, text), value, "--set")  # type: ignore[misc]
-    return changed(BrokerConfig(), {**given, **flags})
+        given[name.replace("-", "_")] = read_as(partial(from_text, name), text, "--set")
+    for option, name, value in flags:
+        if value is not None:
+            given[name] = read_as(partial(checked, name), value, option)
+    return changed(BrokerConfig(), given)
 
 
 def _log_to_stderr(form: str, level: int) -> None:

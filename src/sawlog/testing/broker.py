@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import shutil
 import tempfile
 import threading
@@ -89,6 +90,8 @@ class Faults:
 
     def delay(self, api: str, seconds: float, *, nth: int = 1, times: int | None = 1) -> None:
         """Answer later."""
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+            raise InvalidConfig(f"seconds must be a number, at least 0, not {seconds!r}")
 
         async def act(connection: Connection, context: Context, handler: Handler, request: Body) -> Body | None:
             await asyncio.sleep(seconds)
@@ -126,6 +129,10 @@ class Faults:
     def _add(self, api: str, act: Fault, nth: int, times: int | None) -> None:
         if api not in {each.name for each in BY_KEY.values()}:
             raise InvalidConfig(f"no API {api!r}; examples are Produce, Fetch, Metadata, JoinGroup, OffsetCommit")
+        for name, number in (("nth", nth), ("times", 1 if times is None else times)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                allowed = " or None (all from then on)" if name == "times" else ""
+                raise InvalidConfig(f"{name} must be an integer, at least 1{allowed}, not {number!r}")
         self._rules.append(_Rule(api, act, nth, times))
 
     def for_request(self, api: str) -> Fault | None:

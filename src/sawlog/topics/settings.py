@@ -68,7 +68,7 @@ def _whole(name: str, value: object, *, lowest: int, highest: int = 2**63 - 1) -
 def _fraction(name: str, value: object) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number <= 1:
         raise InvalidConfig(f"{name} must be a number from 0 to 1, not {value!r}")
