@@ -67,7 +67,7 @@ WRONG = {
     "[topic_defaults]\nretention.ms = 1": "topic_defaults: retention is a table; a name with dots needs quotes",
     '[topic_defaults]\n"cleanup.policy" = "burn"': "topic_defaults: cleanup.policy must be delete",
     '[topic_defaults]\ndurability = "perhaps"': "topic_defaults: durability must be always",
-    f'[topic_defaults]\n"min.cleanable.dirty.ratio" = 1{"0" * 400}': "topic_defaults: min.cleanable.dirty.ratio must be",
+    f'[topic_defaults]\n"min.cleanable.dirty.ratio" = 1{"0" * 400}': "topic_defaults: min.cleanable.dirty.ratio must",
 }
 
 
