@@ -36,6 +36,10 @@ class Frontier:
         """Whether there is something before these ends that is not in the table."""
         return any(number not in self.marks or end > self.marks[number].end for number, end in ends.items())
 
+    def reach(self, marks: dict[int, Mark]) -> None:
+        """The table has everything up to these marks."""
+        self.marks = marks
+
     def _partitions(self) -> int:
         self._topic.refresh()
         return self._topic.partitions

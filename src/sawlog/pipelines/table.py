@@ -266,7 +266,7 @@ class _Job:
             except Exception:
                 if attempt == _TRIES - 1 or not self._frontier.is_overtaken(marks):
                     raise
-        self._frontier.marks = marks
+        self._frontier.reach(marks)
         self._rows += result.rows
         self._quarantined += result.quarantined
         self._count += 1

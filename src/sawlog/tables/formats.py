@@ -68,8 +68,8 @@ def check_package(form: str) -> None:
     package = _PACKAGES.get(form)
     if package is not None and importlib.util.find_spec(package) is None:
         raise InvalidConfig(
-            f"{form.capitalize()} tables need the package {package}: run pip install {package}, or {_INSTALL[form]} in a "
-            "clone of sawlog"
+            f"{form.capitalize()} tables need {package}: run pip install {package}, or {_INSTALL[form]} in a clone of "
+            "sawlog"
         )
 
 
