@@ -486,3 +486,13 @@ def test_a_reader_elsewhere_looks_again_when_segments_are_truncated_under_it(
             assert reader.last_stable_offset == 1
             assert cut
             assert reader.visible_offset == cut[0]
+
+
+def test_a_time_is_never_that_of_a_marker(place: Place) -> None:
+    log = place.open()
+    send(log, [b"one"], 7)
+    marker = log.append_marker(7, 0, commit=True)
+    after = log.append(b"after")
+    assert log.offset_at(log.read(0).timestamp + 1) == after == marker + 1
+    log.append_marker(7, 0, commit=True)
+    assert log.offset_at(log.read(after).timestamp + 1) == log.next_offset

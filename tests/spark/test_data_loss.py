@@ -458,7 +458,7 @@ def test_a_task_opens_the_store_once(data: Path, store: Store, monkeypatch: pyte
     before = len(os.listdir("/proc/self/fd"))
     assert read(reader, [task]) == list(range(60))
     assert opened == [str(data)]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_task_carries_ids_epoch_and_both_ends(data: Path, store: Store, orders: Topic) -> None:

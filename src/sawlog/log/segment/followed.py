@@ -156,6 +156,7 @@ class FollowedSet(SegmentSet):
             end = unfinished_cut(self.epochs, self._list[0])
             if end is not None and saved.durable_offset <= end:
                 self.visible_offset = end
+                self.unsettle()  # a marker may go with it
             elif end is not None:
                 self.epochs = as_the_batches_say(self.epochs, self._list[0])
 
@@ -196,6 +197,8 @@ class FollowedSet(SegmentSet):
         end = self.next_offset if found else start
         # What was published may be of a longer log than there is: damage, or files that are just being replaced.
         self.visible_offset = end if self._told is None else min(self._told[0], end)
+        if self.visible_offset < end:
+            self.unsettle()  # what decides a transaction may be among what is not shown
         if found and self.visible_offset < start and (end >= start or not self.all[-1].size):
             self.visible_offset = start  # it begins there, and nothing has been published yet
         # After damage the log may end before the offset that it was trimmed to.

@@ -295,7 +295,8 @@ class Lookup(kernel.LookupFields):
         """The first offset from `start` on whose record is not older than `timestamp`."""
         offset = max(start, self._entry_before(segment, timestamp))
         for chunk in self._chunks(segment, offset, segment.next_offset, chunk_bytes=_TIME_CHUNK_BYTES):
-            for row in chunk.rows[chunk.rows[:, MAX_TIME] >= timestamp]:
+            recent = (chunk.rows[:, MAX_TIME] >= timestamp) & (chunk.rows[:, ATTRIBUTES] & CONTROL_BIT == 0)
+            for row in chunk.rows[recent]:  # markers are no records
                 stamped = bool(row[ATTRIBUTES] & TIMESTAMP_TYPE_BIT)
                 if stamped and row[COUNT] == row[LAST] - row[BASE] + 1:
                     if row[LAST] >= start:

@@ -35,7 +35,7 @@ class Checkpointer:
         self._ended = False
         self.lock = forkable(threading.Lock())
 
-    def save(self, *, clean: bool) -> None:
+    def save(self, *, clean: bool, cutting: bool = False) -> None:
         """Replace the checkpoint by what is durable now."""
         with self.lock:
             if self._ended:
@@ -43,7 +43,9 @@ class Checkpointer:
             epochs = self.noted  # before the watermark, which is lowered before they change: see `Appender.retreat`
             offset, segment, position = self._marks.durable
             start = self._segments.lowest_offset
-            undecided = self._segments.outlook.state.first_open < segment
+            # Also if what decides one is in the segment itself: it may not be durable, or is being cut off.
+            state = self._segments.outlook.state
+            undecided = cutting or state.first_open < segment or state.reached >= segment
             made = Checkpoint(clean, offset, segment, position, start, epochs.current, epochs.crc, undecided)
             checkpoint.store(self._directory, made)
             self._saved = (offset, start)
@@ -66,13 +68,14 @@ class Checkpointer:
             except StorageError as error:
                 self.error = error
 
-    def note(self, epochs: Epochs) -> None:
-        """Record these epochs durably. If it raises, the previous ones are in effect, or the log has failed."""
+    def note(self, epochs: Epochs, *, cutting: bool = False) -> None:
+        """Record these epochs durably; `cutting`, before the log is cut. If it raises, the previous ones are in effect,
+        or the log has failed."""
         before = self.noted
         try:
             store_epochs(self._directory, epochs)
             self.noted = epochs
-            self.save(clean=False)
+            self.save(clean=False, cutting=cutting)
         except BaseException as error:
             self.noted = before
             self._note_again(error)

@@ -39,9 +39,9 @@ class History:
         before = self._marks.lower(tail)
         try:
             if epochs != self._checkpoints.noted:
-                self._checkpoints.note(epochs)
+                self._checkpoints.note(epochs, cutting=True)
             elif tail < before:
-                self._checkpoints.save(clean=False)
+                self._checkpoints.save(clean=False, cutting=True)
         except BaseException:
             self._marks.restore(before)
             raise
