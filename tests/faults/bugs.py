@@ -423,7 +423,7 @@ _SHOWING = (
         "epoch not durable before its first append",
         "a new leader epoch is kept in memory until the next checkpoint",
         ("Checkpointer.note", "store_epochs(self._directory, epochs)", "pass"),
-        ("Checkpointer.note", "self.save(clean=False)", "pass"),
+        ("Checkpointer.note", "self.save(clean=False, cutting=cutting)", "pass"),
         by="readers",
     ),
     _mutant(

@@ -44,11 +44,12 @@ class Numbering:
         return piece in self._begun
 
     def take(self, piece: Piece) -> Numbered | None:
-        """The numbered file, synced; None if it cannot be adopted."""
-        file, syncing = self._begun[piece]
-        if syncing is not None:
-            syncing.result()
-        return file
+        """The numbered file; None if it cannot be adopted. All files that were begun are synced by then: the calls to
+        the disk that follow come after theirs."""
+        for _, syncing in self._begun.values():
+            if syncing is not None:
+                syncing.result()
+        return self._begun[piece][0]
 
     def __enter__(self) -> Numbering:
         return self
