@@ -40,6 +40,17 @@ class IsolationLevel(StrEnum):
     UNCOMMITTED = "uncommitted"
 
 
+#: How `read` and `sql` take it.
+IsolationOption = Annotated[
+    IsolationLevel,
+    typer.Option(
+        "--isolation",
+        metavar="committed|uncommitted",
+        help="Whether to leave out records of open and aborted Kafka transactions.",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class _Place(NamedLog[SomeLog]):
     """A partition, as far as it is read."""
@@ -99,14 +110,7 @@ def read(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write to this file; .parquet writes Parquet.")
     ] = None,
-    isolation: Annotated[
-        IsolationLevel,
-        typer.Option(
-            "--isolation",
-            metavar="committed|uncommitted",
-            help="Whether to leave out records of open and aborted Kafka transactions.",
-        ),
-    ] = IsolationLevel.COMMITTED,
+    isolation: IsolationOption = IsolationLevel.COMMITTED,
     skip_damage: Annotated[
         bool, typer.Option("--skip-damage", help="Continue after damage; still exits with 4.")
     ] = False,

@@ -16,7 +16,7 @@ from .options import Data, Output
 from .output import Column, OutputFormat, Row
 from .output import Output as Printer
 from .places import open_store
-from .read import IsolationLevel
+from .read import IsolationLevel, IsolationOption
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,14 +39,7 @@ def sql(
             "bytes. Can be repeated.  [default: what the topic declares]",
         ),
     ] = None,
-    isolation: Annotated[
-        IsolationLevel,
-        typer.Option(
-            "--isolation",
-            metavar="committed|uncommitted",
-            help="Whether to leave out records of open and aborted Kafka transactions.",
-        ),
-    ] = IsolationLevel.COMMITTED,
+    isolation: IsolationOption = IsolationLevel.COMMITTED,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Run SQL over topics: each is a table with the columns partition, offset, timestamp, key, value and headers.

@@ -40,7 +40,7 @@ def _files(names: Iterable[str]) -> dict[int, str]:
 class FollowedSet(SegmentSet):
     """A reader's view of a log that another process may be writing, trimming and replacing."""
 
-    __slots__ = ("_followed", "_published", "_published_as", "_rebuilt", "_refreshing", "_seen", "_told")
+    __slots__ = ("_published", "_published_as", "_rebuilt", "_refreshing", "_seen", "_told")
 
     def __init__(self, directory: Directory, config: LogConfig, *, late: bool = False) -> None:
         """Reads the directory immediately, or, if `late`, when it is first needed."""

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 
+from ...batch import kernel
 from ...batch.header import HEADER_BYTES
 from ...errors import CorruptFile, SawlogError
 from ...log.log import Log
@@ -206,7 +207,7 @@ def _number_again(data: bytearray, counts: Sequence[tuple[int, int]]) -> None:
     """Overwrite what somebody who died while numbering a file, with a power cut, has left in place of the offsets."""
     at = base = 0
     for count, size in counts:
-        data[at : at + 8], data[at + 12 : at + 16] = base.to_bytes(8, "big"), bytes(4)
+        kernel.patch_place(data, at, base, 0)
         at, base = at + size, base + count
 
 
