@@ -16,7 +16,7 @@ from ..processes.cramped import OPERATIONS
 from ..processes.launch import run
 
 IN_NAMESPACE = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
-MOUNT = 'mount -t tmpfs -o size=2m,nr_inodes=300 none "$0" && exec "$@"'
+MOUNT = 'mount -t tmpfs -o size=1m,nr_inodes=300 none "$0" && exec "$@"'
 
 
 def small_disk(directory: Path) -> list[str] | None:

@@ -60,9 +60,9 @@ class FollowedSet(SegmentSet):
             self.refresh()
 
     def _outlook(self) -> Outlook:
-        return FollowedOutlook(self, self._settle)
+        return FollowedOutlook(self)
 
-    def _settle(self, end: int) -> None:
+    def settle(self, end: int) -> None:
         """No transaction is open up to there, which was the end of what is known."""
         with self._refreshing:
             if self.visible_offset == end:

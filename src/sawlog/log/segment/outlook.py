@@ -14,6 +14,7 @@ Threads: any.
 from __future__ import annotations
 
 import threading
+import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
@@ -59,11 +60,20 @@ class Segments(Protocol):
         """The result of a read that is repeated if segments were replaced or deleted meanwhile."""
 
 
+class FollowedSegments(Segments, Protocol):
+    """What this needs of the list of a reader."""
+
+    def settle(self, end: int) -> None:
+        """No transaction is open up to there."""
+
+
 class Outlook:
     """The writer's view of the transactions of its log."""
 
     def __init__(self, segments: Segments) -> None:
-        self._segments = segments
+        #: The list that has this: not kept by it, so that files are closed with the last user of the list, and not when
+        #: the garbage collector finds a circle.
+        self._segments: Segments = weakref.proxy(segments)
         self._lock = forkable(threading.RLock())
         #: The state at the end of the log; replaced after a truncation.
         self.state = Transactions()
@@ -159,11 +169,12 @@ def _from(segments: Sequence[Segment], offset: int) -> Iterator[Segment]:
 
 
 class FollowedOutlook(Outlook):
-    """The view of a reader in another process. `settled` is called when no transaction is open up to an offset."""
+    """The view of a reader in another process."""
 
-    def __init__(self, segments: Segments, settled: Callable[[int], None]) -> None:
+    _segments: FollowedSegments
+
+    def __init__(self, segments: FollowedSegments) -> None:
         super().__init__(segments)
-        self._settled = settled
         #: Up to where the state is valid, and the leader epoch of that; -1: there is none yet.
         self._reached, self._epoch = -1, -1
 
@@ -188,7 +199,7 @@ class FollowedOutlook(Outlook):
             self._go_on(listed, end)
             self.state.trim(segments.lowest_offset)
             if not self.state.open:
-                self._settled(end)
+                segments.settle(end)
             return self.state
         except (CorruptBatch, StorageError):
             self._reached = -1  # a part of it may have been noted

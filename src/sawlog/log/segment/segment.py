@@ -211,8 +211,11 @@ class Segment(Batches):
     def unload(self) -> None:
         """Close the file and the indexes. A reader that uses them keeps them alive until it is done; then they are
         closed."""
-        if self.pinned:
-            return
+        if not self.pinned:
+            self._open = None
+
+    def close(self) -> None:
+        """As `unload`, also if it was to stay open: its log is closed."""
         self._open = None
 
     def stay_open(self) -> None:

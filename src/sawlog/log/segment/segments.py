@@ -270,6 +270,6 @@ class SegmentSet(kernel.SegmentSetFields):
             segment.unload()
 
     def close(self) -> None:
-        """Close all segments."""
+        """Close all segments. A reader in the middle of one keeps it open until it is done."""
         for segment in self._list[0]:
-            segment.unload()
+            segment.close()

@@ -246,7 +246,7 @@ class Active(kernel.ActiveFields):
         try:
             made = self._create(offset)
             segments.set([*segments.all, made])
-            self.segment = made
+            self._go_on_in(made)
             return made
         except BaseException:
             if self.segment is old:
@@ -268,7 +268,7 @@ class Active(kernel.ActiveFields):
     def replace(self, made: Segment, before: Iterable[Segment]) -> None:
         """Another file has taken the place of this segment, which was empty. The caller has both locks."""
         self._segments.set([*before, made])
-        self.segment = made
+        self._go_on_in(made)
 
     def adopt(self, segments: Iterable[Segment], *, within_append: bool) -> None:
         """Continue at the end of another list of segments, all of it durable. The caller has both locks."""
@@ -277,5 +277,10 @@ class Active(kernel.ActiveFields):
 
     def resume(self, *, within_append: bool) -> None:
         """Continue at the current end, all of it durable."""
-        self.segment = self._segments.active
+        self._go_on_in(self._segments.active)
         self.marks.resume(self.tail, within_append=within_append)
+
+    def _go_on_in(self, segment: Segment) -> None:
+        """Write to another segment; the file of the one before is closed with its last reader."""
+        self.segment = segment
+        self._roomy = None, 0, 0
