@@ -115,8 +115,7 @@ class _Recovery:
         segments = self._segments(bases)
         lowest = self._trim(segments)
         epochs, in_order, stored = self._epochs(segments)
-        producers = self._producers(segments, epochs)
-        producers.transactions.trim(lowest)
+        producers = self._producers(segments, epochs, lowest)
         self.report.finish(watch.elapsed_ms)
         return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored)
 
@@ -477,7 +476,7 @@ class _Recovery:
                 return epochs, True, True
         return as_the_batches_say(epochs, segments), True, False
 
-    def _producers(self, segments: list[Segment], epochs: Epochs) -> ProducerState:
+    def _producers(self, segments: list[Segment], epochs: Epochs, lowest: int) -> ProducerState:
         found = None
         try:
             found = load_producers(self.directory, epochs, segments[-1].next_offset)
@@ -489,7 +488,7 @@ class _Recovery:
                 self._find(Where.PRODUCERS, f"{PRODUCERS} is missing")
         if found is not None and found.segment > segments[-1].base_offset:
             found = None  # of another list of segments: what was aborted in the active one is not known
-        return replayed(segments, self.config.producer_expiry_ms, found)
+        return replayed(segments, self.config.producer_expiry_ms, found, lowest=lowest)
 
 
 def _end_of(segment: Segment, storage: Storage, following: int) -> int:
