@@ -16,8 +16,8 @@ class Length(NamedTuple):
 
     position: int
     size_bytes: int
-    #: How many offsets it has.
-    count: int
+    #: How many offsets it covers.
+    offsets: int
 
 
 def lengths(view: memoryview) -> tuple[list[Length], int]:

@@ -180,7 +180,7 @@ class Placing:
                 continue
             for raw, batches in self._groups(intent, piece):
                 log.check_batches(raw)
-                count += sum(each.count for each in batches)
+                count += sum(each.offsets for each in batches)
         self._check_count(part, count)
         with log.hold():
             self.claim(part, log)
