@@ -20,6 +20,7 @@ from .errors import (
     CorruptData,
     CorruptFile,
     DataLoss,
+    DecodeFailed,
     DecompressionLimit,
     DirectoryLocked,
     ExportRefused,
@@ -91,6 +92,14 @@ from .topics.store import Store
 from .topics.topic import Offsets, PartitionDescription, Position, Topic, TopicDescription
 from .topics.transactions.transaction import Transaction
 from .topics.writer import TopicWriter
+from .typed.consumer import TypedConsumer
+from .typed.headers import Headers
+from .typed.json import JSON
+from .typed.log import TypedLog
+from .typed.record import TypedRecord
+from .typed.rows import ArrowRows
+from .typed.serializer import Bytes, MetadataSerializer, Nullable, Serializer, Utf8
+from .typed.topic import TypedTopic
 
 #: Opens a store of topics; see `Store.open`.
 open = Store.open
@@ -98,12 +107,15 @@ open = Store.open
 __version__ = "0.3.0"
 
 __all__ = [
+    "JSON",
     "AmbiguousAppend",
+    "ArrowRows",
     "BaseMismatch",
     "BrokerError",
     "BrokerRefused",
     "BrokerTimeout",
     "BrokerUnavailable",
+    "Bytes",
     "ChecksumMismatch",
     "CompactionReport",
     "Consumer",
@@ -111,6 +123,7 @@ __all__ = [
     "CorruptData",
     "CorruptFile",
     "DataLoss",
+    "DecodeFailed",
     "DecompressionLimit",
     "DirectoryLocked",
     "ExportRefused",
@@ -123,6 +136,7 @@ __all__ = [
     "GroupNotFound",
     "GroupRow",
     "Groups",
+    "Headers",
     "ImportMismatch",
     "IndexGap",
     "IndexSizeMismatch",
@@ -140,9 +154,11 @@ __all__ = [
     "LogNotFound",
     "Malformed",
     "MergeReport",
+    "MetadataSerializer",
     "MissingPackage",
     "MissingRecords",
     "NoBase",
+    "Nullable",
     "OffsetMismatch",
     "OffsetOutOfRange",
     "Offsets",
@@ -167,6 +183,7 @@ __all__ = [
     "SawlogError",
     "ScrubReport",
     "SegmentInfo",
+    "Serializer",
     "SourceInUse",
     "StorageError",
     "StorageFull",
@@ -185,6 +202,10 @@ __all__ = [
     "TransactionAborted",
     "TransactionError",
     "TransactionPending",
+    "TypedConsumer",
+    "TypedLog",
+    "TypedRecord",
+    "TypedTopic",
     "Unencodable",
     "UnknownFormat",
     "UnreadableRecord",
@@ -192,6 +213,7 @@ __all__ = [
     "UnsupportedVersion",
     "UpkeepConfig",
     "UpkeepReport",
+    "Utf8",
     "VerifyReport",
     "WireError",
     "Writer",

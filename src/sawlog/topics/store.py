@@ -286,7 +286,7 @@ class Store(Closing):
             found.update(entry)
             return found
         self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and recreated"))
-        made = self._topics[entry.name] = Topic(self._catalog, entry, self._locked, self._handover)
+        made = self._topics[entry.name] = Topic(self._catalog, entry, self._locked, self._handover, self)
         return made
 
     def _drop(self, name: str, why: TopicNotFound) -> None:
