@@ -88,6 +88,8 @@ from .log.read.verify import VerifyReport
 from .log.write.writer import Writer
 from .topics.groups.consumer import Consumer
 from .topics.groups.groups import GroupDescription, GroupRow, Groups
+from .topics.queues.message import Message
+from .topics.queues.queue import Queue
 from .topics.store import Store
 from .topics.topic import Offsets, PartitionDescription, Position, Topic, TopicDescription
 from .topics.transactions.transaction import Transaction
@@ -154,6 +156,7 @@ __all__ = [
     "LogNotFound",
     "Malformed",
     "MergeReport",
+    "Message",
     "MetadataSerializer",
     "MissingPackage",
     "MissingRecords",
@@ -172,6 +175,7 @@ __all__ = [
     "ProducerFenced",
     "ProducerInTransaction",
     "QueryFailed",
+    "Queue",
     "ReadBeyondEnd",
     "ReadOnlyLog",
     "RecompressionReport",

@@ -55,8 +55,8 @@ def _chunks(
 
 
 def _raising(failure: Exception) -> Iterator[TypedRecord[V, K, M]]:
+    yield from ()
     raise failure
-    yield
 
 
 class TypedFeed(Generic[V, K, M]):
