@@ -208,6 +208,8 @@ class Book:
         changed: dict[int, bytes | None] = {}
         for number in sorted(self._changed):
             page = self._pages.get(number)
+            if page is not None:
+                page.first = max(page.first, self.base)  # if the base goes back, what is below counts as new
             value = None if page is None else page.encode(self._topic_id)
             if value != self._stored.get(number):
                 changed[number] = value

@@ -1,0 +1,46 @@
+"""Workers of a queue that can be killed.
+
+python -m tests.processes.queueing work STORE OPTIONS      says what it gets and what it has acknowledged (see `work`)
+python -m tests.processes.queueing put-back STORE          says "ready", puts dead letters back, says "done"
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import sawlog
+from sawlog.topics.queues.redrive import redrive
+
+from .launch import say
+
+
+def work(path: str, options: str) -> None:
+    """Says "got PARTITION OFFSET DELIVERIES" for each message, and "acked PARTITION OFFSET" when its ack is durable,
+    after each tenth. Ends when there is nothing to do."""
+    chosen = json.loads(options)
+    with sawlog.open(path) as store, store.queue("orders", group="workers", **chosen) as queue:
+        say("ready")
+        pending = []
+        while messages := queue.receive(10, timeout_s=2.0):
+            for message in messages:
+                say(f"got {message.partition} {message.offset} {message.deliveries}")
+                queue.ack(message)
+                pending.append(message)
+            queue.flush()
+            for message in pending:
+                say(f"acked {message.partition} {message.offset}")
+            pending.clear()
+
+
+def put_back(path: str) -> None:
+    """Puts dead letters back, a few at a time."""
+    with sawlog.open(path) as store:
+        say("ready")
+        while redrive(store, "orders-dead", limit=7):
+            say("some")
+        say("done")
+
+
+if __name__ == "__main__":
+    {"work": work, "put-back": put_back}[sys.argv[1]](*sys.argv[2:])
