@@ -90,6 +90,7 @@ from .topics.groups.consumer import Consumer
 from .topics.groups.groups import GroupDescription, GroupRow, Groups
 from .topics.queues.message import Message
 from .topics.queues.queue import Queue
+from .topics.queues.redrive import Redriven, redrive
 from .topics.store import Store
 from .topics.topic import Offsets, PartitionDescription, Position, Topic, TopicDescription
 from .topics.transactions.transaction import Transaction
@@ -183,6 +184,7 @@ __all__ = [
     "RecordRemoved",
     "RecordTooLarge",
     "RecoveryReport",
+    "Redriven",
     "RetentionReport",
     "SawlogError",
     "ScrubReport",
@@ -224,4 +226,5 @@ __all__ = [
     "__version__",
     "kernel_info",
     "open",
+    "redrive",
 ]

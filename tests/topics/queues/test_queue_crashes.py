@@ -19,9 +19,9 @@ class Working(Workload):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        #: "there": how many messages were appended; "done", "dead": offsets whose answers were durable; "seen": how
-        #: often each was delivered.
-        self.promise: dict[str, Any] = {"there": 0, "done": [], "dead": [], "seen": {}}
+        #: "there": how many messages were appended; "acked": offsets whose ack was called; "done", "dead": those whose
+        #: answers were durable; "seen": how often each was delivered.
+        self.promise: dict[str, Any] = {"there": 0, "acked": [], "done": [], "dead": [], "seen": {}}
 
     def work(self, disk: FaultyStorage) -> None:
         with Store.open(disk.plain, upkeep_interval_s=None) as store:
@@ -32,6 +32,7 @@ class Working(Workload):
                 messages = queue.receive(6)
                 self.promise["seen"].update((message.offset, 1) for message in messages)
                 for message in (messages[4], messages[0]):
+                    self.promise["acked"].append(message.offset)
                     queue.ack(message)
                 queue.flush()
                 self.promise["done"] += [0, 4]
@@ -58,8 +59,10 @@ class Working(Workload):
                     found[message.offset] = message.deliveries
                     assert message.offset not in promise["done"], f"{message} was acknowledged"
                     assert message.deliveries > promise["seen"].get(message.offset, 0), message
+                    promise["seen"][message.offset] = message.deliveries
+                    promise["acked"].append(message.offset)
                     queue.ack(message)
-                assert set(found) | set(promise["done"]) | dead >= set(range(there)), f"only {found} came"
+                assert set(found) | set(promise["acked"]) | dead >= set(range(there)), f"only {found} came"
                 queue.flush()
                 promise["there"], promise["done"] = there, list(range(there))
 

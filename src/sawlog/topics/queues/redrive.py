@@ -148,8 +148,8 @@ def _name(topic: Topic, partition: int, group: str) -> str:
 
 
 def _reached(store: RedriveHost, topic: Topic, partition: int, group: str) -> int:
-    """The first offset that has not gone back. Usually that is committed; after a crash the last transaction knows more,
-    and bisection finds it."""
+    """The first offset that has not gone back. Usually that is committed; after a crash the last transaction knows
+    more, and bisection finds it."""
     committed = store.groups.offsets.of(_mark(group)).get((topic.name, partition))
     low = committed.offset if committed is not None and committed.topic_id == topic.id else 0
     high = max(topic.partition(partition).visible_offset, low)
