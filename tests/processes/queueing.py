@@ -1,6 +1,7 @@
 """Workers of a queue that can be killed.
 
 python -m tests.processes.queueing work STORE OPTIONS      says what it gets and what it has acknowledged (see `work`)
+python -m tests.processes.queueing hold STORE OPTIONS      gets ten messages, and acknowledges them when its input ends
 python -m tests.processes.queueing put-back STORE          says "ready", puts dead letters back, says "done"
 """
 
@@ -33,6 +34,18 @@ def work(path: str, options: str) -> None:
             pending.clear()
 
 
+def hold(path: str, options: str) -> None:
+    """Says what it gets, as `work` does; then waits."""
+    with sawlog.open(path) as store, store.queue("orders", group="workers", **json.loads(options)) as queue:
+        say("ready")
+        messages = queue.receive(10)
+        for message in messages:
+            say(f"got {message.partition} {message.offset} {message.deliveries}")
+        sys.stdin.read()
+        for message in messages:
+            queue.ack(message)
+
+
 def put_back(path: str) -> None:
     """Puts dead letters back, a few at a time."""
     with sawlog.open(path) as store:
@@ -43,4 +56,4 @@ def put_back(path: str) -> None:
 
 
 if __name__ == "__main__":
-    {"work": work, "put-back": put_back}[sys.argv[1]](*sys.argv[2:])
+    {"work": work, "hold": hold, "put-back": put_back}[sys.argv[1]](*sys.argv[2:])

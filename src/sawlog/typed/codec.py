@@ -14,8 +14,9 @@ from typing import Any, Generic, TypeVar
 from ..batch.kernel import Record
 from ..errors import DecodeFailed, InvalidConfig, InvalidRecord, SawlogError
 from .headers import Unchanged
+from .json import JSON
 from .record import TypedRecord
-from .serializer import Bytes, MetadataSerializer, Nullable, RawHeaders, Serializer
+from .serializer import Bytes, MetadataSerializer, Nullable, RawHeaders, Serializer, Utf8
 
 V = TypeVar("V")
 K = TypeVar("K")
@@ -31,6 +32,8 @@ class Codec(Generic[V, K, M]):
                 raise InvalidConfig(f"{part} must be a serializer, such as Utf8() or JSON(Order), not {each!r}")
         self._value, self._key, self._metadata = value, key, metadata
         self._nullable = isinstance(value, Nullable)
+        #: Whether the serializer itself can be relied on to refuse a missing value, or to accept it.
+        self._sees_none = isinstance(value, (Nullable, JSON, Utf8))
         #: Whether headers, and keys too, stay as they are.
         self._raw_headers = isinstance(metadata, Unchanged)
         self._plain = self._raw_headers and isinstance(key, Bytes)
@@ -85,12 +88,12 @@ class Codec(Generic[V, K, M]):
     def decode_many(self, records: Sequence[Record]) -> Iterator[TypedRecord[V, K, M]]:
         """Many records as objects; any exception if one of them does not parse."""
         data = [record.value for record in records]
-        if not self._nullable and None in data:
+        if not self._sees_none and None in data:
             raise ValueError("a record has no value")
         values = map(self._value.decode, data)
         columns: Iterator[tuple[Any, ...]]
         if self._plain:
-            columns = zip(values, records, strict=True)
+            columns = zip(values, records)  # noqa: B905 - of one length; strict takes time
         else:
             decode_key, decode_headers = self._key.decode, self._metadata.decode
             keys = [None if record.key is None else decode_key(record.key) for record in records]

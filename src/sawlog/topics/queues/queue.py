@@ -118,7 +118,8 @@ class Queue:
         self._answers: dict[tuple[int, int], Answer] = {}
         #: Whether one of them gives a message back, which may be delivered again at once.
         self._gave_back = False
-        self._batch = 1
+        #: How many the last fetch asked for.
+        self._batch = 0
         self._fetched = Stopwatch()
         self._ended = forkable(threading.Event())
         self._late = 0
