@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 
 import sawlog
-from sawlog import GroupActive, GroupError, InvalidConfig, LogClosed, Message, Queue, ReadOnlyLog, Store, TopicNotFound
+from sawlog import (
+    GroupActive,
+    GroupError,
+    InvalidConfig,
+    InvalidRecord,
+    LogClosed,
+    Message,
+    Queue,
+    ReadOnlyLog,
+    Store,
+    TopicNotFound,
+)
 from sawlog.topics.queues import queue as queue_module
 
 PATIENCE_S = 20.0
@@ -425,22 +436,27 @@ def test_a_dropped_queue_lets_others_have_its_messages(store: Store) -> None:
 
 
 def test_one_message_that_kills_takes_no_others_with_it(store: Store) -> None:
-    """A worker dies with a hundred messages in hand; nine more die with the message that killed it."""
+    """Workers take as many messages as they get, and die with all of them in hand if one of these is number 50."""
     fill(store, 100)
     deaths = 0
-    for _ in range(30):
+    batches: list[int] = []
+    while True:
         queue = store.queue("orders", group="workers", max_deliveries=4)
-        for message in queue.drain():
-            if message.offset == 50:
+        while messages := queue.receive(100, timeout_s=0.0):
+            batches.append(len(messages))
+            if 50 in [message.offset for message in messages]:
                 deaths += 1
                 break
-            queue.ack(message)
-            queue.flush()
+            for message in messages:
+                queue.ack(message)
+            message = None  # type: ignore[assignment]
         else:
             queue.close()
             break
-        del queue, message  # as if its process had died
+        del queue, messages  # as if its process had died
     assert deaths == 4
+    assert batches[0] == 100
+    assert max(batches[1:]) == 10
     assert [letter.value for letter in store["orders-dead"].scan()] == [b"0/50"]
     assert lag(store) == 0
 
@@ -457,6 +473,33 @@ def test_answers_survive_a_turn_that_fails(store: Store, monkeypatch: pytest.Mon
         monkeypatch.undo()
     assert lag(store) == 0
     assert len(list(store["orders-dead"].scan())) == 1  # and was not put there twice
+
+
+def test_answers_count_although_dead_letters_cannot_be_stored(store: Store) -> None:
+    fill(store, 2)
+    store.create_topic("keyed", cleanup_policy="compact")  # accepts no record without a key
+    queue = store.queue("orders", group="workers", dead_letters="keyed")
+    messages = queue.receive(2)
+    queue.reject(messages[0])
+    queue.ack(messages[1])
+    with pytest.raises(InvalidRecord, match="needs a key"):
+        queue.flush()
+    store.alter_topic("keyed", cleanup_policy="delete")
+    queue.close()
+    assert lag(store) == 0
+    assert [letter.value for letter in store["keyed"].scan()] == [b"0/0"]
+
+
+def test_an_answer_of_a_slow_thread_is_late_and_not_an_error(store: Store) -> None:
+    fill(store, 1)
+    with store.queue("orders", group="workers", visibility_s=0.05) as queue:
+        (slow,) = until(queue)
+        (again,) = until(queue)
+        assert again.deliveries == 2
+        queue.ack(slow)
+        assert queue.late_answers == 1
+        queue.ack(again)
+    assert lag(store) == 0
 
 
 @pytest.mark.parametrize(

@@ -115,12 +115,12 @@ def test_a_killed_workers_messages_go_to_another_at_once(store: Store, worker: C
     everything = fill(store, 20)
     with store.queue("orders", group="workers", visibility_s=3600) as mine:
         mine.receive(1)
-        first = worker(visibility_s=3600)  # nobody will wait for that
+        first = worker(visibility_s=3600, idle_s=60)  # nobody will wait for that
         wait(lambda: len(first.got) >= 10, "ten messages")
         first.kill()
         again = [message for message in mine.drain() if message.deliveries > 1]
         assert {(message.partition, message.offset) for message in again}.isdisjoint(first.acked)
-    second = worker(visibility_s=3600)
+    second = worker(visibility_s=3600, idle_s=0.2)
     assert second.join() == 0
     assert first.acked | second.acked == everything
     assert first.acked.isdisjoint(second.acked)

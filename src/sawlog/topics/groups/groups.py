@@ -212,7 +212,10 @@ class Groups:
                 for change, refused in zip(changes, results, strict=True)
                 if refused is None and (change.transaction is None or change.transaction in new)
             ]
-            pages = {change.group: turn.without_pages(change.group, change.offsets) for change in wanted}
+            pages: dict[str, dict[Share, Mapping[int, bytes | None]]] = {}
+            for change in wanted:
+                if not change.by_server:  # members of a broker go forward, and what is below an offset counts no more
+                    pages.setdefault(change.group, {}).update(turn.without_pages(change.group, change.offsets))
             turn.write_all([(change.group, change.offsets) for change in wanted], dict(new), pages)
         return results
 

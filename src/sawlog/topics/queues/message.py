@@ -10,7 +10,7 @@ from ...batch.kernel import Record
 class Message:
     """A record that a queue has delivered to this worker, until `ack`, `release` or `reject`, or until `until_ms`."""
 
-    __slots__ = ("deliveries", "lease", "record", "until_ms")
+    __slots__ = ("answered", "deliveries", "lease", "queue_id", "record", "until_ms")
 
     def __init__(self, record: Record, deliveries: int, until_ms: int, lease: str) -> None:
         #: The record as it is stored.
@@ -21,6 +21,9 @@ class Message:
         self.until_ms = until_ms
         #: The id of the worker that it was delivered to.
         self.lease = lease
+        #: Whether this worker has answered, and which queue it got the message from.
+        self.answered = False
+        self.queue_id: object = None
 
     @property
     def value(self) -> bytes | None:

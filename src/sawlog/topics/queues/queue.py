@@ -123,6 +123,8 @@ class Queue:
         self._fetched = Stopwatch()
         self._ended = forkable(threading.Event())
         self._late = 0
+        #: In each of its messages.
+        self._id = object()
         self._ailing = False
         store.topic(topic)  # `TopicNotFound` now, and not at the first message
         try:
@@ -194,21 +196,23 @@ class Queue:
                 progress = False
                 if found is None and not self._ended.is_set() and (self._gave_back or self._delivery.has_work()):
                     progress = self._exchange(self._next_batch(at_least))
-                    found = self._take()
+                    found = self._take(at_once=True)
             if found is not None or (deadline.passed and not progress):
                 return found
-            if progress:  # these were dead letters, or their time was over
+            if progress:  # only dead letters
                 continue
             if self._ended.wait(deadline.at_most(pauses.next_s())):
                 return None
 
-    def _take(self) -> Message | None:
+    def _take(self, *, at_once: bool = False) -> Message | None:
+        """The next one that was fetched; None if there is none, or too little of its time is left, unless it was
+        fetched just now."""
         with self._mutex:
             if not self._ready:
                 return None
             message = self._ready.popleft()
-            if message.until_ms - now_ms() < self._terms.visibility_ms // 2:
-                self._return_ready(message)  # too little of its time is left
+            if not at_once and message.until_ms - now_ms() < self._terms.visibility_ms // 2:
+                self._return_ready(message)
                 return None
             self._out[message.record.partition, message.record.offset] = message
             return message
@@ -256,32 +260,36 @@ class Queue:
         `GroupError` if it was delivered to another worker meanwhile."""
         own_ms = self._terms.visibility_ms
         until_ms = now_ms() + (own_ms if visibility_s is None else milliseconds_of("visibility_s", visibility_s, 0.001))
-        self._check_open()
-        self._check_out(message)
+        self._check(message)
         with self._exchanging:
             if self._delivery.exchange([Answer(message, "longer", until_ms)], 0).late:
                 raise GroupError(f"{message!r} was delivered to another worker: its time was over")
         message.until_ms = until_ms
 
     def _answer(self, message: Message, what: str, *, until_ms: int = 0, reason: str = "") -> None:
-        self._check_open()
-        self._check_out(message)
+        self._check(message)
         record = message.record
         place = record.partition, record.offset
         with self._mutex:
-            if self._out.pop(place, None) is not message:
-                raise _not_out(message)
+            message.answered = True
+            if self._out.get(place) is not message:  # its time was over, and another thread has got it
+                self._late += 1
+                return
+            del self._out[place]
             self._answers[place] = Answer(message, what, until_ms, reason)
             self._gave_back |= what == "free"
             many = len(self._answers) > _MOST_ANSWERS
         if many:
             self.flush()
 
-    def _check_out(self, message: Message) -> None:
+    def _check(self, message: Message) -> None:
+        """Raise unless the message is this queue's, and not answered."""
+        self._check_open()
         if not isinstance(message, Message):
             raise InvalidConfig(f"expected a message of this queue, not {type(message).__name__}")
-        if self._out.get((message.partition, message.offset)) is not message:
-            raise _not_out(message)
+        if message.answered or message.queue_id is not self._id:
+            why = "was answered before" if message.answered else "was delivered by another queue"
+            raise GroupError(f"{message!r} is not with this queue: it {why}")
 
     def flush(self) -> None:
         """Write all answers so far; durable when it returns."""
@@ -315,9 +323,13 @@ class Queue:
                 answers, self._answers, self._gave_back = self._answers, {}, False
             if not answers and limit == 0:
                 return False
+            failure: SawlogError | None = None
             try:
-                self._bury(answers.values())
-                done = self._delivery.exchange(list(answers.values()), limit)
+                try:
+                    self._bury(answers.values())
+                except SawlogError as error:  # the other answers count all the same
+                    failure = error
+                done = self._delivery.exchange([each for each in answers.values() if each.what != "dead"], limit)
             except BaseException:
                 with self._mutex:
                     self._answers = {**answers, **self._answers}
@@ -328,10 +340,15 @@ class Queue:
                     "%d answers for %r came too late: the messages were delivered again", done.late, self.topic
                 )
             with self._mutex:
+                for message in done.messages:
+                    message.queue_id = self._id
                 self._ready.extend(done.messages)
+                self._answers.update((place, each) for place, each in answers.items() if each.what == "dead")
                 for message in done.exhausted:
                     answer = Answer(message, "dead", reason=f"not acknowledged after {message.deliveries} deliveries")
                     self._answers[answer.place] = answer
+            if failure is not None:
+                raise failure
             return bool(done.messages or done.exhausted)
 
     def _bury(self, answers: Iterable[Answer]) -> None:
@@ -412,7 +429,3 @@ class Queue:
     def __repr__(self) -> str:
         state = " closed" if self._ended.is_set() else ""
         return f"<Queue {self._terms.topic} group={self._terms.group!r}{state}>"
-
-
-def _not_out(message: Message) -> GroupError:
-    return GroupError(f"{message!r} is not with this queue: it was answered before, or another queue delivered it")
