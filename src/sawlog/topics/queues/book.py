@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from .message import Message
 from .page import DOUBTFUL, LEASED, NEVER_MS, NEW, PAGE, Entry, Page
 
 _logger = logging.getLogger("sawlog.topics.queues")
@@ -157,14 +158,30 @@ class Book:
         """Replace what is known about an open message."""
         self._page(offset).open[offset] = entry
 
+    def finish_all(self, messages: Iterable[Message]) -> int:
+        """These messages are finished, as far as they are still with the worker that they were delivered to; returns
+        how many are not."""
+        late = 0
+        for message in messages:
+            offset = message.place[1]
+            page = self._pages.get(offset // PAGE)
+            entry = None if page is None else page.open.get(offset)
+            if page is None or entry is None or not _has(entry, message):
+                late += 1
+                continue
+            del page.open[offset]
+            self._changed.add(page.number)
+            page.changed()
+        return late
+
     def finish(self, offset: int) -> None:
         """A message is finished."""
         self._page(offset).open.pop(offset, None)
 
-    def has_lease(self, offset: int, worker: str, deliveries: int) -> bool:
-        """Whether a message is still that worker's, from that delivery."""
-        entry = self[offset]
-        return entry is not None and entry.state == LEASED and entry.worker == worker and entry.deliveries == deliveries
+    def is_with(self, message: Message) -> bool:
+        """Whether a message is still with the worker that it was delivered to, from that delivery."""
+        entry = self[message.place[1]]
+        return entry is not None and _has(entry, message)
 
     def advance(self, lowest: int) -> int:
         """Drop what is below `lowest`, because the log no longer has it; returns how many open messages were lost."""
@@ -223,6 +240,11 @@ class Book:
             else:
                 self._stored[number] = value
         self._changed.clear()
+
+
+def _has(entry: Entry, message: Message) -> bool:
+    state, deliveries, _, worker = entry
+    return deliveries == message.deliveries and worker == message.lease and state == LEASED
 
 
 def runs_of(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:

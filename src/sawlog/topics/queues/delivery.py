@@ -16,6 +16,7 @@ Threads: one at a time.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -43,6 +44,10 @@ _MOST_BYTES = 16 << 20
 _MOST_AT_ONCE = 5000
 #: So many messages are delivered at once that a worker had before and did not answer for.
 _DOUBTFUL_AT_ONCE = 10
+
+
+#: Messages that are finished, and answers for others.
+_Said = tuple[Sequence[Message], Sequence[Answer]]
 
 
 @dataclass(slots=True)
@@ -108,11 +113,15 @@ class _Partition:
 class Delivery:
     """Exchanges messages and answers with the groups' log."""
 
-    def __init__(self, offsets: OffsetStore, crew: Crew, terms: Terms, topic_of: Callable[[str], Topic]) -> None:
+    def __init__(
+        self, offsets: OffsetStore, crew: Crew, terms: Terms, topic_of: Callable[[str], Topic], queue_id: object
+    ) -> None:
         self._offsets = offsets
         self._crew = crew
         self._terms = terms
         self._topic_of = topic_of
+        #: For its messages: which queue delivers them.
+        self._queue_id = queue_id
         self._topic_id = ""
         self._partitions: dict[int, _Partition] = {}
         #: The partition to begin with, so that all get their turn.
@@ -151,29 +160,26 @@ class Delivery:
 
     # --- a turn
 
-    def exchange(self, answers: Sequence[Answer], limit: int) -> Delivered:
-        """Answer, and get up to `limit` messages. All of it is durable when this returns; if it raises, nothing has
-        changed."""
+    def exchange(self, acked: Sequence[Message], answers: Sequence[Answer], limit: int) -> Delivered:
+        """Finish messages, answer for others, and get up to `limit` new ones. All of it is durable when this returns;
+        if it raises, nothing has changed."""
         try:
             topic = self._topic_of(self._terms.topic)
             partitions = self._known()
             with self._offsets.turn() as turn:
-                return self._in_turn(turn, topic, partitions, answers, limit)
+                return self._in_turn(turn, topic, partitions, (acked, answers), limit)
         except BaseException:
             self._partitions = {}  # they may have changed in memory
             raise
 
-    def _in_turn(
-        self, turn: Turn, topic: Topic, partitions: list[_Partition], answers: Sequence[Answer], limit: int
-    ) -> Delivered:
+    def _in_turn(self, turn: Turn, topic: Topic, partitions: list[_Partition], said: _Said, limit: int) -> Delivered:
         worker, group = self._crew.join(), self._terms.group
-        places = turn.places(group, [topic], self._terms.start, worker)
+        turn.places(group, [topic], self._terms.start, worker)  # commits where a new group begins
         offsets, pages = turn.offsets(group), turn.pages(group)
         for each in partitions:
             each.load(offsets.get(each.share), topic.id, pages.get(each.share, {}))
             each.follow_log()
-        del places  # they are in the offsets now
-        made = Delivered(late=self._answer(answers))
+        made = Delivered(late=self._answer(*said))
         failure: SawlogError | None = None
         if limit > 0:
             try:
@@ -201,20 +207,27 @@ class Delivery:
 
     # --- answers
 
-    def _answer(self, answers: Sequence[Answer]) -> int:
+    def _answer(self, acked: Sequence[Message], answers: Sequence[Answer]) -> int:
+        """Note answers; returns how many came too late."""
+        by_partition: defaultdict[int, list[Message]] = defaultdict(list)
+        for message in acked:
+            by_partition[message.place[0]].append(message)
         late = 0
+        for number, messages in by_partition.items():
+            known = self._partitions.get(number)
+            late += len(messages) if known is None else known.book.finish_all(messages)
         for answer in answers:
-            partition, offset = answer.place
-            known, message = self._partitions.get(partition), answer.message
-            if known is None or not known.book.has_lease(offset, message.lease, message.deliveries):
+            message = answer.message
+            known = self._partitions.get(message.place[0])
+            if known is None or not known.book.is_with(message):
                 late += 1
             elif answer.what == "done":
-                known.book.finish(offset)
+                known.book.finish(message.offset)
             elif answer.what == "longer":
-                known.book.put(offset, Entry(LEASED, message.deliveries, answer.until_ms, message.lease))
+                known.book.put(message.offset, Entry(LEASED, message.deliveries, answer.until_ms, message.lease))
             else:
                 seen = message.deliveries - (answer.what == "unseen")
-                known.book.put(offset, Entry(FREE, seen, answer.until_ms, ""))
+                known.book.put(message.offset, Entry(FREE, seen, answer.until_ms, ""))
         return late
 
     # --- messages
@@ -256,10 +269,10 @@ class Delivery:
                 each.book.finish(offset)
             elif self._is_exhausted(entry):
                 each.book.put(offset, Entry(LEASED, entry.deliveries, until, worker))
-                made.exhausted.append(Message(record, entry.deliveries, until, worker))
+                made.exhausted.append(Message(record, entry.deliveries, until, worker, self._queue_id))
             else:
                 each.book.put(offset, Entry(LEASED, entry.deliveries + 1, until, worker))
-                made.messages.append(Message(record, entry.deliveries + 1, until, worker))
+                made.messages.append(Message(record, entry.deliveries + 1, until, worker, self._queue_id))
         return alone or len(made.messages) >= limit
 
     def _is_exhausted(self, entry: Entry) -> bool:
@@ -280,7 +293,7 @@ class Delivery:
                     entries[record.offset] = Entry(FREE, 0, later, "")
                 else:
                     entries[record.offset] = leased
-                    made.messages.append(Message(record, 1, until, worker))
+                    made.messages.append(Message(record, 1, until, worker, self._queue_id))
                     limit -= 1
                     size += len(record.value or b"")
                 if limit <= 0 or size >= _MOST_BYTES or len(entries) >= _MOST_AT_ONCE:

@@ -10,11 +10,13 @@ from ...batch.kernel import Record
 class Message:
     """A record that a queue has delivered to this worker, until `ack`, `release` or `reject`, or until `until_ms`."""
 
-    __slots__ = ("answered", "deliveries", "lease", "queue_id", "record", "until_ms")
+    __slots__ = ("answered", "deliveries", "lease", "place", "queue_id", "record", "until_ms")
 
-    def __init__(self, record: Record, deliveries: int, until_ms: int, lease: str) -> None:
+    def __init__(self, record: Record, deliveries: int, until_ms: int, lease: str, queue_id: object) -> None:
         #: The record as it is stored.
         self.record = record
+        #: Partition and offset.
+        self.place: tuple[int, int] = (record.partition, record.offset)
         #: How often it was delivered, this time included: 1 the first time.
         self.deliveries = deliveries
         #: From then on (milliseconds since 1970) others may get it.
@@ -23,7 +25,7 @@ class Message:
         self.lease = lease
         #: Whether this worker has answered, and which queue it got the message from.
         self.answered = False
-        self.queue_id: object = None
+        self.queue_id = queue_id
 
     @property
     def value(self) -> bytes | None:
@@ -69,16 +71,11 @@ class Message:
 
 @dataclass(slots=True)
 class Answer:
-    """What to do with a message that was delivered; the last thing that was said counts."""
+    """What to do with a message that was delivered, other than that it is finished."""
 
     message: Message
-    #: "done", "free" (deliver again, from `until_ms` on), "unseen" (as free, and the delivery does not count),
+    #: "free" (deliver again, from `until_ms` on), "unseen" (as free, and the delivery does not count),
     #: "dead" (to the dead letters) or "longer" (extend the time-out to `until_ms`).
     what: str
     until_ms: int = 0
     reason: str = ""
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Partition and offset."""
-        return self.message.partition, self.message.offset

@@ -105,16 +105,20 @@ class Queue:
         self._store = store
         self._process = this_process()
         self._crew = Crew(store.directory, self._terms)
-        self._delivery = Delivery(store.groups.offsets, self._crew, self._terms, store.topic)
+        #: In each of its messages.
+        self._id = object()
+        self._delivery = Delivery(store.groups.offsets, self._crew, self._terms, store.topic, self._id)
         #: Held during an exchange.
         self._exchanging = forkable(threading.RLock())
-        #: Held while the following are used, and never while waiting.
-        self._mutex = forkable(threading.Lock())
-        #: Fetched, and not handed out.
+        #: Fetched, and not handed out. This and the next two are changed by calls that are atomic, without a lock.
         self._ready: deque[Message] = deque()
         #: Handed out, and not answered.
         self._out: dict[tuple[int, int], Message] = {}
-        #: Not written so far.
+        #: Finished, and not written so far.
+        self._acked: deque[Message] = deque()
+        #: Held while the following are used, and never while waiting.
+        self._mutex = forkable(threading.Lock())
+        #: Other answers that are not written so far.
         self._answers: dict[tuple[int, int], Answer] = {}
         #: Whether one of them gives a message back, which may be delivered again at once.
         self._gave_back = False
@@ -123,12 +127,10 @@ class Queue:
         self._fetched = Stopwatch()
         self._ended = forkable(threading.Event())
         self._late = 0
-        #: In each of its messages.
-        self._id = object()
         self._ailing = False
         store.topic(topic)  # `TopicNotFound` now, and not at the first message
         try:
-            self._delivery.exchange([], 0)  # joins
+            self._delivery.exchange([], [], 0)  # joins
         except BaseException:
             self._crew.leave()
             raise
@@ -168,7 +170,7 @@ class Queue:
         return self._messages(0.0)
 
     def _messages(self, timeout_s: float | None) -> Iterator[Message]:
-        while (found := self._next(Deadline(timeout_s))) is not None:
+        while (found := self._take() or self._next(Deadline(timeout_s))) is not None:
             yield found
 
     def receive(self, max_messages: int = 1, timeout_s: float = 1.0) -> list[Message]:
@@ -207,24 +209,25 @@ class Queue:
     def _take(self, *, at_once: bool = False) -> Message | None:
         """The next one that was fetched; None if there is none, or too little of its time is left, unless it was
         fetched just now."""
-        with self._mutex:
-            if not self._ready:
-                return None
+        try:
             message = self._ready.popleft()
-            if not at_once and message.until_ms - now_ms() < self._terms.visibility_ms // 2:
+        except IndexError:
+            return None
+        if not at_once and message.until_ms - now_ms() < self._terms.visibility_ms // 2:
+            with self._mutex:
                 self._return_ready(message)
-                return None
-            self._out[message.record.partition, message.record.offset] = message
-            return message
+            return None
+        self._out[message.place] = message
+        return message
 
     def _return_ready(self, *more: Message) -> None:
         """What was fetched and not handed out goes back, as if it had not been delivered. The caller holds the
         mutex."""
         self._gave_back = True
-        for message in (*more, *self._ready):
-            answer = Answer(message, "unseen")
-            self._answers[answer.place] = answer
-        self._ready.clear()
+        unseen = list(more)
+        while self._ready:
+            unseen.append(self._ready.popleft())
+        self._answers.update((message.place, Answer(message, "unseen")) for message in unseen)
 
     def _next_batch(self, at_least: int) -> int:
         elapsed_s = self._fetched.restart()
@@ -239,7 +242,16 @@ class Queue:
 
     def ack(self, message: Message) -> None:
         """The message is finished. Durable after `flush`, or shortly."""
-        self._answer(message, "done")
+        if type(message) is not Message or message.answered or message.queue_id is not self._id or self._ended.is_set():
+            self._check(message)
+        message.answered = True
+        if self._out.get(message.place) is not message:
+            self._late += 1
+            return
+        self._out.pop(message.place, None)
+        self._acked.append(message)
+        if len(self._acked) > _MOST_ANSWERS:
+            self.flush()
 
     def release(self, message: Message, delay_s: float = 0.0) -> None:
         """Deliver the message again, to any worker, after `delay_s` seconds. If it was delivered `max_deliveries`
@@ -262,25 +274,20 @@ class Queue:
         until_ms = now_ms() + (own_ms if visibility_s is None else milliseconds_of("visibility_s", visibility_s, 0.001))
         self._check(message)
         with self._exchanging:
-            if self._delivery.exchange([Answer(message, "longer", until_ms)], 0).late:
+            if self._delivery.exchange([], [Answer(message, "longer", until_ms)], 0).late:
                 raise GroupError(f"{message!r} was delivered to another worker: its time was over")
         message.until_ms = until_ms
 
     def _answer(self, message: Message, what: str, *, until_ms: int = 0, reason: str = "") -> None:
         self._check(message)
-        record = message.record
-        place = record.partition, record.offset
+        message.answered = True
+        if self._out.get(message.place) is not message:  # its time was over, and another thread has got it
+            self._late += 1
+            return
+        self._out.pop(message.place, None)
         with self._mutex:
-            message.answered = True
-            if self._out.get(place) is not message:  # its time was over, and another thread has got it
-                self._late += 1
-                return
-            del self._out[place]
-            self._answers[place] = Answer(message, what, until_ms, reason)
+            self._answers[message.place] = Answer(message, what, until_ms, reason)
             self._gave_back |= what == "free"
-            many = len(self._answers) > _MOST_ANSWERS
-        if many:
-            self.flush()
 
     def _check(self, message: Message) -> None:
         """Raise unless the message is this queue's, and not answered."""
@@ -321,7 +328,8 @@ class Queue:
         with self._exchanging:
             with self._mutex:
                 answers, self._answers, self._gave_back = self._answers, {}, False
-            if not answers and limit == 0:
+            acked = [self._acked.popleft() for _ in range(len(self._acked))]
+            if not answers and not acked and limit == 0:
                 return False
             failure: SawlogError | None = None
             try:
@@ -329,8 +337,10 @@ class Queue:
                     self._bury(answers.values())
                 except SawlogError as error:  # the other answers count all the same
                     failure = error
-                done = self._delivery.exchange([each for each in answers.values() if each.what != "dead"], limit)
+                others = [each for each in answers.values() if each.what != "dead"]
+                done = self._delivery.exchange(acked, others, limit)
             except BaseException:
+                self._acked.extend(acked)
                 with self._mutex:
                     self._answers = {**answers, **self._answers}
                 raise
@@ -340,13 +350,11 @@ class Queue:
                     "%d answers for %r came too late: the messages were delivered again", done.late, self.topic
                 )
             with self._mutex:
-                for message in done.messages:
-                    message.queue_id = self._id
                 self._ready.extend(done.messages)
                 self._answers.update((place, each) for place, each in answers.items() if each.what == "dead")
                 for message in done.exhausted:
                     answer = Answer(message, "dead", reason=f"not acknowledged after {message.deliveries} deliveries")
-                    self._answers[answer.place] = answer
+                    self._answers[message.place] = answer
             if failure is not None:
                 raise failure
             return bool(done.messages or done.exhausted)
@@ -370,7 +378,7 @@ class Queue:
             return
         try:
             self._crew.beat()
-            if self._answers:
+            if self._answers or self._acked:
                 self._exchange(0)
             self._ailing = False
         except Exception:  # the thread serves the whole process
@@ -395,10 +403,9 @@ class Queue:
                 try:
                     with self._mutex:
                         self._return_ready()
-                        for place, message in self._out.items():
-                            self._answers[place] = Answer(message, "free")
+                        self._answers.update((each.place, Answer(each, "free")) for each in list(self._out.values()))
                         self._out.clear()
-                    while self._answers:
+                    while self._answers or self._acked:
                         self._exchange(0)
                 except SawlogError:
                     if not quiet:
