@@ -523,7 +523,7 @@ class Store(Closing):
         max_deliveries: int | None = 5,
         dead_letters: str | None = None,
         start: Start = "earliest",
-        prefetch: int = 1000,
+        prefetch: int = 2000,
         worker: str | None = None,
     ) -> Queue:
         """Hand out the records of a topic one by one, to any number of workers, each of which acknowledges its own; see

@@ -87,7 +87,7 @@ class Queue:
         max_deliveries: int | None = 5,
         dead_letters: str | None = None,
         start: Start = "earliest",
-        prefetch: int = 1000,
+        prefetch: int = 2000,
         worker: str | None = None,
     ) -> None:
         self._terms = Terms.checked(
