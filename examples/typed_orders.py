@@ -1,4 +1,4 @@
-"""Orders as objects, with a record in between that is not one: an error that carries it, or a topic for such records."""
+"""Orders as objects, with a record in between that is not one: an error that carries it, or a topic for such."""
 
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory

@@ -17,22 +17,21 @@ from .launch import say
 
 
 def work(path: str, options: str) -> None:
-    """Says "got PARTITION OFFSET DELIVERIES" for each message, and "acked PARTITION OFFSET" when its ack is durable,
-    after each tenth. Ends when there was nothing to do for a while."""
+    """Says "got PARTITION OFFSET DELIVERIES" for each message, "acking PARTITION OFFSET" before it acknowledges it, and
+    "acked PARTITION OFFSET" when that is durable, after each tenth. Ends when there was nothing to do for a while."""
     chosen = json.loads(options)
     idle_s = chosen.pop("idle_s", 2.0)
     with sawlog.open(path) as store, store.queue("orders", group="workers", **chosen) as queue:
         say("ready")
-        pending = []
         while messages := queue.receive(10, timeout_s=idle_s):
             for message in messages:
                 say(f"got {message.partition} {message.offset} {message.deliveries}")
+            for message in messages:
+                say(f"acking {message.partition} {message.offset}")
                 queue.ack(message)
-                pending.append(message)
             queue.flush()
-            for message in pending:
+            for message in messages:
                 say(f"acked {message.partition} {message.offset}")
-            pending.clear()
 
 
 def hold(path: str, options: str) -> None:

@@ -31,8 +31,9 @@ class Worker:
         self.process: subprocess.Popen[str] = ready(start("queueing", role, store.path, json.dumps(options)))
         #: ((partition, offset), deliveries) in the order of delivery.
         self.got: list[tuple[tuple[int, int], int]] = []
-        #: Those whose acks were durable.
+        #: Those whose acks were durable, and those whose acks had at least begun.
         self.acked: set[tuple[int, int]] = set()
+        self.acking: set[tuple[int, int]] = set()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -44,7 +45,7 @@ class Worker:
                 if what == "got":
                     self.got.append(((int(partition), int(offset)), int(count[0])))
                 else:
-                    self.acked.add((int(partition), int(offset)))
+                    (self.acked if what == "acked" else self.acking).add((int(partition), int(offset)))
 
     def kill(self) -> None:
         """kill -9."""
@@ -101,14 +102,17 @@ def wait(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
-def check_history(workers: list[Worker], everything: set[tuple[int, int]], seed: str) -> None:
-    """Every message was acknowledged, and none delivered after its ack was durable and its worker dead or gone."""
-    assert set[tuple[int, int]]().union(*(each.acked for each in workers)) == everything, seed
-    counts = Counter(place for each in workers for place, _ in each.got)
-    assert set(counts) == everything
-    for each in workers:
-        for place, deliveries in each.got:
-            assert 1 <= deliveries <= counts[place] + len(workers) * 2, (place, deliveries)
+def check_history(store: Store, workers: list[Worker], everything: set[tuple[int, int]], seed: str = "") -> None:
+    """Every message was acknowledged, as far as that is known; none twice; and nothing is left."""
+    acked = Counter(place for each in workers for place in each.acked)
+    begun = set[tuple[int, int]]().union(*(each.acking for each in workers))
+    assert everything <= begun, seed
+    assert max(acked.values()) == 1, seed  # acknowledged durably: never delivered again, so never acknowledged again
+    killed = [each for each in workers if each.process.returncode == -signal.SIGKILL]
+    unknown = set[tuple[int, int]]().union(*(each.acking - each.acked for each in killed))
+    assert everything - set(acked) <= unknown, seed
+    assert sum(row.lag for row in store.groups.describe("workers").rows) == 0
+    assert store.groups.offsets.pages("workers") == {}
 
 
 def test_a_killed_workers_messages_go_to_another_at_once(store: Store, worker: Callable[..., Worker]) -> None:
@@ -122,8 +126,7 @@ def test_a_killed_workers_messages_go_to_another_at_once(store: Store, worker: C
         assert {(message.partition, message.offset) for message in again}.isdisjoint(first.acked)
     second = worker(visibility_s=3600, idle_s=0.2)
     assert second.join() == 0
-    assert first.acked | second.acked == everything
-    assert first.acked.isdisjoint(second.acked)
+    check_history(store, [first, second], everything)
 
 
 @pytest.mark.slow
@@ -144,11 +147,7 @@ def test_workers_that_are_killed_again_and_again_finish_everything(store: Store,
         assert each.join() == 0, each.process.stderr
     last = worker(max_deliveries=None)
     assert last.join() == 0
-    check_history([*workers, last], everything, f"SAWLOG_SEED={seed}")
-    counts = Counter(place for each in workers for place in each.acked)
-    assert max(counts.values()) == 1  # acknowledged durably: never acknowledged again
-    assert sum(row.lag for row in store.groups.describe("workers").rows) == 0
-    assert store.groups.offsets.pages("workers") == {}
+    check_history(store, [*workers, last], everything, f"SAWLOG_SEED={seed}")
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ class Book:
             page = self._pages.get(number)
             if page is None:
                 page = self._pages[number] = Page(number, start, start, {})
-            page.end = stop
+            page.grow(stop)
             self._page(start)
         for offset, entry in entries.items():
             self._pages[offset // PAGE].open[offset] = entry
@@ -226,7 +226,7 @@ class Book:
         for number in sorted(self._changed):
             page = self._pages.get(number)
             if page is not None:
-                page.first = max(page.first, self.base)  # if the base goes back, what is below counts as new
+                page.shrink(self.base)  # if the base goes back, what is below counts as new
             value = None if page is None else page.encode(self._topic_id)
             if value != self._stored.get(number):
                 changed[number] = value

@@ -27,6 +27,14 @@ class Message:
         self.answered = False
         self.queue_id = queue_id
 
+    def settle(self) -> None:
+        """The worker has answered."""
+        self.answered = True
+
+    def keep_until(self, until_ms: int) -> None:
+        """The worker has it until then."""
+        self.until_ms = until_ms
+
     @property
     def value(self) -> bytes | None:
         """The value of the record."""
@@ -74,8 +82,12 @@ class Answer:
     """What to do with a message that was delivered, other than that it is finished."""
 
     message: Message
-    #: "free" (deliver again, from `until_ms` on), "unseen" (as free, and the delivery does not count),
+    #: "done", "free" (deliver again, from `until_ms` on), "unseen" (as free, and the delivery does not count),
     #: "dead" (to the dead letters) or "longer" (extend the time-out to `until_ms`).
     what: str
     until_ms: int = 0
     reason: str = ""
+
+    def buried(self) -> None:
+        """Its dead letter is stored: the message is finished."""
+        self.what = "done"

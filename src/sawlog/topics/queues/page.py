@@ -62,6 +62,14 @@ class Page:
         self._due_ms: int | None = None
         self._workers: frozenset[str] = frozenset()
 
+    def grow(self, end: int) -> None:
+        """Cover the offsets up to, not including, `end`."""
+        self.end = end
+
+    def shrink(self, first: int) -> None:
+        """Cover the offsets from `first` on: there are none open below."""
+        self.first = max(self.first, first)
+
     # --- what is due
 
     def changed(self) -> None:

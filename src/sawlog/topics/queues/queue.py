@@ -244,7 +244,7 @@ class Queue:
         """The message is finished. Durable after `flush`, or shortly."""
         if type(message) is not Message or message.answered or message.queue_id is not self._id or self._ended.is_set():
             self._check(message)
-        message.answered = True
+        message.settle()
         if self._out.get(message.place) is not message:
             self._late += 1
             return
@@ -276,11 +276,11 @@ class Queue:
         with self._exchanging:
             if self._delivery.exchange([], [Answer(message, "longer", until_ms)], 0).late:
                 raise GroupError(f"{message!r} was delivered to another worker: its time was over")
-        message.until_ms = until_ms
+        message.keep_until(until_ms)
 
     def _answer(self, message: Message, what: str, *, until_ms: int = 0, reason: str = "") -> None:
         self._check(message)
-        message.answered = True
+        message.settle()
         if self._out.get(message.place) is not message:  # its time was over, and another thread has got it
             self._late += 1
             return
@@ -370,7 +370,7 @@ class Queue:
         with self._store.transaction() as transaction:
             transaction.append_many(self._terms.dead_letters, letters)
         for each in dead:
-            each.what = "done"
+            each.buried()
 
     def _tick(self) -> None:
         """Called by the background."""
