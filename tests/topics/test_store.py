@@ -431,8 +431,8 @@ def test_new_partitions_are_durable_before_they_count() -> None:
 
 def test_a_topic_is_gone_durably_before_its_files_go() -> None:
     calls = calls_of(lambda store: store.delete_topic("orders"))
-    assert calls[:2] == [("rename", "topics/orders"), ("sync", "topics/")]
-    assert [operation for operation, _ in calls[2:]] == ["remove_child"]
+    assert calls[:3] == [("replace", "deleted.json"), ("rename", "topics/orders"), ("sync", "topics/")]
+    assert [operation for operation, _ in calls[3:]] == ["remove_child"]
 
 
 # --- others in the same directory

@@ -122,9 +122,12 @@ class Log(Closing):
         return made
 
     @classmethod
-    def create(cls, path: str | PathLike[str] | Directory, config: LogConfig | None = None) -> None:
-        """Create an empty log where there is none, durably, without opening it."""
-        access.create(path, LogConfig() if config is None else config)
+    def create(
+        cls, path: str | PathLike[str] | Directory, config: LogConfig | None = None, *, leader_epoch: int = 0
+    ) -> None:
+        """Create an empty log where there is none, durably, without opening it. Its first leader epoch is the given
+        one: a log that takes the place of another begins in a later one than that."""
+        access.create(path, LogConfig() if config is None else config, leader_epoch)
 
     @classmethod
     def in_memory(cls, config: LogConfig | None = None) -> Log:

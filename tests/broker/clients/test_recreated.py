@@ -1,0 +1,39 @@
+"""A topic that is deleted and created again is another topic, also for a consumer that was reading it meanwhile.
+
+Apache Kafka 4.3 does less: its new topic begins in the epoch of the old one, so that every client continues at its old
+offset, and skips what is before that.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ..oracle import ASKS_KAFKA
+from .adapter import NotOffered, Sent, load
+from .conftest import Hands, take, wait_for
+
+
+def values(word: bytes, count: int) -> list[Sent]:
+    """Some records."""
+    return [Sent(b"%s %d" % (word, number)) for number in range(count)]
+
+
+@pytest.mark.skipif(ASKS_KAFKA, reason="Kafka's clients continue at the old offset")
+@pytest.mark.parametrize("count", [5, 100])
+def test_a_consumer_reads_a_recreated_topic_from_its_beginning(hands: Hands, topic: str, count: int) -> None:
+    if hands.client is load("aiokafka"):
+        raise NotOffered  # it knows no leader epochs: it continues at its offset, or resets if that is beyond the end
+    admin, producer = hands.admin(), hands.producer()
+    admin.create_topic(topic)
+    producer.send(topic, values(b"old", 50))
+    hands.close(producer)
+    consumer = hands.consumer(group=f"g-{topic}", reset="earliest")
+    consumer.subscribe(topic)
+    take(consumer, 50)
+    admin.delete_topic(topic)
+    wait_for(lambda: topic not in admin.topics(), "the topic to be gone")
+    admin.create_topic(topic)
+    hands.producer().send(topic, values(b"new", count))
+    found = take(consumer, count)
+    assert [each.offset for each in found] == list(range(count))
+    assert [each.value for each in found] == [each.value for each in values(b"new", count)]
