@@ -20,7 +20,7 @@ from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire import ErrorCode, Key
 
-from .peers import Peer, batch, produce_body
+from .peers import Peer, batch, fetch_body, produce_body
 
 
 @contextmanager
@@ -190,6 +190,25 @@ def test_a_stop_answers_what_has_begun(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         assert len(body["responses"][0]["partitions"][0]["records"]) > 0
         assert process.wait(30) == 0
+
+
+def test_a_stop_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path) -> None:
+    with serving(tmp_path, "--set", "stop_timeout_s=3600") as (process, address, _), Peer(address) as deaf:
+        for number in range(8):
+            put(address, bytes(900_000 + number))
+        for _ in range(20):
+            deaf.send(Key.FETCH, 12, fetch_body("orders", 0, partition_max_bytes=1 << 24))
+        with Peer(address) as peer:
+            peer.send(Key.PRODUCE, 9, produce_body("orders", batch(b"the last one")))
+            deaf.socket.recv(1)  # so that the other responses are on their way
+            process.send_signal(signal.SIGTERM)
+            _, body = peer.receive()
+            assert body["responses"][0]["partition_responses"][0]["base_offset"] == 8
+        assert process.wait(60) == 0
+    with sawlog.open(tmp_path, mode="r") as store:
+        log = store.topic("orders").partition(0)
+        assert log.was_closed_cleanly
+        assert [len(record.value or b"") for record in log] == [*range(900_000, 900_008), len(b"the last one")]
 
 
 def test_the_settings_of_groups_can_be_given_to_the_broker() -> None:

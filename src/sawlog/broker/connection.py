@@ -301,6 +301,11 @@ class Connection(asyncio.BufferedProtocol):
         """How many requests are being answered."""
         return len(self._slots)
 
+    @property
+    def untaken_bytes(self) -> int:
+        """Bytes of responses that the client has not taken, nor the system for it."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def abort(self) -> None:
         """Drop the connection at once."""
         if self._transport is not None:
