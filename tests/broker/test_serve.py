@@ -139,13 +139,54 @@ def test_metrics_health_and_readiness(tmp_path: Path) -> None:
         assert found(text, 'sawlog_group_lag_records_max{group="billing"}') == "1"
         assert 0 < float(found(text, 'sawlog_group_lag_seconds{group="billing",topic="orders",partition="0"}')) < 1000
         assert float(found(text, "sawlog_disk_free_bytes")) > 0
-        assert [found(text, f'sawlog_state{{state="{each}"}}') for each in ("ok", "failed")] == ["1", "0"]
+        states = [found(text, f'sawlog_state{{state="{each}"}}') for each in ("ok", "readonly", "failed")]
+        assert states == ["1", "0", "0"]
         assert f'sawlog_build_info{{version="{sawlog.__version__}"}} 1' in text
         for line in text.splitlines():
             assert line.startswith("# ") or re.fullmatch(r'[a-z_]+(\{([a-z]+="[^"]*",?)+\})? [-+.e\d]+', line), line
         for name in ("healthz", "readyz"):
             with urllib.request.urlopen(url.removesuffix("metrics") + name, timeout=10) as page:
                 assert page.status == 200
+
+
+def test_metrics_of_what_is_not_durable_damaged_or_on_its_way(tmp_path: Path) -> None:
+    with sawlog.open(tmp_path) as store:
+        store.create_topic("fast", durability="os")
+    with serving(tmp_path, "--metrics", "127.0.0.1:0") as (_, address, lines):
+        [url] = [line.removeprefix("metrics on ") for line in lines if line.startswith("metrics on ")]
+
+        def number(name: str) -> float:
+            with urllib.request.urlopen(url, timeout=10) as page:
+                return float(found(page.read().decode(), name))
+
+        put(address, bytes(1000), "fast")
+        put(address, bytes(500_000))
+        [file] = (tmp_path / "topics" / "fast" / "partition-0").glob("*.log")
+        place = '{topic="fast",partition="0"}'
+        assert number(f"sawlog_durable_lag_records{place}") == 1
+        assert number(f"sawlog_durable_lag_bytes{place}") == number(f"sawlog_log_size_bytes{place}") > 1000
+        assert number('sawlog_durable_lag_bytes{topic="orders",partition="0"}') == 0
+
+        assert number("sawlog_corrupt_batches_total") == 0
+        with file.open("r+b") as damaged:
+            damaged.seek(100)
+            damaged.write(b"damage")
+        with Peer(address) as peer:
+            for _ in range(2):
+                [part] = peer.ask(Key.FETCH, 12, fetch_body("fast", 0))["responses"][0]["partitions"]
+                assert part["error_code"] == ErrorCode.CORRUPT_MESSAGE
+        assert number("sawlog_corrupt_batches_total") == 1
+
+        assert number("sawlog_inflight_bytes") == 0
+        with Peer(address) as deaf:
+            for _ in range(20):
+                deaf.send(Key.FETCH, 12, fetch_body("orders", 0))
+            deaf.socket.recv(1)
+            deadline = time.monotonic() + 30
+            while number("sawlog_inflight_bytes") < 500_000:
+                assert time.monotonic() < deadline
+        while number("sawlog_inflight_bytes") > 0:
+            assert time.monotonic() < deadline
 
 
 def test_a_public_listener_needs_a_flag(tmp_path: Path) -> None:

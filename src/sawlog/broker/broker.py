@@ -18,7 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
-from ..errors import AmbiguousAppend, LogClosed
+from ..errors import AmbiguousAppend, LogClosed, StorageFull
+from ..storage.system import free_bytes
 from ..topics.store import Store
 from ..topics.topic import Topic
 from .config import Address, BrokerConfig
@@ -27,6 +28,7 @@ from .groups.settings import GroupConfig
 from .handlers import Handler, admin, commits, consumer_groups, fetch, groups, metadata, offsets, produce, transactions
 from .metrics import Metrics
 from .partitions import Partitions
+from .room import Room
 from .server import Server
 from .transactions import TransactionCoordinator
 from .wire.apis import BY_KEY, Key
@@ -53,6 +55,7 @@ class Broker:
         self.node_id = config.node_id
         self.cluster_id = config.cluster_id or base64.urlsafe_b64encode(uuid.UUID(store.id).bytes).decode().rstrip("=")
         self.metrics = Metrics()
+        self.room = Room(lambda: free_bytes(store.path), self.loop.time)
         self.partitions = Partitions(self)
         self.handlers: dict[int, Handler] = {key: each for family in _FAMILIES for key, each in family.HANDLERS.items()}
         self.versions = {key: _offered(key) for key in self.handlers}
@@ -133,7 +136,15 @@ class Broker:
 
     def run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
         """Call something that may wait for the disk, in a thread."""
-        return self.loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
+        made = self.loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
+        made.add_done_callback(self._look_at)
+        return made
+
+    def _look_at(self, done: asyncio.Future[Any]) -> None:
+        """Notice that there was no room, whatever the caller makes of the error."""
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, StorageFull):
+            self.room.lacks("the store", error)
 
     def ask(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
         """Call something that may wait for another process, in a thread of its own: however long that process stands

@@ -57,6 +57,11 @@ class Server:
         """How many requests are being answered."""
         return sum(each.in_flight for each in self._connections)
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes of requests that have come and responses that have not gone."""
+        return sum(each.in_flight_bytes for each in self._connections)
+
     def opened(self, connection: Connection) -> None:
         """A client has connected."""
         self._connections.add(connection)

@@ -307,6 +307,16 @@ class Log(Closing):
         return self.lowest_offset if saved is None else min(saved.durable_offset, self.visible_offset)
 
     @property
+    def durable_lag_bytes(self) -> int:
+        """Bytes of batches that a power cut could still take back. 0 for a reader, which does not know."""
+        appender = self._access.appender
+        if appender is None:
+            return 0
+        _, segment, position = appender.marks.durable
+        later = sum(each.size for each in appender.segments.all if each.base_offset >= segment)
+        return max(later - position, 0)
+
+    @property
     def leader_epoch(self) -> int:
         """The current leader epoch, to which appends belong. -1 for a reader of a log of version 0.2, which has none.
         See docs/visibility.md."""

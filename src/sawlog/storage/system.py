@@ -29,6 +29,7 @@ __all__ = [
     "boot_id",
     "claim_blocks",
     "fcntl",
+    "free_bytes",
     "maps_safely",
     "most_descriptors",
     "reporting",
@@ -160,6 +161,14 @@ def space_of(path: str) -> tuple[int, int]:
     """(bytes in all, bytes that are free) of the file system that contains a path."""
     found = os.statvfs(path)
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+def free_bytes(path: str) -> int | None:
+    """How much is free where a path is; None if that is not known, as for a store in memory."""
+    try:
+        return space_of(path)[1]
+    except OSError:
+        return None
 
 
 def sync_data(fd: int, path: str) -> None:
