@@ -92,6 +92,22 @@ def test_a_broker_stops_although_a_holder_stands_still(path: Path, holder: Child
         assert store["free"].partition(0).was_closed_cleanly
 
 
+@pytest.mark.slow
+def test_a_second_broker_of_a_store_appends_and_has_no_transactions(path: Path) -> None:
+    with Serving(path) as first, Serving(path) as second:
+        with Peer(first.address) as one, Peer(second.address) as other:
+            for number in range(4):
+                peer = (one, other)[number % 2]
+                [answer] = peer.ask(Key.PRODUCE, 9, produce_body("free", batch(b"%d" % number)))["responses"]
+                assert answer["partition_responses"][0]["base_offset"] == number
+            body = {"transactional_id": "t", "transaction_timeout_ms": 1000, "producer_id": -1, "producer_epoch": -1}
+            assert one.ask(Key.INIT_PRODUCER_ID, 4, body)["error_code"] == ErrorCode.NONE
+            code = other.ask(Key.INIT_PRODUCER_ID, 4, body)["error_code"]
+            assert code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert "another broker serves this store" in second.said
+        assert (second.stop(), first.stop()) == (0, 0)
+
+
 def _in_flight(port: int) -> float:
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S).read().decode()
     return next(float(line.split()[-1]) for line in text.splitlines() if re.match(r"sawlog_\w*in_?flight\S* ", line))

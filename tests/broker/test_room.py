@@ -124,6 +124,7 @@ def test_a_full_disk_is_seen_and_everything_goes_on_when_there_is_room(tmp_path:
         assert broker.stop() == 0
 
 
+@pytest.mark.slow
 def test_commits_that_have_no_room_are_said_once_too(tmp_path: Path) -> None:
     with (
         Serving(tmp_path / "data", "--set", "offset_metadata_max_bytes=100000") as broker,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -21,6 +22,15 @@ from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire import ErrorCode, Key
 
 from .peers import Peer, batch, fetch_body, produce_body
+from .serving import ROOT, Serving
+
+#: What a name in the documentation that is short for another begins with, by the first name of its line.
+PREFIX = {
+    "sawlog_log_size_bytes": "sawlog_log",
+    "sawlog_group_lag_records": "sawlog_group",
+    "sawlog_segments_created_total": "sawlog",
+    "sawlog_recovery_truncated_bytes_total": "sawlog",
+}
 
 
 @contextmanager
@@ -187,6 +197,36 @@ def test_metrics_of_what_is_not_durable_damaged_or_on_its_way(tmp_path: Path) ->
                 assert time.monotonic() < deadline
         while number("sawlog_inflight_bytes") > 0:
             assert time.monotonic() < deadline
+
+
+def test_messages_for_machines_are_json_line_by_line(tmp_path: Path) -> None:
+    options = ("--log-format", "json", "--verbose")
+    with Serving(tmp_path / "data", *options) as broker:
+        put(broker.address, b"one")
+        with Peer(broker.address) as stranger:
+            stranger.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert stranger.socket.recv(1) == b""
+        assert broker.stop() == 0
+        said = [json.loads(line) for line in broker.said.splitlines()]
+    assert {"time_ms", "level", "logger", "message"} <= set.intersection(*map(set, said))
+    messages = [each["message"] for each in said]
+    assert messages[0].startswith("started in")
+    assert messages[-1] == "stopped"
+    assert any("created topic orders" in each for each in messages)
+
+
+def test_the_documentation_lists_all_metrics(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "broker.md").read_text()
+    told: set[str] = set()
+    for line in text.splitlines():
+        if line.startswith("| `sawlog_"):
+            names = re.findall(r"`(\w+)`", line.split(" | ")[0])
+            told |= {each if each.startswith("sawlog_") else f"{PREFIX[names[0]]}{each}" for each in names}
+    with serving(tmp_path, "--metrics", "127.0.0.1:0") as (_, _, lines):
+        [url] = [line.removeprefix("metrics on ") for line in lines if line.startswith("metrics on ")]
+        with urllib.request.urlopen(url, timeout=10) as page:
+            given = set(re.findall(r"^# TYPE (\w+)", page.read().decode(), re.MULTILINE))
+    assert given == told
 
 
 def test_a_public_listener_needs_a_flag(tmp_path: Path) -> None:
