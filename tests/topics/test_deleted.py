@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
+
 import pytest
 
+from sawlog.storage import MemoryDirectory
+from sawlog.testing.faulty import Fault, FaultyDirectory
 from sawlog.topics import deleted
+from sawlog.topics.store import Store
 
 from .stores import StorePlace
 
@@ -61,6 +66,15 @@ def test_a_damaged_note_keeps_nobody_from_creating_and_deleting(place: StorePlac
     store.delete_topic("orders")
     store.create_topic("orders")
     assert epochs(place) == [1]
+
+
+def test_a_topic_can_be_deleted_from_a_full_disk() -> None:
+    directory = FaultyDirectory(MemoryDirectory())
+    with Store.open(directory, upkeep_interval_s=None) as store:
+        store.create_topic("orders")
+        directory.arm(Fault(operations={"replace"}, errno=ENOSPC, names="deleted.json", forever=True))
+        store.delete_topic("orders")
+        assert store.topics() == []
 
 
 def test_the_last_names_are_kept(place: StorePlace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,8 @@ class Room:
     def __init__(self, free_bytes: Callable[[], int | None], now_s: Callable[[], float]) -> None:
         self._free_bytes = free_bytes
         self._now_s = now_s
-        self._failing: dict[str, tuple[float, StorageFull]] = {}
+        #: When it last failed, and the message: the error itself would keep the files open that it came from.
+        self._failing: dict[str, tuple[float, str]] = {}
         self._lowest_bytes: int | None = None
         #: Appends that failed for lack of room.
         self.refused = 0
@@ -49,7 +50,7 @@ class Room:
             _logger.error("there is no room to append to %s: %s", place, error)
         elif free is not None and self._lowest_bytes is not None:
             self._lowest_bytes = min(free, self._lowest_bytes)
-        self._failing[place] = self._now_s(), error
+        self._failing[place] = self._now_s(), str(error)
 
     def found(self, place: str) -> None:
         """An append to this place succeeded."""
@@ -61,8 +62,8 @@ class Room:
         self._look()
         if not self._failing:
             return None
-        _, error = next(iter(self._failing.values()))
-        return f"there is no room to append to {', '.join(self._failing)}: {error}"
+        _, message = next(iter(self._failing.values()))
+        return f"there is no room to append to {', '.join(self._failing)}: {message}"
 
     def _look(self) -> None:
         if not self._failing:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from ..errors import CorruptFile
+from ..errors import CorruptFile, StorageFull
 from ..log.files.epochs import MAX_EPOCH
 from ..storage import Directory
 from . import documents
@@ -35,11 +35,15 @@ def first_epoch(root: Directory, name: str) -> int:
 
 
 def remember(root: Directory, name: str, last_epoch: int) -> None:
-    """A topic is about to be deleted whose partitions have come to this epoch. Durable when it returns."""
+    """A topic is about to be deleted whose partitions have come to this epoch. Durable when it returns, unless the disk
+    is full."""
     epochs = dict(_load(root))
     following = max(epochs.pop(name, 0), min(last_epoch + 1, MAX_EPOCH))
     kept = list(epochs.items())[-(_MOST - 1) :]
-    documents.store(root, GONE, {"epochs": {**dict(kept), name: following}})
+    try:
+        documents.store(root, GONE, {"epochs": {**dict(kept), name: following}})
+    except StorageFull as error:  # deleting a topic is how a disk gets room again
+        _logger.error("the epoch of the deleted topic %s is not remembered: %s", name, error)
 
 
 def _load(root: Directory) -> Mapping[str, int]:
