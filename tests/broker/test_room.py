@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import urllib.error
 import urllib.request
+import weakref
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,15 @@ def test_a_failure_counts_for_a_minute(disk: Disk) -> None:
     assert "orders/0" not in reason
     disk.now = 200.0
     assert disk.room.reason() is None
+
+
+def test_the_error_is_not_kept_and_with_it_the_files_that_are_to_be_deleted(disk: Disk) -> None:
+    error = StorageFull(28, "no space left")
+    kept = weakref.ref(error)
+    disk.room.lacks("orders/0", error)
+    del error
+    assert disk.room.is_short
+    assert kept() is None
 
 
 def produced(peer: Peer, value: bytes) -> ErrorCode:

@@ -44,13 +44,13 @@ class Room:
     def lacks(self, place: str, error: StorageFull) -> None:
         """An append to this place failed."""
         self.refused += 1
-        free = self._free_bytes()
+        free, message = self._free_bytes(), str(error)
         if not self._failing:
             self._lowest_bytes = free
-            _logger.error("there is no room to append to %s: %s", place, error)
+            _logger.error("there is no room to append to %s: %s", place, message)
         elif free is not None and self._lowest_bytes is not None:
             self._lowest_bytes = min(free, self._lowest_bytes)
-        self._failing[place] = self._now_s(), str(error)
+        self._failing[place] = self._now_s(), message
 
     def found(self, place: str) -> None:
         """An append to this place succeeded."""
