@@ -32,16 +32,17 @@ from .. import tables
 from ..clock import Stopwatch, now_ms
 from ..errors import InvalidConfig
 from ..spark import parsing
-from ..spark.tables import check_same_topic, log_rows, parquet_rows
-from ..storage import FileDirectory
-from ..tables import TableInfo, ddl, merging
+from ..spark.tables import log_rows, parquet_rows
+from ..storage import FileDirectory, documents
+from ..tables import ddl, merging
 from ..tables.columns import RECORD, check_names, table_schema, value_fields
 from ..tables.evolving import evolved
 from ..tables.formats import FORMATS, Identity, check_package
 from ..tables.given import value_schema
 from ..tables.state import DataFile, Mark, Snapshot
-from ..topics import documents
+from ..topics.materialised import check_same_topic
 from ..topics.store import Store
+from ..topics.tableinfo import TableInfo
 from ..topics.topic import Topic
 from . import parquetfiles, running
 from .arguments import option, run_main

@@ -50,9 +50,10 @@ from ..errors import (
 )
 from ..log.files.locking import take_lock
 from ..log.log import Log
-from ..storage import Directory, Lock
-from . import documents, settings
-from .entry import MISSING, TopicEntry, check_partitions
+from ..storage import Directory, Lock, documents
+from ..storage.documents import MISSING
+from . import settings
+from .entry import TopicEntry, check_partitions
 from .founding import is_log, refuse_strangers
 from .names import (
     DELETED,
