@@ -13,7 +13,6 @@ import pytest
 
 from sawlog import DataLoss, InvalidConfig, Store, Topic, tables
 from sawlog.sql import engine
-from sawlog.tables import FORMATS
 from sawlog.tables.columns import RECORD
 
 from ..tables.test_formats import edit_metadata
@@ -23,7 +22,7 @@ from .keeping import Keeper
 Place = tuple[int, int]
 
 
-@pytest.fixture(params=FORMATS)
+@pytest.fixture(params=["delta", pytest.param("iceberg", marks=pytest.mark.slow), "parquet"])
 def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> Keeper:
     return Keeper(tmp_path / "lake", request.param)
 
