@@ -78,7 +78,9 @@ class Keeper:
 
     def merge(self, topic: Topic) -> None:
         """Small files into larger ones."""
-        found = tables.snapshot(self.info)
+        found = self._table.snapshot()
+        if found is None:
+            return
         with self._rounds(topic) as made:
             for group in merging.groups(found.data, 1 << 20, least=2):
                 work = made.begin()
