@@ -358,8 +358,8 @@ def test_demo_loses_and_doubles_nothing_and_leaves_a_table_and_a_picture(place: 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "windows expected, 0 missing" in done.stdout
     assert "✗" not in done.stdout
-    assert re.search(r"Spark over the table and the log: [\d.]+ million events a second, [\d.]+ × Parquet", done.stdout)
-    assert re.search(r"SQL over the table and the log: [\d.]+ million events a second, [\d.]+ × Parquet", done.stdout)
+    assert re.search(r"Spark, table and log: [\d.]+ million events/s, [\d.]+ × Parquet", done.stdout)
+    assert re.search(r"SQL, table and log: [\d.]+ million events/s, [\d.]+ × Parquet", done.stdout)
     kept = place.work / "demo-output"
     assert (kept / "revenue.csv").read_text().startswith("minute,category,clicks,orders,revenue_cents")
     assert (kept / "revenue.svg").read_text().startswith("<svg")

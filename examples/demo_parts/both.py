@@ -37,7 +37,7 @@ def play(screen: Screen, output: Path, path: Path, count: int) -> None:
             with screen.waiting("starting Spark, then making the table"):
                 made = answer(process, output)
             screen.check(made["records"] == newer, f"{made['records']:,} sales are in the table")
-            screen.result("sales parsed and added to the table", newer, "events", made["seconds"])
+            screen.result("parsed and added to the table", newer, "sales", made["seconds"])
             screen.act(
                 "Query", "Sales go on. One query over the table and the log's tail; the same over plain Parquet files."
             )
@@ -62,7 +62,7 @@ def sell(screen: Screen, topic: sawlog.Topic, totals: sales.Totals, first: int, 
             topic.append_arrow(chunk)
             spent += time.perf_counter() - began
             bar.advance(chunk.num_rows)
-    screen.result("sales written" if not first else "newer sales written", last - first, "events", spent)
+    screen.result("written" if not first else "newer ones written", last - first, "sales", spent)
 
 
 def answer(process: subprocess.Popen[str], output: Path) -> dict[str, Any]:
@@ -92,8 +92,7 @@ def ask(screen: Screen, store: sawlog.Store, output: Path, totals: sales.Totals)
 def rate_of(screen: Screen, who: str, count: int, seconds: float, parquet_seconds: float) -> None:
     """One line: the rate, and how it compares with Parquet."""
     screen.print(
-        f"{who} over the table and the log: {count / seconds / 1e6:.1f} million events a second, "
-        f"{parquet_seconds / seconds:.2f} × Parquet",
+        f"{who}, table and log: {count / seconds / 1e6:.1f} million events/s, {parquet_seconds / seconds:.2f} × Parquet",
         "bold",
     )
-    screen.result(f"{who}: the table and the log queried", count, "events", seconds)
+    screen.result(f"queried by {who}", count, "sales", seconds)
