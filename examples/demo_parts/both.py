@@ -91,8 +91,6 @@ def ask(screen: Screen, store: sawlog.Store, output: Path, totals: sales.Totals)
 
 def rate_of(screen: Screen, who: str, count: int, seconds: float, parquet_seconds: float) -> None:
     """One line: the rate, and how it compares with Parquet."""
-    screen.print(
-        f"{who}, table and log: {count / seconds / 1e6:.1f} million events/s, {parquet_seconds / seconds:.2f} × Parquet",
-        "bold",
-    )
+    rate, ratio = count / seconds / 1e6, parquet_seconds / seconds
+    screen.print(f"{who}, table and log: {rate:.1f} million events/s, {ratio:.2f} × Parquet", "bold")
     screen.result(f"queried by {who}", count, "sales", seconds)
