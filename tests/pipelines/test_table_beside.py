@@ -206,7 +206,7 @@ def every(ends: dict[int, int]) -> Counter[tuple[int, int]]:
 def program(data: Path, lake: Path, form: str, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """`sawlog pipeline table` with Java in a process group of its own, which is killed at the end."""
     command = [sys.executable, "-m", "sawlog.cli", "pipeline", "table", "orders", "-d", str(data), "--to", str(lake)]
-    command += ["--format", form, "--schema", SCHEMA, "--max-records", "300", "--merge-from", "3", *more]
+    command += ["--format", form, "--schema", SCHEMA, "--merge-from", "3", *more]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -228,7 +228,7 @@ def test_sql_has_every_offset_once_beside_a_job_killed_at_random(tmp_path: Path,
     writer = Writer(data, compacted=False, bad=True)
     with running(writer.work), Store.open(data, "r") as store:
         for _ in range(4):
-            with program(data, lake, form, "--freshness", "500ms") as process:
+            with program(data, lake, form, "--freshness", "500ms", "--max-records", "300") as process:
                 before, until = _ends(store), None
                 deadline = Deadline(PATIENCE_S)
                 while until is None or not until.passed:
