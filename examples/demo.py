@@ -62,7 +62,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--sales",
         type=int,
-        default=4_000_000,
+        default=3_000_000,
         metavar="N",
         help="how many sales in the second half (default: %(default)s)",
     )

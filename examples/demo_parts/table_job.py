@@ -22,7 +22,7 @@ try:
 except ImportError:  # started as a program: its folder is on the path, not the one above
     from sales import SCHEMA  # type: ignore[no-redef]
 
-ROUNDS = 4
+ROUNDS = 3
 
 
 def main(store: str, lake: str, parquet: str) -> None:
