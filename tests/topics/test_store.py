@@ -11,9 +11,8 @@ import pytest
 
 from sawlog import DirectoryLocked, InvalidConfig, Log, LogClosed, ReadOnlyLog
 from sawlog.errors import CorruptFile, InvalidTopicName, SawlogError, StoreNotFound, TopicExists, TopicNotFound
-from sawlog.storage import Directory, MemoryDirectory
+from sawlog.storage import Directory, MemoryDirectory, documents
 from sawlog.testing.faulty import FaultyDirectory
-from sawlog.topics import documents
 from sawlog.topics.store import Store
 
 from .stores import FilePlace, MemoryPlace, StorePlace, tree, values

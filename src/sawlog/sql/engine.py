@@ -22,6 +22,7 @@ from ..schemas.types import Schema
 from . import declared, shortcuts, statistics
 from .database import connect, load_duckdb
 from .dataset import COLUMNS, TopicDataset, table_schema
+from .history import HistoryFile
 from .past import Past, quoted
 from .sources import TableStore
 
@@ -108,6 +109,8 @@ class _Session:
         #: Errors of ours that were raised while DuckDB was reading a topic: it turns them into text.
         self._raised: list[BaseException] = []
         self._tables: list[pa.Table | TopicDataset] = []
+        #: Tables whose files DuckDB reads itself.
+        self._pasts: list[Past] = []
 
     def close(self) -> None:
         """End the query."""
@@ -122,14 +125,19 @@ class _Session:
         """Check the query, fix the ends of its topics, and start it."""
         text = self._checked(text)
         mentioned = self._mentioned(text)
-        datasets = {name: self._add(name) for name in mentioned}
+        datasets = {name: self._taken(name) for name in mentioned}
         if _SHOW.match(text):
             for name in self._store.topics():
                 if name not in datasets:
                     self._register(name, table_schema(self._schema(name)).empty_table())
+        short = None
         if len(datasets) == 1 and not parameters:
             [(name, dataset)] = datasets.items()
-            text = self._shortened(text, name, dataset)
+            short = self._shortened(text, name, dataset)
+        if short is None:
+            for name, dataset in datasets.items():
+                self._add(name, dataset)
+        text = text if short is None else short
         given: Any = parameters if parameters is None or isinstance(parameters, Mapping) else list(parameters)
         self._held.result = self._guard(lambda: self._connection.sql(text, params=given))
 
@@ -157,6 +165,8 @@ class _Session:
                 raise self._raised[0] from None
             if isinstance(error, SawlogError):
                 raise
+            for lost in filter(None, (past.missing() for past in self._pasts)):
+                raise lost from error
             raise QueryFailed(_message(error)) from error
 
     # --- what is asked
@@ -199,27 +209,34 @@ class _Session:
     def _schema(self, name: str) -> Schema | None:
         return declared.schema_of(self._store.topic(name), self._schemas.get(name, True))
 
-    def _add(self, name: str) -> TopicDataset:
+    def _taken(self, name: str) -> TopicDataset:
+        """The topic as it is now."""
         topic = self._store.topic(name)
-        dataset = declared.dataset_of(
+        return declared.dataset_of(
             topic, schema=self._schemas.get(name, True), isolation=self._isolation, raised=self._raised
         )
-        past, schema = dataset.past, self._schema(name)
-        if past is not None and past.history.files and past.is_readable_as(schema):
-            self._register(_LOG.format(name), dataset.without_past())
-            self._guard(lambda: self._connection.execute(_union(name, past, schema)))
-        else:
+
+    def _add(self, name: str, dataset: TopicDataset) -> None:
+        """Make it a table of the database; what is in Parquet files, DuckDB reads itself, where it can."""
+        past = dataset.past
+        direct = [] if past is None else past.direct()
+        if past is None or not direct:
             self._register(name, dataset)
-        return dataset
+            return
+        self._pasts.append(past)
+        self._register(_LOG.format(name), dataset.with_past(past.without(direct)))
+        self._guard(lambda: self._connection.execute(_union(name, past, direct)))
 
     def _register(self, name: str, table: pa.Table | TopicDataset) -> None:
         self._tables.append(table)
         self._connection.register(name, table)
 
-    def _shortened(self, text: str, name: str, dataset: TopicDataset) -> str:
-        """The query over the statistics of its topic, if it needs no more than these."""
-        if dataset.past is not None or not re.search(r"\b(count|min|max)\s*\(", text, re.IGNORECASE):
-            return text
+    def _shortened(self, text: str, name: str, dataset: TopicDataset) -> str | None:
+        """The query over the statistics of its topic, if it needs no more than these; else None. So a table's files
+        are not even opened for it."""
+        if not statistics.is_known(dataset.past) or not re.search(r"\b(count|min|max)\s*\(", text, re.IGNORECASE):
+            return None
+        self._register(name, dataset.schema.empty_table())
 
         def ask(question: str, value: str) -> str:
             return str(self._connection.execute(question, [value]).fetchall()[0][0])
@@ -228,10 +245,10 @@ class _Session:
             names = self._connection.sql(text).columns
             found = shortcuts.shortened(text, name, _STATISTICS, names, ask)
         except (self._duckdb.Error, ValueError):
-            return text  # it says what is wrong when it runs
+            return None  # it says what is wrong when it runs
         if found is None:
-            return text
-        self._register(_STATISTICS, statistics.table(dataset.snapshot, with_oldest=found[1]))
+            return None
+        self._register(_STATISTICS, statistics.table(dataset.snapshot, dataset.past, with_oldest=found[1]))
         return found[0]
 
 
@@ -250,13 +267,14 @@ def with_offset_quoted(text: str, module: Any) -> str:
     return b"".join([*made, raw[done:]]).decode()
 
 
-def _union(name: str, past: Past, schema: Schema | None) -> str:
-    """The view of a topic of which a part is in a table: DuckDB's own reader for the files, ours for the rest."""
-    files = ", ".join("'" + path.replace("'", "''") + "'" for path in past.history.files)
+def _union(name: str, past: Past, direct: Sequence[HistoryFile]) -> str:
+    """The view of a topic of which a part is in a table: DuckDB's own reader for these files, ours for the rest."""
+    files = ", ".join("'" + each.path.replace("'", "''") + "'" for each in direct)
     columns = ", ".join(quoted(column) for column in COLUMNS)
     return (
-        f"create temporary view {quoted(name)} as "
-        f"select {', '.join(past.expressions(schema))} from read_parquet([{files}], union_by_name = true) "
+        f"create or replace temporary view {quoted(name)} as "
+        f"select {', '.join(past.expressions())} "
+        f"from read_parquet([{files}], union_by_name = true, hive_partitioning = false) "
         f"union all select {columns} from {quoted(_LOG.format(name))}"
     )
 

@@ -28,6 +28,7 @@ __all__ = [
     "allow_more_descriptors",
     "boot_id",
     "claim_blocks",
+    "cores",
     "fcntl",
     "free_bytes",
     "maps_safely",
@@ -70,6 +71,11 @@ def most_descriptors() -> int:
         return 512
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def allow_more_descriptors() -> None:

@@ -52,9 +52,10 @@ from ..errors import (
 from ..log.files.checkpoint import last_epoch
 from ..log.files.locking import take_lock
 from ..log.log import Log
-from ..storage import Directory, Lock
-from . import deleted, documents, settings
-from .entry import MISSING, TopicEntry, check_partitions
+from ..storage import Directory, Lock, documents
+from ..storage.documents import MISSING
+from . import deleted, settings
+from .entry import TopicEntry, check_partitions
 from .founding import is_log, refuse_strangers
 from .names import (
     DELETED,

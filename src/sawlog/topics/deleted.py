@@ -21,8 +21,7 @@ from collections.abc import Mapping
 
 from ..errors import CorruptFile, StorageFull
 from ..log.files.epochs import MAX_EPOCH
-from ..storage import Directory
-from . import documents
+from ..storage import Directory, documents
 from .names import GONE
 
 _MOST = 10_000

@@ -244,7 +244,7 @@ def lined(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
 
 
 def document(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    """A JSON file with its checksum in the last field (`sawlog.topics.documents`)."""
+    """A JSON file with its checksum in the last field (`sawlog.storage.documents`)."""
     made = bytes(text(seed, others, chance))
     if chance.random() < 0.15:
         return made

@@ -37,8 +37,7 @@ from sawlog.log.segment.index import SegmentIndex
 from sawlog.log.shared import Note
 from sawlog.log.write.producers import ProducerState
 from sawlog.spark.options import read_options, write_options
-from sawlog.storage import MemoryDirectory
-from sawlog.topics import documents
+from sawlog.storage import MemoryDirectory, documents
 from sawlog.topics.groups.members import Members
 from sawlog.topics.groups.offsets import OffsetStore
 from sawlog.topics.store import Store

@@ -285,7 +285,7 @@ def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
             found = VerifyReport()
             try:
                 with unless_gone(appender, [segment]):
-                    verify_segment(segment, found, appender.config.max_decompressed_bytes)
+                    verify_segment(segment, found, appender.config.max_decompressed_bytes, threads=1)
             except Gone:
                 continue
             if segment not in appender.segments.all:
