@@ -19,9 +19,10 @@ import pyarrow as pa
 from ..errors import QueryFailed, SawlogError
 from ..log.read.reader import Isolation
 from ..schemas.types import Schema
-from . import declared, shortcuts, statistics
+from . import declared, grouping, shortcuts, statistics
 from .database import connect, load_duckdb
 from .dataset import COLUMNS, TopicDataset, table_schema
+from .keys import KeyDataset
 from .past import Past, quoted
 from .sources import TableStore
 
@@ -35,6 +36,9 @@ _SHOW = re.compile(r"\s*(show|from\s+information_schema|from\s+duckdb_)", re.IGN
 #: The view of a topic's log, where another part of it is in a table. No topic can have such a name.
 _LOG = "{} (log)"
 _STATISTICS = "(statistics)"
+_KEYS, _LOG_KEYS = "(keys)", "(keys of the log)"
+#: What a query has that may need no column of records.
+_SHORT = re.compile(r"\b(count|min|max)\s*\(|\bdistinct\b|\bgroup\s+by\b", re.IGNORECASE)
 
 Parameters = Sequence[object] | Mapping[str, object]
 #: Topic to schema; None or False: its values stay bytes.
@@ -107,7 +111,7 @@ class _Session:
         self._end = weakref.finalize(self, self._held.close)
         #: Errors of ours that were raised while DuckDB was reading a topic: it turns them into text.
         self._raised: list[BaseException] = []
-        self._tables: list[pa.Table | TopicDataset] = []
+        self._tables: list[pa.Table | TopicDataset | KeyDataset] = []
 
     def close(self) -> None:
         """End the query."""
@@ -212,13 +216,13 @@ class _Session:
             self._register(name, dataset)
         return dataset
 
-    def _register(self, name: str, table: pa.Table | TopicDataset) -> None:
+    def _register(self, name: str, table: pa.Table | TopicDataset | KeyDataset) -> None:
         self._tables.append(table)
         self._connection.register(name, table)
 
     def _shortened(self, text: str, name: str, dataset: TopicDataset) -> str:
-        """The query over the statistics of its topic, if it needs no more than these."""
-        if dataset.past is not None or not re.search(r"\b(count|min|max)\s*\(", text, re.IGNORECASE):
+        """The query over the statistics of its topic or of its keys, if it needs no more than these."""
+        if not _SHORT.search(text):
             return text
 
         def ask(question: str, value: str) -> str:
@@ -226,13 +230,30 @@ class _Session:
 
         try:
             names = self._connection.sql(text).columns
-            found = shortcuts.shortened(text, name, _STATISTICS, names, ask)
+            if dataset.past is None:
+                found = shortcuts.shortened(text, name, _STATISTICS, names, ask)
+                if found is not None:
+                    self._register(_STATISTICS, statistics.table(dataset.snapshot, with_oldest=found[1]))
+                    return found[0]
+            found = grouping.grouped(text, name, _KEYS, names, ask)
         except (self._duckdb.Error, ValueError):
             return text  # it says what is wrong when it runs
-        if found is None:
-            return text
-        self._register(_STATISTICS, statistics.table(dataset.snapshot, with_oldest=found[1]))
-        return found[0]
+        if found is not None and self._add_keys(name, dataset, with_partition=found[1]):
+            return found[0]
+        return text
+
+    def _add_keys(self, name: str, dataset: TopicDataset, *, with_partition: bool) -> bool:
+        """Add the keys of a topic; False if they cannot be had that way."""
+        past = dataset.past
+        keys = KeyDataset(dataset.snapshot, self._raised)
+        if past is None or not past.history.files:
+            self._register(_KEYS, keys)
+            return True
+        if not past.is_readable_as(None):
+            return False
+        self._register(_LOG_KEYS, keys)
+        self._guard(lambda: self._connection.execute(_keys_union(past, with_partition)))
+        return True
 
 
 def with_offset_quoted(text: str, module: Any) -> str:
@@ -250,13 +271,32 @@ def with_offset_quoted(text: str, module: Any) -> str:
     return b"".join([*made, raw[done:]]).decode()
 
 
+def _files(past: Past) -> str:
+    """DuckDB's own reader for the files of a table."""
+    files = ", ".join("'" + path.replace("'", "''") + "'" for path in past.history.files)
+    return f"read_parquet([{files}], union_by_name = true)"
+
+
+def _keys_union(past: Past, with_partition: bool) -> str:
+    """The view of a topic's keys, of which a part is in a table. The files are grouped by the partition only if it is
+    asked for: by the key alone, DuckDB groups Parquet's dictionaries instead of rows."""
+    groups = "partition, key" if with_partition else "key"
+    return (
+        f"create temporary view {quoted(_KEYS)} as "
+        f"select {'' if with_partition else 'null as '}partition, key, count(*) as records, "
+        'min("offset")::bigint as first_offset, max("offset")::bigint as last_offset, '
+        "min(timestamp)::timestamptz as oldest, max(timestamp)::timestamptz as newest "
+        f'from (select partition::integer as partition, key::blob as key, "offset", timestamp from {_files(past)}) '
+        f"group by {groups} union all select * from {quoted(_LOG_KEYS)}"
+    )
+
+
 def _union(name: str, past: Past, schema: Schema | None) -> str:
     """The view of a topic of which a part is in a table: DuckDB's own reader for the files, ours for the rest."""
-    files = ", ".join("'" + path.replace("'", "''") + "'" for path in past.history.files)
     columns = ", ".join(quoted(column) for column in COLUMNS)
     return (
         f"create temporary view {quoted(name)} as "
-        f"select {', '.join(past.expressions(schema))} from read_parquet([{files}], union_by_name = true) "
+        f"select {', '.join(past.expressions(schema))} from {_files(past)} "
         f"union all select {columns} from {quoted(_LOG.format(name))}"
     )
 

@@ -33,7 +33,7 @@ def scan(
     """The records of these pieces. `finish` makes of a batch and its partition what is wanted, or None if nothing is
     left of it; also in the threads."""
     with ExitStack() as last:
-        opened = _Directories(snapshot, last)
+        opened = Directories(snapshot, last)
 
         def read(piece: Piece) -> list[pa.RecordBatch]:
             batches = slices.read(
@@ -46,8 +46,12 @@ def scan(
             finished = (finish(batch, piece.partition) for batch in batches)
             return [batch for batch in finished if batch is not None and batch.num_rows]
 
-        threads = min(pa.cpu_count(), _MOST_THREADS)
-        yield from _in_order(read, pieces, threads, last)
+        yield from _in_order(read, pieces, most_threads(), last)
+
+
+def most_threads() -> int:
+    """How many threads decode."""
+    return min(int(pa.cpu_count()), _MOST_THREADS)
 
 
 def _in_order(
@@ -69,7 +73,7 @@ def _in_order(
         yield from flying.popleft().result()
 
 
-class _Directories:
+class Directories:
     """The directories of partitions, opened when first needed."""
 
     def __init__(self, snapshot: Snapshot, last: ExitStack) -> None:
