@@ -28,7 +28,7 @@ _COUNTING = (
 #: Columns of a topic whose names mean the same in a `KeyDataset`.
 _SHARED = ("key", "partition")
 #: Expressions that are made of others and nothing else.
-_PLAIN = ("COMPARISON", "CONJUNCTION", "OPERATOR", "BETWEEN", "CAST", "CASE", "CONSTANT")
+_PLAIN = ("COMPARISON", "CONJUNCTION", "OPERATOR", "BETWEEN", "CAST", "TYPE", "CASE", "CONSTANT")
 #: Functions of one row, as opposed to aggregates.
 _FUNCTIONS = {
     *("decode", "octet_length", "length", "lower", "upper", "hex", "md5", "hash", "substr", "substring", "left"),
