@@ -105,6 +105,7 @@ cpdef enum:
 
 cpdef enum:
     JSON_DEPTH = 64
+    JSON_DIGITS = 200
 
 cdef extern from "numbers.h" nogil:
     short sawlog_get16(const unsigned char *at)

@@ -113,6 +113,8 @@ JSON_NULL = 2
 
 #: How deep brackets may be nested in what is skipped.
 JSON_DEPTH = 64
+#: How many digits a number may have before its point.
+JSON_DIGITS = 200
 
 
 class Fields:
