@@ -82,7 +82,7 @@ from .log.maintain.compaction import CompactionReport
 from .log.maintain.findings import RecoveryReport
 from .log.maintain.retention import RetentionReport
 from .log.maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
-from .log.read.reader import Fetched
+from .log.read.pages import Fetched
 from .log.read.verify import VerifyReport
 from .log.write.writer import Writer
 from .topics.groups.consumer import Consumer

@@ -214,7 +214,7 @@ _RECOVERING = (
         "after a crash, what producers wrote since their state was last saved is ignored",
         (
             "_Recovery._producers",
-            "return replayed(segments, self.config.producer_expiry_ms, found)",
+            "return replayed(segments, self.config.producer_expiry_ms, found, lowest=lowest)",
             "return ProducerState(0) if found is None else ProducerState.of(found, self.config.producer_expiry_ms)",
         ),
     ),

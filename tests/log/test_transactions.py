@@ -496,3 +496,34 @@ def test_a_time_is_never_that_of_a_marker(place: Place) -> None:
     assert log.offset_at(log.read(0).timestamp + 1) == after == marker + 1
     log.append_marker(7, 0, commit=True)
     assert log.offset_at(log.read(after).timestamp + 1) == log.next_offset
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["active", "sealed"])
+@pytest.mark.parametrize("left", ["clean", "killed", "no producers file"])
+def test_what_a_producer_writes_after_all_of_it_was_trimmed_begins_another_transaction(
+    file_place: FilePlace, left: str, sealed: bool
+) -> None:
+    log = file_place.open()
+    send(log, [b"one", b"two"], 7)
+    log.append_many([b"a", b"b", b"c"])
+    log.trim(3)  # within a segment: its batches stay in the file
+    assert log.last_stable_offset == 5
+    if sealed:
+        log.seal()
+    send(log, [b"three"], 7)
+    log.append(b"d")
+    reader = file_place.open(mode="r")
+    assert (log.last_stable_offset, reader.last_stable_offset) == (5, 5)
+    assert values(log) == [b"b", b"c"]
+    after = file_place.copy() if left == "killed" else file_place
+    if left != "killed":
+        log.close()
+    if left == "no producers file":
+        after.remove(PRODUCERS)
+    log = after.open()
+    assert log.last_stable_offset == 5
+    assert values(log) == [b"b", b"c"]
+    reader = after.open(mode="r")
+    assert reader.last_stable_offset == 5
+    log.append_marker(7, 0, commit=False)
+    assert values(log) == values(reader) == [b"b", b"c", b"d"]

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..batch.kernel import Record
-from ..log.read.reader import Fetched
+from ..log.read.pages import Fetched
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..log.read.reader import Isolation
+    from ..log.read.isolation import Isolation
 
 #: A partition: its topic and its number.
 Share = tuple[str, int]

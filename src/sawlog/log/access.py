@@ -182,7 +182,7 @@ class Access:
             found = load_producers(self.directory, segments.epochs, segments.next_offset)
         except CorruptFile:
             found = None
-        return replayed(segments.all, self.config.producer_expiry_ms, found)
+        return replayed(segments.all, self.config.producer_expiry_ms, found, lowest=segments.lowest_offset)
 
     def _become_writer(self, on_lock: Callable[[], None]) -> Appender:
         with self._locking:

@@ -44,7 +44,9 @@ from .maintain.compaction import CompactionReport
 from .maintain.recovery import RecoveryReport
 from .maintain.retention import RetentionReport
 from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
-from .read.reader import ARROW_ROWS, Fetched, Isolation, Reader, is_committed
+from .read.isolation import Isolation, is_committed
+from .read.pages import Fetched
+from .read.reader import ARROW_ROWS, Reader
 from .read.verify import VerifyReport, verify
 from .segment.segments import SegmentSet
 from .write import adopting, incoming, keeping, markers

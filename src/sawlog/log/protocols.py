@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from .read.reader import Fetched
+from .read.pages import Fetched
 
 
 @runtime_checkable

@@ -36,7 +36,7 @@ from ..storage import Directory
 from .files.aborted import Aborted
 from .files.names import TXN_INDEX, file_name
 from .log import Log
-from .read.reader import Isolation, is_committed
+from .read.isolation import Isolation, is_committed
 from .segment.batches import Chunk
 from .segment.followed import FollowedSet
 from .segment.segment import Segment

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ..errors import DataLoss
 from ..log import slices
-from ..log.read.reader import Isolation
+from ..log.read.isolation import Isolation
 from ..log.slices import Slice
 from .options import ReadOptions
 from .places import Places

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..log.read.reader import Isolation
+from ..log.read.isolation import Isolation
 from ..schemas import Schema, parse
 from .dataset import TopicDataset
 from .past import Past

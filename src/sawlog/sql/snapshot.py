@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
 from ..log import slices
 from ..log.log import Log
-from ..log.read.reader import Isolation
+from ..log.read.isolation import Isolation
 from ..log.summaries import LogSummary
 from .bounds import Bounds, Range
 from .sources import TableTopic

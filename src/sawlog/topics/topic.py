@@ -39,7 +39,8 @@ from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, To
 from ..log.log import Log
 from ..log.maintain.findings import RecoveryReport
 from ..log.maintain.upkeep import UpkeepReport
-from ..log.read.reader import ARROW_ROWS, Isolation
+from ..log.read.isolation import Isolation
+from ..log.read.reader import ARROW_ROWS
 from ..log.write.encoders import recipe_of
 from ..log.write.writer import BATCH_BYTES, Writer
 from ..storage import Directory

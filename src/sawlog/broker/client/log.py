@@ -17,7 +17,8 @@ from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, SIZE, Rows
 from ...batch.kernel import Record
 from ...config import MIB, LogConfig
 from ...errors import BrokerTimeout, CorruptBatch, OffsetOutOfRange, RecordTooLarge
-from ...log.read.reader import Fetched, Isolation, is_committed
+from ...log.read.isolation import Isolation, is_committed
+from ...log.read.pages import Fetched
 from ...topics.packing import Packer
 from . import asking
 from .batches import complete, visible

@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ...batch.header import LAST, POSITION, SIZE
 from ...clock import Stopwatch
 from ...config import LogConfig
 from ...errors import CorruptBatch, CorruptFile, InvalidConfig
@@ -115,8 +114,7 @@ class _Recovery:
         segments = self._segments(bases)
         lowest = self._trim(segments)
         epochs, in_order, stored = self._epochs(segments)
-        producers = self._producers(segments, epochs)
-        producers.transactions.trim(lowest)
+        producers = self._producers(segments, epochs, lowest)
         self.report.finish(watch.elapsed_ms)
         return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored)
 
@@ -227,7 +225,7 @@ class _Recovery:
         index = SegmentIndex(base, self.config.index_interval_bytes)
         walk = segment.walk(storage, 0, size, index)
         if walk.next_offset > following:
-            self._cut_overlap(segment, storage, following, _end_of(segment, storage, following))
+            self._cut_overlap(segment, storage, following, segment.end_below(storage, following))
         elif walk.damage is not None and self._was_split(base, following, walk):
             self._cut_overlap(segment, storage, following, walk.position)
         elif walk.damage is not None:
@@ -477,7 +475,7 @@ class _Recovery:
                 return epochs, True, True
         return as_the_batches_say(epochs, segments), True, False
 
-    def _producers(self, segments: list[Segment], epochs: Epochs) -> ProducerState:
+    def _producers(self, segments: list[Segment], epochs: Epochs, lowest: int) -> ProducerState:
         found = None
         try:
             found = load_producers(self.directory, epochs, segments[-1].next_offset)
@@ -489,16 +487,4 @@ class _Recovery:
                 self._find(Where.PRODUCERS, f"{PRODUCERS} is missing")
         if found is not None and found.segment > segments[-1].base_offset:
             found = None  # of another list of segments: what was aborted in the active one is not known
-        return replayed(segments, self.config.producer_expiry_ms, found)
-
-
-def _end_of(segment: Segment, storage: Storage, following: int) -> int:
-    """Where the batches below an offset end in a file."""
-    end = 0
-    for chunk in segment.batches(storage, 0, segment.size, segment.base_offset):
-        before = chunk.rows[chunk.rows[:, LAST] < following]
-        if len(before):
-            end = chunk.origin + int(before[-1, POSITION] + before[-1, SIZE])
-        if len(before) < len(chunk.rows):
-            break
-    return end
+        return replayed(segments, self.config.producer_expiry_ms, found, lowest=lowest)

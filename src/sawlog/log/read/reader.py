@@ -2,10 +2,9 @@
 
 Nobody reads beyond the visible end (see visible.py). Who reads only what is *committed* stops at the last stable
 offset, and does not see the records of aborted transactions (see segment/transactions.py); markers are records for
-nobody. Nothing here takes a lock. Each call works on the segments as they
-were when it started, checks every batch, and never skips one silently: what cannot be read raises `CorruptBatch` with
-the next readable offset, from where the caller may continue. If a file is missing because the log was trimmed
-meanwhile, that is `OffsetOutOfRange`, not a gap.
+nobody. Nothing here takes a lock. Each call works on the segments as they were when it started, checks every batch, and
+never skips one silently: what cannot be read raises `CorruptBatch` with the next readable offset, from where the caller
+may continue. If a file is missing because the log was trimmed meanwhile, that is `OffsetOutOfRange`, not a gap.
 
 Memory: a scan reads about a megabyte at a time and releases mapped pages after it.
 """
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,10 +23,12 @@ from ...batch.header import BASE, COUNT, LAST, LEADER_EPOCH, POSITION, SIZE, Row
 from ...batch.kernel import Record
 from ...clock import Deadline, Pauses
 from ...config import LogConfig, whole_number
-from ...errors import CorruptBatch, InvalidConfig, OffsetOutOfRange, RecordRemoved, StorageError
+from ...errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, StorageError
 from ..segment.batches import CHUNK_BYTES, Chunk
 from ..segment.segment import Segment
 from ..segment.segments import RETRIES, SegmentSet
+from . import times
+from .pages import Fetched
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,41 +39,6 @@ ARROW_ROWS = 65_536
 #: Python objects are made from fewer bytes at a time: otherwise more of them would be alive than fit into the
 #: caches.
 RECORD_CHUNK_BYTES = 256 << 10
-
-
-#: What a reader sees of transactions: those that are committed, or all records that are visible.
-Isolation = Literal["committed", "uncommitted"]
-
-
-def is_committed(isolation: Isolation) -> bool:
-    """Whether only what is committed is to be read; `InvalidConfig` if it is neither of the two."""
-    if isolation == "committed":
-        return True
-    if isolation == "uncommitted":
-        return False
-    raise InvalidConfig(f'isolation must be "committed" or "uncommitted", not {isolation!r}')
-
-
-class Fetched(NamedTuple):
-    """Complete batches as they are stored. The first may begin below the requested offset."""
-
-    buffers: tuple[memoryview, ...]
-    next_offset: int
-    #: Below this every transaction was decided when the page was fetched.
-    last_stable_offset: int = -1
-    #: (producer id, first offset) of the aborted transactions that have batches in the page, by offset; only if it was
-    #: fetched with isolation "committed". The batches are not filtered.
-    aborted: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def raw(self) -> bytes:
-        """All batches as one copy."""
-        return b"".join(self.buffers)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of all batches in bytes."""
-        return sum(len(buffer) for buffer in self.buffers)
 
 
 class Reader:
@@ -448,40 +414,11 @@ class Reader:
 
     def offset_at(self, timestamp: int) -> int:
         """The first offset whose record is not older than `timestamp`; the end if all are."""
-        self.segments.refresh()
-        return self.segments.steadily(lambda: self._offset_at(timestamp))
-
-    def _offset_at(self, timestamp: int) -> int:
-        lowest = self.segments.lowest_offset
-        for segment in self.segments.all:
-            if segment.next_offset <= lowest or not segment.size:
-                continue
-            self.segments.use(segment)
-            try:
-                if segment.timestamps()[1] >= timestamp:
-                    found = segment.first_at(timestamp, lowest, self.config.max_decompressed_bytes)
-                    if found is not None:
-                        return min(found, self.segments.visible_offset)
-            finally:
-                self.segments.done(segment)
-        return self.segments.visible_offset
+        return times.offset_at(self.segments, timestamp, self.config.max_decompressed_bytes)
 
     def newest(self) -> tuple[int, int] | None:
         """Offset and timestamp of the first record with the largest timestamp; None if there is no record."""
-        self.segments.refresh()
-        end = self.segments.visible_offset
-        for timestamp in sorted({self._largest(segment) for segment in self.segments.all}, reverse=True):
-            offset = self.offset_at(timestamp)
-            if timestamp >= 0 and offset < end:  # else it is a record that nobody can read yet
-                return offset, timestamp
-        return None
-
-    def _largest(self, segment: Segment) -> int:
-        self.segments.use(segment)
-        try:
-            return segment.timestamps()[1] if segment.size else -1
-        finally:
-            self.segments.done(segment)
+        return times.newest(self.segments, self.config.max_decompressed_bytes)
 
     # --- as it grows
 

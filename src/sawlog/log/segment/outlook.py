@@ -148,10 +148,9 @@ class Outlook:
             since = self.state.since
             self._replay([segment for segment in self._segments.all if segment.base_offset < since])
 
-    @staticmethod
-    def _replay(segments: Sequence[Segment]) -> Transactions:
+    def _replay(self, segments: Sequence[Segment]) -> Transactions:
         """Let these segments know what they say, from their batches; returns the state at the end."""
-        state = Transactions()
+        state = Transactions(lowest=self._segments.lowest_offset)
         for segment in segments:
             state.begin_segment(segment.base_offset)
             note_segment(segment, segment.base_offset, segment.next_offset, state)
@@ -196,8 +195,8 @@ class FollowedOutlook(Outlook):
                 self._begin(end)
             elif listed[-1].base_offset > self._reached:
                 self._skip_ahead(end)
+            self.state.trim(segments.lowest_offset)  # first: what follows is not part of what is gone
             self._go_on(listed, end)
-            self.state.trim(segments.lowest_offset)
             if not self.state.open:
                 segments.settle(end)
             return self.state

@@ -327,6 +327,17 @@ class Segment(Batches):
         opened = self._data
         return self.chunks_in(opened.storage, opened.index, offset, end, check=check, chunk_bytes=chunk_bytes)
 
+    def end_below(self, storage: Storage, offset: int) -> int:
+        """Where the batches below an offset end in a file."""
+        end = 0
+        for chunk in self.batches(storage, 0, self.size, self.base_offset):
+            before = chunk.rows[chunk.rows[:, LAST] < offset]
+            if len(before):
+                end = chunk.origin + int(before[-1, POSITION] + before[-1, SIZE])
+            if len(before) < len(chunk.rows):
+                break
+        return end
+
     def rows_around_damage(self, offset: int, *, check: bool = True) -> Iterator[Rows]:
         """The headers of all batches from `offset` on that can be found; damage is skipped."""
         while offset < self.next_offset:

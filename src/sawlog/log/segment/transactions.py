@@ -9,7 +9,8 @@ A batch with the transactional bit and a producer id belongs to that producer's 
 
 Below the *last stable offset* every transaction is decided. A marker counts for readers when it is visible; until then
 its transaction counts as open, because a power cut may still lose the marker. A transaction whose records are all
-trimmed is none.
+trimmed is none, and what its producer writes after that begins another: whoever replays the batches must not find more
+of it than those who were there.
 
 All of it is in the batches. `Transactions` is the state at the end of a log, brought up to date batch by batch; what
 sealed segments say is in their `.txnindex` (files/aborted.py). `Outlook` looks both up, and rebuilds what is missing.
@@ -58,7 +59,7 @@ ALL_VISIBLE = 2**63 - 1
 class Transactions:
     """The transactions of a log up to some offset."""
 
-    def __init__(self, since: int = 0, visible: int = ALL_VISIBLE) -> None:
+    def __init__(self, since: int = 0, visible: int = ALL_VISIBLE, lowest: int = 0) -> None:
         self.open: dict[int, OpenTransaction] = {}
         #: An offset, and the aborted transactions whose markers are there or after it, in the order of the markers;
         #: sealed segments know the others.
@@ -71,6 +72,8 @@ class Transactions:
         self._ended: list[tuple[int, int]] = []
         #: The visible end, as far as it is known here.
         self._visible = visible
+        #: The log start: batches that end below it count for nothing.
+        self._lowest = lowest
 
     @property
     def since(self) -> int:
@@ -102,12 +105,17 @@ class Transactions:
         if row[ATTRIBUTES] & CONTROL_BIT:
             if row[MARKER] & MARKER_MASK in (ABORT_MARKER, COMMIT_MARKER):
                 self._end(producer, row[LAST], aborted=row[MARKER] & MARKER_MASK == ABORT_MARKER)
-        elif (begun := self.open.get(producer)) is not None:
+        elif row[LAST] >= self._lowest:
+            self._go_on(producer, row)
+        self.reached = row[LAST]
+
+    def _go_on(self, producer: int, row: list[int]) -> None:
+        begun = self.open.get(producer)
+        if begun is not None:
             self.open[producer] = begun._replace(epoch=row[PRODUCER_EPOCH], last_offset=row[LAST])
         else:
             self.open[producer] = OpenTransaction(producer, row[PRODUCER_EPOCH], row[BASE], row[LAST], row[MAX_TIME])
             self.first_open = min(self.first_open, row[BASE])
-        self.reached = row[LAST]
 
     def _end(self, producer: int, marker: int, *, aborted: bool) -> None:
         begun = self.open.get(producer)
@@ -127,6 +135,7 @@ class Transactions:
 
     def trim(self, lowest: int) -> None:
         """The log begins here now. A transaction of which no record is left is none."""
+        self._lowest = lowest
         gone = [each.producer_id for each in self.open.values() if each.last_offset < lowest]
         for producer in gone:
             del self.open[producer]
@@ -142,7 +151,8 @@ class Transactions:
         self, opened: Iterable[OpenTransaction], aborted: Iterable[Aborted], reached: int
     ) -> None:  # before anything is noted
         """What was known at an offset."""
-        self.open = {each.producer_id: each for each in sorted(opened, key=attrgetter("first_offset"))}
+        left = (each for each in opened if each.last_offset >= self._lowest)
+        self.open = {each.producer_id: each for each in sorted(left, key=attrgetter("first_offset"))}
         self.recent = self.since, list(aborted)
         self.first_open = self._earliest()
         self.reached = reached if self.open or self.aborted else -1

@@ -21,7 +21,6 @@ from ...batch.header import (
     ATTRIBUTES,
     BASE,
     CONTROL_BIT,
-    HEADER_BYTES,
     LAST,
     POSITION,
     PRODUCER_ID,
@@ -29,18 +28,15 @@ from ...batch.header import (
     TRANSACTIONAL_BIT,
     Rows,
 )
+from ...batch.lengths import Length, lengths
 from ...config import LogConfig
 from ...errors import CorruptBatch, StorageError
 from ...storage import Directory, Storage
 from ..files.names import TMP, file_name
-from ..segment.damage import batch_size
 from ..segment.index import MAX_SPAN, TIME_ENTRY_BYTES, SegmentIndex
 from ..segment.segment import Segment
 from .appender import Appender, check_expected
 from .incoming import rows_of
-
-#: Position, size in bytes, number of offsets.
-_Batch = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +91,7 @@ def number(appender: Appender, directory: Directory, name: str, offset: int) -> 
     return None
 
 
-def _give_offsets(storage: Storage, batches: Sequence[_Batch], offset: int, epoch: int) -> None:
+def _give_offsets(storage: Storage, batches: Sequence[Length], offset: int, epoch: int) -> None:
     """Fill in offsets and epoch. Not the length between them: a power cut during a write may leave anything in the
     place of what it writes, and the next process has to find the batches again."""
     belonging = epoch.to_bytes(4, "big", signed=True)
@@ -114,25 +110,20 @@ def check(appender: Appender, directory: Directory, name: str) -> int:
     return sum(count for _, _, count in batches)
 
 
-def _batches_in(directory: Directory, name: str) -> list[_Batch]:
-    """All batches of a file, whatever their offsets are: somebody may have died while giving them some."""
+def _batches_in(directory: Directory, name: str) -> list[Length]:
+    """All batches of a file."""
     mapped = directory.open_sealed(name)
-    found, at, end = [], 0, mapped.size
     try:
-        while at < end:
-            head = mapped.view(at, min(HEADER_BYTES, end - at))
-            size = batch_size(head) if len(head) == HEADER_BYTES else 0
-            count = int.from_bytes(head[23:27], "big", signed=True) + 1
-            if not HEADER_BYTES <= size <= end - at or count < 1:
-                raise CorruptBatch(f"no complete batch at byte {at} of {directory.path}/{name}; not stored")
-            found.append((at, size, count))
-            at += size
+        found, _ = lengths(mapped.view(0, mapped.size))
+        end = found[-1].position + found[-1].size_bytes if found else 0
+        if end < mapped.size:
+            raise CorruptBatch(f"no complete batch at byte {end} of {directory.path}/{name}; not stored")
     finally:
         mapped.close()
     return found
 
 
-def _fits(config: LogConfig, batches: Sequence[_Batch]) -> bool:
+def _fits(config: LogConfig, batches: Sequence[Length]) -> bool:
     """Whether the log may have a segment of that size, with such indexes."""
     size = sum(size for _, size, _ in batches)
     entries = min(len(batches), size // config.index_interval_bytes + 1)

@@ -215,9 +215,9 @@ class ProducerState:
         return cls.of(found, expiry_ms), found.offset, found.leader_epoch
 
     @classmethod
-    def of(cls, found: ProducersFile, expiry_ms: int, visible: int = ALL_VISIBLE) -> ProducerState:
+    def of(cls, found: ProducersFile, expiry_ms: int, visible: int = ALL_VISIBLE, *, lowest: int = 0) -> ProducerState:
         """The state that a file describes; without transactions, if it does not know them."""
-        known = Transactions(max(found.segment, 0), visible)
+        known = Transactions(max(found.segment, 0), visible, lowest)
         known.load(found.open, found.aborted, found.offset - 1)
         made = cls(expiry_ms, known)
         for batch in found.batches:
@@ -234,16 +234,18 @@ def replayed(
     expiry_ms: int,
     found: ProducersFile | None = None,
     *,
+    lowest: int,
     visible: int = ALL_VISIBLE,
 ) -> ProducerState:
-    """The producers' state from the batch headers of these segments, added to what a file says. Sealed segments that
-    are read completely know afterwards what they say about transactions."""
+    """The producers' state from the batch headers of these segments of a log that starts at `lowest`, added to what a
+    file says. Sealed segments that are read completely know afterwards what they say about transactions."""
     if found is not None and not found.knows_transactions:  # an earlier version wrote it
-        return _with_transactions(segments, ProducerState.of(found, expiry_ms), found.offset, visible)
+        known = ProducerState.of(found, expiry_ms, lowest=lowest)
+        return _with_transactions(known, found.offset, replayed(segments, expiry_ms, lowest=lowest, visible=visible))
     if found is None:
-        state, start = ProducerState(expiry_ms, Transactions(segments[0].base_offset, visible)), 0
+        state, start = ProducerState(expiry_ms, Transactions(segments[0].base_offset, visible, lowest)), 0
     else:
-        state, start = ProducerState.of(found, expiry_ms, visible), found.offset
+        state, start = ProducerState.of(found, expiry_ms, visible, lowest=lowest), found.offset
     now = now_ms()
     for segment in segments:
         if segment.next_offset > start and segment.size:
@@ -257,9 +259,8 @@ def replayed(
     return state
 
 
-def _with_transactions(segments: Sequence[Segment], known: ProducerState, start: int, visible: int) -> ProducerState:
+def _with_transactions(known: ProducerState, start: int, state: ProducerState) -> ProducerState:
     """What a file knows of producers up to an offset, and everything that the batches say of transactions."""
-    state = replayed(segments, known._expiry_ms, visible=visible)
     made = ProducerState(known._expiry_ms, state.transactions)
     made._producers = known._producers
     made._markers = state._markers
@@ -335,6 +336,4 @@ def after_cut(
         found = None
     if found is None:
         directory.remove(PRODUCERS)  # the log may grow again, up to where it seems to be right
-    state = replayed(segments, expiry_ms, found, visible=visible)
-    state.transactions.trim(lowest)
-    return state
+    return replayed(segments, expiry_ms, found, lowest=lowest, visible=visible)

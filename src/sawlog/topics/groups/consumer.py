@@ -64,7 +64,7 @@ from ...errors import (
     TopicNotFound,
 )
 from ...log.log import Log
-from ...log.read.reader import Isolation, is_committed
+from ...log.read.isolation import Isolation, is_committed
 from ...storage.forking import forkable
 from ..topic import Topic
 from .assignment import Share

@@ -19,7 +19,7 @@ from ...batch.kernel import RecordCursor
 from ...clock import rechecks
 from ...errors import InvalidConfig, OffsetOutOfRange, PositionLost
 from ...log.log import Log
-from ...log.read.reader import Isolation
+from ...log.read.isolation import Isolation
 from ..topic import Topic
 from .assignment import Share
 

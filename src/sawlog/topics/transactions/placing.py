@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 
 from ...batch import kernel
-from ...batch.header import HEADER_BYTES
+from ...batch.lengths import Length, lengths
 from ...errors import CorruptFile, SawlogError
 from ...log.log import Log
 from ...log.write.adopting import Numbered
@@ -88,12 +88,12 @@ class Placing:
     def _copy(self, intent: Intent, piece: Piece, log: Log, passed: int, skip: int) -> int:
         """Append the batches of a piece that are not there, and return how many offsets have been passed."""
         before = passed
-        for raw, counts in self._groups(intent, piece):
+        for raw, batches in self._groups(intent, piece):
             # A batch is there completely or not at all.
-            there = [size for count, size in counts if (passed := passed + count) <= skip]
+            there = [size for _, size, count in batches if (passed := passed + count) <= skip]
             if rest := bytearray(raw[sum(there) :]):
                 if piece.count:
-                    _number_again(rest, counts[len(there) :])
+                    _number_again(rest, batches[len(there) :])
                 log.place_batches(rest)
         if piece.count:
             self._check_piece(piece, passed - before)
@@ -107,7 +107,7 @@ class Placing:
         if count != part.count:
             raise CorruptFile(f"{self._ledger.path}: {count} records are staged, but {part.count} were committed")
 
-    def _groups(self, intent: Intent, piece: Piece) -> Iterator[tuple[memoryview, list[tuple[int, int]]]]:
+    def _groups(self, intent: Intent, piece: Piece) -> Iterator[tuple[memoryview, list[Length]]]:
         """The batches of a piece in order, a few megabytes at a time, with the number of offsets and bytes of each."""
         if not piece.file:
             yield from _groups_in(lambda position, size: intent.data[position : position + size], piece)
@@ -178,9 +178,9 @@ class Placing:
             if is_adoptable(piece):
                 count += log.check_file(self._area.directory, piece.file)
                 continue
-            for raw, counts in self._groups(intent, piece):
+            for raw, batches in self._groups(intent, piece):
                 log.check_batches(raw)
-                count += sum(each for each, _ in counts)
+                count += sum(each.offsets for each in batches)
         self._check_count(part, count)
         with log.hold():
             self.claim(part, log)
@@ -203,33 +203,26 @@ class Placing:
                     log.release()
 
 
-def _number_again(data: bytearray, counts: Sequence[tuple[int, int]]) -> None:
+def _number_again(data: bytearray, batches: Sequence[Length]) -> None:
     """Overwrite what somebody who died while numbering a file, with a power cut, has left in place of the offsets."""
     at = base = 0
-    for count, size in counts:
+    for _, size, count in batches:
         kernel.patch_place(data, at, base, 0)
         at, base = at + size, base + count
 
 
-def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tuple[memoryview, list[tuple[int, int]]]]:
+def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tuple[memoryview, list[Length]]]:
     """Complete batches of a piece. The log checks their content when they are appended."""
     position, end, want = piece.position, piece.position + piece.size_bytes, _PLACE_BYTES
     while position < end:
         wanted = min(want, end - position)
         block = memoryview(read(position, wanted))
-        counts: list[tuple[int, int]] = []
-        at = 0
-        while len(block) - at >= HEADER_BYTES:
-            size = 12 + int.from_bytes(block[at + 8 : at + 12], "big", signed=True)
-            if size < HEADER_BYTES or size > end - position - at:
-                break
-            if size > len(block) - at:
-                want = max(want, size)
-                break
-            counts.append((int.from_bytes(block[at + 23 : at + 27], "big", signed=True) + 1, size))
-            at += size
-        if not counts and min(want, end - position) == wanted:  # reading the same again would change nothing
+        found, following = lengths(block)
+        at = found[-1].position + found[-1].size_bytes if found else 0
+        if following <= end - position - at:
+            want = max(want, following)
+        if found:
+            yield block[:at], found
+            position += at
+        elif min(want, end - position) == wanted:  # reading the same again would change nothing
             raise CorruptFile(f"{piece.file or 'an intent'}: no complete batch at byte {position}")
-        if counts:
-            yield block[:at], counts
-        position += at
