@@ -244,6 +244,23 @@ def test_more_keys_than_fit_are_counted_all_the_same(most: int, monkeypatch: pyt
     assert rows_of(counts) == expected(found[:50])
 
 
+def test_counting_is_given_up_where_nearly_every_record_has_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "_MOST_SLOTS", 1 << 12)
+    found: list[bytes | None] = [b"key-%d" % (number % 4000) for number in range(5000)]
+    counts = KeyCounts(ranges=True)
+    add(counts, batches_of(found[:2500], 100))
+    assert counts.is_sparse
+    later = batches_of(found, 100)
+    _, rows = scan(packaged, later, room=100)
+    counts.add(later, rows, 2500, FOR_EVER, 1 << 20)
+    assert counts.rows[-1].num_rows == 2500
+    counts.flush()
+    assert rows_of(counts) == expected(found)
+    often = KeyCounts(ranges=False)
+    add(often, batches_of([b"key-%d" % (number % 2100) for number in range(2040)] * 3 + found[:2100], 100))
+    assert not often.is_sparse
+
+
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 def test_compressed_batches_are_counted(compression: str) -> None:
     data = encode([(b"v" * 50, b"%d" % (n % 5), (), T) for n in range(100)], compression=compression)

@@ -10,7 +10,8 @@ It takes batches, and gives rows:
 | oldest, newest | timestamp[ms, UTC] | if ranges are wanted |
 
 Memory is bounded: when it has too many keys, it gives rows for those and begins again. So a key may have several rows,
-and whoever wants one has to add them up. Not safe between threads.
+and whoever wants one has to add them up. If nearly every record had a key of its own until then, counting does not pay:
+from there on every record becomes a row. Not safe between threads.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import pyarrow as pa
 
 from ..errors import CorruptBatch
 from . import kernel
-from .arrow import TIME_TYPE, joined
+from .arrow import TIME_TYPE, joined, to_arrow
 from .header import Rows
 from .read import MALFORMED
 
 #: Slots of the first table, and of the largest: at most half of them are used.
 _SLOTS, _MOST_SLOTS = 1 << 12, 1 << 17
+#: With fewer records per key than this, counting costs more than it saves.
+_LEAST_RECORDS = 2
 #: Bytes for keys that are longer than 16 bytes, at first and at most; more only if a single key needs it.
 _STORE_BYTES, _MOST_STORE_BYTES = 1 << 16, 1 << 24
 
@@ -45,6 +48,8 @@ class KeyCounts:
         self._table, self._ranges = self._tables(_SLOTS)
         self._store = bytearray(_STORE_BYTES)
         self._used = self._stored = 0
+        #: Whether counting was given up.
+        self.is_sparse = False
         #: Records were found that do not parse: the counts mean nothing.
         self.is_spoiled = False
         self.rows: list[pa.RecordBatch] = []
@@ -54,9 +59,16 @@ class KeyCounts:
         """The columns of its rows."""
         return SCHEMA if self._ranged else pa.schema([SCHEMA.field("key"), SCHEMA.field("records")])
 
+    @property
+    def _columns(self) -> list[str]:
+        return ["key", "offset", "timestamp"] if self._ranged else ["key"]
+
     def add(self, view: memoryview, rows: Rows, start: int, end: int, max_bytes: int) -> None:
         """Count the records with start <= offset < end in these batches. `CorruptBatch` if they cannot be decompressed,
         and nothing was counted; or if they do not parse, and it is spoiled."""
+        if self.is_sparse:
+            self.add_rows(to_arrow(view, rows, start, end, columns=self._columns, max_bytes=max_bytes))
+            return
         view, rows = joined(view, rows, max_bytes)
         place = (0, 0)
         while place[0] < len(rows):
@@ -112,6 +124,8 @@ class KeyCounts:
         if self._used < self._slots // 2 and len(self._store) < _MOST_STORE_BYTES:
             self._store.extend(bytes(len(self._store)))
         elif self._used:
+            records = int(self._table[:, kernel.RECORDS].sum())
+            self.is_sparse = self._used >= self._slots // 2 and records < self._used * _LEAST_RECORDS
             self.flush()
         else:
             self._store = bytearray(largest)

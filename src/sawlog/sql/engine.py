@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -224,18 +225,14 @@ class _Session:
         """The query over the statistics of its topic or of its keys, if it needs no more than these."""
         if not _SHORT.search(text):
             return text
-
-        def ask(question: str, value: str) -> str:
-            return str(self._connection.execute(question, [value]).fetchall()[0][0])
-
         try:
             names = self._connection.sql(text).columns
             if dataset.past is None:
-                found = shortcuts.shortened(text, name, _STATISTICS, names, ask)
+                found = shortcuts.shortened(text, name, _STATISTICS, names, _ask)
                 if found is not None:
                     self._register(_STATISTICS, statistics.table(dataset.snapshot, with_oldest=found[1]))
                     return found[0]
-            found = grouping.grouped(text, name, _KEYS, names, ask)
+            found = grouping.grouped(text, name, _KEYS, names, _ask)
         except (self._duckdb.Error, ValueError):
             return text  # it says what is wrong when it runs
         if found is not None and self._add_keys(name, dataset, with_partition=found[1]):
@@ -254,6 +251,16 @@ class _Session:
         self._register(_LOG_KEYS, keys)
         self._guard(lambda: self._connection.execute(_keys_union(past, with_partition)))
         return True
+
+
+@lru_cache(maxsize=128)
+def _ask(question: str, value: str) -> str:
+    """What DuckDB says about the text of a query, which is always the same."""
+    connection = connect()
+    try:
+        return str(connection.execute(question, [value]).fetchall()[0][0])
+    finally:
+        connection.close()
 
 
 def with_offset_quoted(text: str, module: Any) -> str:
