@@ -131,3 +131,25 @@ def test_a_table_that_holds_nothing_yet_changes_nothing(store: Store, orders: To
     source: Any = Materialised(store, orders, History([], {}, orders.dataset().schema))
     assert engine.query(source, "select count(value) from orders").column(0).to_pylist() == [COUNT]
     assert dataset_of(source).count_rows() == COUNT
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select key, count(*) from orders group by key",
+        "select key, min(offset), max(offset), min(timestamp), max(timestamp), count(key) from orders group by key",
+        "select partition, key, count(*) from orders group by all",
+        "select count(distinct key), count(*) from orders where partition < 2",
+        "select distinct key from orders order by key limit 4",
+    ],
+)
+def test_keys_are_counted_in_both_parts(case: Case, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.execute("set TimeZone = 'UTC'")
+        connection.register("orders", case.everything)
+        expected = connection.execute(engine.with_offset_quoted(query, duckdb)).fetchall()
+    monkeypatch.setattr("sawlog.log.slices.read", lambda *_, **__: pytest.fail("a column was read"))
+    found = engine.query(case.source, query).to_pylist()
+    assert sorted(tuple(row.values()) for row in found) == sorted(expected)

@@ -151,6 +151,11 @@ class Past:
             return []
         return [each for each in self.history.files if not each.beyond and not _PATTERN.intersection(each.path)]
 
+    @property
+    def has_plain_keys(self) -> bool:
+        """Whether an engine can read all files as they are, if it asks for no values."""
+        return self.is_whole and not any(each.beyond or _PATTERN.intersection(each.path) for each in self.history.files)
+
     def without(self, files: Sequence[HistoryFile]) -> Past | None:
         """The same without these files; None if nothing is left."""
         paths = {each.path for each in files}

@@ -36,7 +36,7 @@ def scan(
     """The records of these pieces. `finish` makes of a batch and its partition what is wanted, or None if nothing is
     left of it; also in the threads."""
     with ExitStack() as last:
-        opened = _Directories(snapshot, last)
+        opened = Directories(snapshot, last)
 
         def read(piece: Piece) -> list[pa.RecordBatch]:
             batches = slices.read(
@@ -52,11 +52,16 @@ def scan(
         yield from in_order(read, pieces, last)
 
 
+def most_threads() -> int:
+    """How many threads decode."""
+    return min(int(pa.cpu_count()), _MOST_THREADS)
+
+
 def in_order(
     read: Callable[[Part], list[pa.RecordBatch]], pieces: Iterator[Part], last: ExitStack
 ) -> Iterator[pa.RecordBatch]:
     """What `read` makes of each part, in their order, in threads; these end with `last`."""
-    threads = min(pa.cpu_count(), _MOST_THREADS)
+    threads = most_threads()
     first = next(pieces, None)
     if first is None:
         return
@@ -73,7 +78,7 @@ def in_order(
         yield from flying.popleft().result()
 
 
-class _Directories:
+class Directories:
     """The directories of partitions, opened when first needed."""
 
     def __init__(self, snapshot: Snapshot, last: ExitStack) -> None:
