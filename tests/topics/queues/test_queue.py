@@ -13,6 +13,7 @@ import pytest
 
 import sawlog
 from sawlog import (
+    CorruptBatch,
     GroupActive,
     GroupError,
     InvalidConfig,
@@ -24,6 +25,7 @@ from sawlog import (
     Store,
     TopicNotFound,
 )
+from sawlog.topics.queues import delivery as delivery_module
 from sawlog.topics.queues import queue as queue_module
 
 PATIENCE_S = 20.0
@@ -126,6 +128,16 @@ def test_a_message_with_a_delay_is_delivered_then_and_others_before(store: Store
         (message,) = until(queue)
         assert time.monotonic() - put >= 0.29
         assert (message.value, message.key, message.deliveries, message.headers[0]) == (b"later", b"k", 1, ("h", b"1"))
+
+
+def test_many_delayed_messages_do_not_hide_those_after_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery_module, "_MOST_AT_ONCE", 5)
+    with store.queue("orders", group="workers") as queue:
+        for _ in range(23):
+            queue.put(b"later", b"k", delay_s=3600)
+        queue.put(b"now", b"k")
+        assert acked(queue) == [b"now"]
+        assert lag(store) == 24  # nothing is finished before the first one is
 
 
 def test_a_message_without_an_answer_comes_again_after_the_time_out(store: Store) -> None:
@@ -352,6 +364,43 @@ def test_aborted_transactions_and_compacted_records_are_not_waited_for(store: St
             queue.ack(message)
         assert found == expected
     assert lag(store) == 0
+
+
+def test_large_messages_are_fetched_few_at_a_time_and_none_is_passed_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_module, "_MOST_BYTES", 1000)
+    for number in range(40):
+        store["orders"].append_many([b"%d" % number * 100] * 3, partition=0)
+    with store.queue("orders", group="workers") as queue:
+        first = queue.receive(100)
+        assert sum(len(message.value or b"") for message in first) < 1500
+        for message in first:
+            queue.ack(message)
+        assert len(first) + len(acked(queue)) == 120
+    assert lag(store) == 0
+
+
+def test_what_is_before_damage_is_delivered_and_the_damage_is_told(store: Store) -> None:
+    fill(store, 3)
+    log = store["orders"].partition(0)
+    log.seal()
+    log.append_many([b"behind"])
+    log.seal()
+    store["orders"].append_many([b"end"], partition=0)
+    data = bytearray(Path(log.segments[1].path).read_bytes())
+    data[-1] ^= 1
+    damaged = Path(log.segments[1].path)
+    store["orders"].reopen()
+    damaged.write_bytes(data)
+    with store.queue("orders", group="workers") as queue:
+        found = queue.receive(10)
+        assert [message.value for message in found] == [b"0/0", b"0/1", b"0/2"]
+        for message in found:
+            queue.ack(message)
+        with pytest.raises(CorruptBatch):
+            queue.receive(10)
+    assert store.groups.describe("workers").rows[0].committed == 3
 
 
 def test_many_threads_share_one_queue_and_each_message_goes_to_one(store: Store) -> None:

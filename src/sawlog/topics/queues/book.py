@@ -161,17 +161,24 @@ class Book:
     def finish_all(self, messages: Iterable[Message]) -> int:
         """These messages are finished, as far as they are still with the worker that they were delivered to; returns
         how many are not."""
-        late = 0
+        late, number, page = 0, -1, None
+        # Neighbours have the same entry: it is compared once for all that have it.
+        known: tuple[Entry | None, int, str] = (None, 0, "")
         for message in messages:
             offset = message.place[1]
-            page = self._pages.get(offset // PAGE)
+            if offset // PAGE != number:
+                number = offset // PAGE
+                page = self._page(offset) if number in self._pages else None
             entry = None if page is None else page.open.get(offset)
-            if page is None or entry is None or not _has(entry, message):
+            if page is None or entry is None:
                 late += 1
                 continue
+            if entry is not known[0] or message.deliveries != known[1] or message.lease is not known[2]:
+                if not _has(entry, message):
+                    late += 1
+                    continue
+                known = entry, message.deliveries, message.lease
             del page.open[offset]
-            self._changed.add(page.number)
-            page.changed()
         return late
 
     def finish(self, offset: int) -> None:

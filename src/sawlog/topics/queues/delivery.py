@@ -40,7 +40,7 @@ _logger = logging.getLogger("sawlog.topics.queues")
 MOST_OPEN = 50_000
 #: A fetch ends when the values of its messages have this many bytes.
 _MOST_BYTES = 16 << 20
-#: So many new messages are entered at once, most of them delayed.
+#: So many new messages are looked at in one turn, if most of them are delayed.
 _MOST_AT_ONCE = 5000
 #: So many messages are delivered at once that a worker had before and did not answer for.
 _DOUBTFUL_AT_ONCE = 10
@@ -59,6 +59,8 @@ class Delivered:
     exhausted: list[Message] = field(default_factory=list)
     #: Answers that came too late: others had the message by then.
     late: int = 0
+    #: New records that were looked at, delivered or not.
+    passed: int = 0
 
 
 class _Partition:
@@ -282,26 +284,35 @@ class Delivery:
         """Deliver records that were not delivered so far."""
         leased = Entry(LEASED, 1, until, worker)
         entries: dict[int, Entry] = {}
-        reached, size = each.book.frontier, 0
+        records: list[Record] = []
+        first, size = each.book.frontier, 0
+        reached = first
         try:
-            for record in each.log.scan(reached, each.end):
-                reached = record.offset + 1
-                if record.headers and not is_for(record, self._terms.group):
-                    continue
-                later = not_before_ms(record) if record.headers else 0
-                if later > now:
-                    entries[record.offset] = Entry(FREE, 0, later, "")
-                else:
-                    entries[record.offset] = leased
-                    made.messages.append(Message(record, 1, until, worker, self._queue_id))
-                    limit -= 1
+            for record in each.log.scan(first, each.end):
+                offset = record.offset
+                reached = offset + 1
+                if not record.headers or self._is_due(record, now, entries):
+                    entries[offset] = leased
+                    records.append(record)
                     size += len(record.value or b"")
-                if limit <= 0 or size >= _MOST_BYTES or len(entries) >= _MOST_AT_ONCE:
+                if len(records) >= limit or size >= _MOST_BYTES or len(entries) >= _MOST_AT_ONCE:
                     break
             else:
                 reached = each.end  # what follows the last record is no record either
         finally:  # also if the log is damaged: what was found before that is delivered
+            made.messages += [Message(record, 1, until, worker, self._queue_id) for record in records]
+            made.passed += reached - first
             each.book.grow(reached, entries)
+
+    def _is_due(self, record: Record, now: int, entries: dict[int, Entry]) -> bool:
+        """Whether to deliver a new record now: not if it is for another group, nor if it is to be delivered later,
+        which is noted in the entries."""
+        if not is_for(record, self._terms.group):
+            return False
+        later = not_before_ms(record)
+        if later > now:
+            entries[record.offset] = Entry(FREE, 0, later, "")
+        return later <= now
 
 
 def _records(log: Log, offsets: dict[int, Entry]) -> Iterator[Record]:

@@ -201,7 +201,7 @@ class Queue:
                     found = self._take(at_once=True)
             if found is not None or (deadline.passed and not progress):
                 return found
-            if progress:  # only dead letters
+            if progress:  # only dead letters, or delayed ones
                 continue
             if self._ended.wait(deadline.at_most(pauses.next_s())):
                 return None
@@ -324,7 +324,8 @@ class Queue:
     # --- exchanging
 
     def _exchange(self, limit: int) -> bool:
-        """Write the answers, and fetch messages; returns whether there were any, dead letters included."""
+        """Write the answers, and fetch messages; returns whether there was anything new, if only dead letters or
+        delayed messages."""
         with self._exchanging:
             with self._mutex:
                 answers, self._answers, self._gave_back = self._answers, {}, False
@@ -357,7 +358,7 @@ class Queue:
                     self._answers[message.place] = answer
             if failure is not None:
                 raise failure
-            return bool(done.messages or done.exhausted)
+            return bool(done.messages or done.exhausted or done.passed)
 
     def _bury(self, answers: Iterable[Answer]) -> None:
         """Store dead letters, durably, before their messages are finished: after a crash in between they are there
