@@ -7,6 +7,7 @@
   compared with `topic.scan()` of the same records.
 - *compaction*: a log of 1 GB in which one key of ten is live, in a separate process, so that its memory can be
   measured; compared with copying as many bytes from file to file.
+- *queue* and *typed*: see `benchmarks/queues.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import command
+import queues
 from bench import Bench, Case
 from dataset import Dataset
 from ours import Sawlog
@@ -202,7 +204,7 @@ def _copy(path: Path) -> tuple[int, Sample]:
         copy.unlink()
 
 
-CASES = [Case("writing", _write), Case("consuming", _consume), Case("compaction", _compact)]
+CASES = [Case("writing", _write), Case("consuming", _consume), Case("compaction", _compact), *queues.CASES]
 
 if __name__ == "__main__":
     command.run(CASES, "Measure sawlog's topics against the log that they are made of.")

@@ -51,9 +51,11 @@ from .catalog import Catalog
 from .entry import TopicEntry
 from .groups.consumer import Consumer
 from .groups.groups import Groups
+from .groups.offsets import Start
 from .handover.doorway import doorway_of
 from .handover.handover import Handover
 from .handover.lines import Lines
+from .queues.queue import Queue
 from .topic import Topic
 from .transactions.intent import Part
 from .transactions.intents import Intents
@@ -92,7 +94,7 @@ class Store(Closing):
         )
         self._topics: dict[str, Topic] = {}
         self._transactions: set[Transaction] = set()
-        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._consumers: weakref.WeakSet[Consumer | Queue] = weakref.WeakSet()
         self._groups: Groups | None = None
         self._upkeep: Upkeep | None = None
         self._closed = False
@@ -286,7 +288,7 @@ class Store(Closing):
             found.update(entry)
             return found
         self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and recreated"))
-        made = self._topics[entry.name] = Topic(self._catalog, entry, self._locked, self._handover)
+        made = self._topics[entry.name] = Topic(self._catalog, entry, self._locked, self._handover, self)
         return made
 
     def _drop(self, name: str, why: TopicNotFound) -> None:
@@ -509,6 +511,39 @@ class Store(Closing):
         """Read topics as a member of a group; see `Consumer` for the options."""
         self._check_open()
         made = Consumer(self, group, [topics] if isinstance(topics, str) else list(topics), **options)
+        self._consumers.add(made)
+        return made
+
+    def queue(
+        self,
+        topic: str,
+        group: str,
+        *,
+        visibility_s: float = 30.0,
+        max_deliveries: int | None = 5,
+        dead_letters: str | None = None,
+        start: Start = "earliest",
+        prefetch: int = 2000,
+        worker: str | None = None,
+    ) -> Queue:
+        """Hand out the records of a topic one by one, to any number of workers, each of which acknowledges its own; see
+        `Queue`.
+
+        A message that is not answered within `visibility_s` seconds is delivered again; after `max_deliveries` it goes
+        to the topic `dead_letters` (the default is the topic's name with "-dead").
+        """
+        self._check_open()
+        made = Queue(
+            self,
+            topic,
+            group,
+            visibility_s=visibility_s,
+            max_deliveries=max_deliveries,
+            dead_letters=dead_letters,
+            start=start,
+            prefetch=prefetch,
+            worker=worker,
+        )
         self._consumers.add(made)
         return made
 

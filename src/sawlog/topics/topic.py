@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -45,6 +45,10 @@ from ..log.write.encoders import recipe_of
 from ..log.write.writer import BATCH_BYTES, Writer
 from ..storage import Directory
 from ..storage.forking import forkable
+from ..typed.places import Home, Sink
+from ..typed.serializer import MetadataSerializer, RawHeaders, Serializer
+from ..typed.topic import TypedTopic
+from ..typed.views import typed_topic
 from . import settings
 from .appends import Appends, Outlet
 from .catalog import Catalog
@@ -62,6 +66,10 @@ if TYPE_CHECKING:
     from ..sql.dataset import TopicDataset
     from ..sql.declared import Wanted
     from ..sql.history import History
+
+V = TypeVar("V")
+K = TypeVar("K")
+M = TypeVar("M")
 
 #: Where a table begins or ends: offsets by partition, one offset for all partitions, or a time.
 TableEnd = Mapping[int, int] | int | datetime | None
@@ -132,6 +140,7 @@ class Topic:
         entry: TopicEntry,
         on_lock: Callable[[TopicEntry, int, Log], None],
         elsewhere: Elsewhere | None = None,
+        home: Home | None = None,
     ) -> None:
         self._catalog = catalog
         self._entry = entry
@@ -139,6 +148,8 @@ class Topic:
         self._keyed = settings.is_compacted(entry.settings)
         self._on_lock = on_lock
         self._elsewhere = elsewhere
+        #: Its store, for typed views: the topic of bad records, and consumers.
+        self._home = home
         #: For partitions that other processes hold.
         self._outlets: dict[int, Outlet] = {}
         self._lock = forkable(threading.RLock())
@@ -561,6 +572,48 @@ class Topic:
             self._check_number(number)
         numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
         return [(self.partition(number), start.get(number), end.get(number), number) for number in numbers]
+
+    # --- as objects
+
+    @overload
+    def typed(
+        self, value: Serializer[V], *, errors_to: str | Sink | None = None
+    ) -> TypedTopic[V, bytes, RawHeaders]: ...
+
+    @overload
+    def typed(
+        self, value: Serializer[V], *, metadata: MetadataSerializer[M], errors_to: str | Sink | None = None
+    ) -> TypedTopic[V, bytes, M]: ...
+
+    @overload
+    def typed(
+        self, value: Serializer[V], key: Serializer[K], *, errors_to: str | Sink | None = None
+    ) -> TypedTopic[V, K, RawHeaders]: ...
+
+    @overload
+    def typed(
+        self,
+        value: Serializer[V],
+        key: Serializer[K],
+        *,
+        metadata: MetadataSerializer[M],
+        errors_to: str | Sink | None = None,
+    ) -> TypedTopic[V, K, M]: ...
+
+    def typed(
+        self,
+        value: Serializer[Any],
+        key: Serializer[Any] | None = None,
+        *,
+        metadata: MetadataSerializer[Any] | None = None,
+        errors_to: str | Sink | None = None,
+    ) -> TypedTopic[Any, Any, Any]:
+        """A view in which values, keys and metadata are objects: `topic.typed(value=JSON(Order), key=Utf8())`.
+
+        A record that does not parse raises `DecodeFailed`, which has the record; or it is copied to the topic
+        `errors_to` (a name, a topic or a log) and skipped. A topic that is given by name is created if it is missing.
+        """
+        return typed_topic(self, self._home, value, key, metadata, errors_to)
 
     # --- as a table
 
