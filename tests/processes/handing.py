@@ -91,7 +91,7 @@ def hold(
     ended = Ending()
     ended.listen()
     for number in partitions:
-        store[topic].append(b"held", partition=number)
+        store[topic].partition(number).append(b"held")  # through the log, so that it is kept
     stopping.arm()
     say("ready")
     count = 0

@@ -36,7 +36,7 @@ from ..storage import Directory, MemoryDirectory
 from . import access
 from .access import Access
 from .files import checkpoint
-from .files.locking import is_wanted, note_in
+from .files.locking import is_wanted, note_in, want
 from .files.producers import OpenTransaction
 from .maintain import compaction, retention, upkeep
 from .maintain import trimming as truncation
@@ -177,8 +177,18 @@ class Log(Closing):
 
     @property
     def wanted(self) -> bool:
-        """Whether a writer waits for a log whose lock upkeep holds."""
+        """Whether a writer waits for the lock."""
         return is_wanted(self._access.directory)
+
+    def want_lock(self) -> None:
+        """Ask the process that holds the writer's lock to release it: upkeep does so, and a store whose topics have
+        locked it."""
+        want(self._access.directory)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this process should keep the writer's lock for now: a writer is open, an append or upkeep runs."""
+        return self._access.is_busy
 
     def end_upkeep(self) -> None:
         """Stop upkeep that is running in another thread (it raises `LogClosed` there)."""
@@ -235,6 +245,11 @@ class Log(Closing):
         """Whether this process currently holds the writer's lock of this log."""
         access = self._access
         return access.appender is not None and not access.closed and access.appender.held.held
+
+    @property
+    def held_lock(self) -> object | None:
+        """The writer's lock, if this process holds it: another object each time it is taken."""
+        return self._access.appender.held if self._access.appender is not None and self.locked else None
 
     @property
     def lowest_offset(self) -> int:

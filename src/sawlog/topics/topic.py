@@ -11,10 +11,11 @@ Records of one partition are ordered; those of different partitions are not. A c
 checks and encodes everything and takes all locks first, so it is refused as a whole; but a crash or a full disk in the
 middle may leave the records of some partitions only. Use `Store.transaction` for all or nothing.
 
-A partition is read without a lock; the first write takes its lock and keeps it until the store is closed. If another
-process has it, what is appended is handed over to that process, which places it (`sawlog.topics.handover`); `partition`
-still returns a log that reads. Settings apply when a partition is opened: those of an open log do not change. Every
-method may be called from any thread.
+A partition is read without a lock; the first write takes its lock, and keeps it as long as this process is the one that
+writes (`sawlog.topics.turns`). If another process has it, what is appended is handed over to that process, which places
+it (`sawlog.topics.handover`); if it takes no requests, an append waits until the lock is released. `partition` still
+returns a log that reads. Settings apply when a partition is opened: those of an open log do not change. Every method
+may be called from any thread.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import numpy as np
 from ..batch.build import Encoder
 from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
+from ..clock import Deadline
 from ..config import LogConfig
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, TopicNotFound
 from ..log.log import Log
@@ -52,6 +54,7 @@ from .entry import TopicEntry
 from .packing import Packer
 from .partitioner import Sticky, partition_for, partitions_for
 from .tableinfo import TableInfo
+from .turns import Turns
 from .writer import TopicWriter
 
 if TYPE_CHECKING:
@@ -62,6 +65,9 @@ if TYPE_CHECKING:
     from ..sql.dataset import TopicDataset
     from ..sql.declared import Wanted
     from ..sql.history import History
+
+#: How long an append waits for a partition that another process has locked.
+LOCK_TIMEOUT_S = 30.0
 
 #: Where a table begins or ends: offsets by partition, one offset for all partitions, or a time.
 TableEnd = Mapping[int, int] | int | datetime | None
@@ -132,6 +138,7 @@ class Topic:
         entry: TopicEntry,
         on_lock: Callable[[TopicEntry, int, Log], None],
         elsewhere: Elsewhere | None = None,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
     ) -> None:
         self._catalog = catalog
         self._entry = entry
@@ -139,12 +146,14 @@ class Topic:
         self._keyed = settings.is_compacted(entry.settings)
         self._on_lock = on_lock
         self._elsewhere = elsewhere
+        self._lock_timeout_s = lock_timeout_s
         #: For partitions that other processes hold.
         self._outlets: dict[int, Outlet] = {}
         self._lock = forkable(threading.RLock())
         self._logs: dict[int, Log] = {}
         #: Those of them that were locked by a write. One that has released its lock since takes it again by itself.
         self._ready: dict[int, Log] = {}
+        self._turns = Turns(self._ready)
         self._writers: set[TopicWriter] = set()
         #: Logs that were opened for upkeep only.
         self._tended: set[Log] = set()
@@ -296,6 +305,7 @@ class Topic:
     def reopen(self) -> None:
         """Close the open logs; the next use opens them again, with the current settings."""
         with self._lock, ExitStack() as last:
+            self._turns.end()
             self._ready.clear()
             for log in self._logs.values():
                 last.callback(log.close)
@@ -305,6 +315,7 @@ class Topic:
         """Close everything; from now on it only raises this error."""
         with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
             self._ended = self._ended or why
+            self._turns.end()
             self._ready.clear()
             for log in self._logs.values():
                 last.callback(log.close)
@@ -341,24 +352,45 @@ class Topic:
                 return _position((number, log.append(value, key, headers, timestamp)))
             except DirectoryLocked:  # it had released its lock, and another process has it now
                 self._ready.pop(number, None)
-        return _position((number, self._appends(number).append(value, key, headers, timestamp)))
+            except LogClosed:  # it was released at this moment: nothing is stored
+                if self._ready.get(number) is log:
+                    raise
+        with self._turns.using(number):
+            return _position((number, self._appends(number).append(value, key, headers, timestamp)))
 
     def _appends(self, number: int) -> Appends:
         """The log of a partition, locked; or, if another process holds the lock and takes requests, what hands over to
-        it."""
-        log = self.partition(number)
-        if log.locked:
-            return log
-        known = self._outlets.get(number)
-        if known is not None:
-            return known  # it takes the lock when the other process has released it
-        try:
-            return self._writable(number)
-        except DirectoryLocked:
-            outlet = None if self._elsewhere is None else self._elsewhere.outlet(self, number, log)
-            if outlet is None:
-                raise
-            return self._outlets.setdefault(number, outlet)
+        it. If it takes none, wait for the lock. What is returned is for a block of `Turns.using`."""
+        deadline: Deadline | None = None
+        while True:
+            log = self.partition(number)
+            if log.locked:
+                return log
+            known = self._outlets.get(number)
+            if known is not None:
+                return known  # it takes the lock when the other process has released it
+            try:
+                return self.take(number)
+            except DirectoryLocked as error:
+                outlet = None if self._elsewhere is None else self._elsewhere.outlet(self, number, log)
+                if outlet is not None:
+                    return self._outlets.setdefault(number, outlet)
+                deadline = deadline or Deadline(self._lock_timeout_s)
+                log.want_lock()
+                deadline.pause(or_raise=error.after(self._lock_timeout_s))
+
+    def take(self, number: int) -> Log:
+        """The log of a partition, locked until others want to write (see `sawlog.topics.turns`). `DirectoryLocked` if
+        another process writes to it."""
+        was_locked = self.partition(number).locked
+        log = self._writable(number)
+        if not was_locked:
+            self._turns.took(number, log)
+        return log
+
+    def give_back(self, number: int) -> bool:
+        """Release a lock that `take` has taken, unless it is in use; returns whether it is released."""
+        return self._turns.give_back(number)
 
     def _writable(self, number: int) -> Log:
         """The log of a partition, locked: raises here if another process writes to it."""
@@ -398,10 +430,12 @@ class Topic:
         parts = self.split(list(records), partition)
         if len(parts) == 1:
             [(number, of_one)] = parts.items()
-            return {number: self._appends(number).append_many(of_one)}
+            with self._turns.using(number):
+                return {number: self._appends(number).append_many(of_one)}
         encoded = {number: self._encode(each) for number, each in sorted(parts.items())}
-        logs = {number: self._appends(number) for number in encoded}  # all of them before anything is written
-        return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
+        with self._turns.using(*encoded):
+            logs = {number: self._appends(number) for number in encoded}  # all of them before anything is written
+            return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
 
     def split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
         """Which records go where; those without a key stay together."""
@@ -429,27 +463,36 @@ class Topic:
             self._refuse_keyless()
         if partition is not None or self.partitions == 1 or keys is None:
             number = self._sticky.take(table.nbytes) if partition is None else partition
-            return {number: self._appends(number).append_arrow(table)}
+            with self._turns.using(number):
+                return {number: self._appends(number).append_arrow(table)}
         together = self._sticky.take(0)
         chosen = partitions_for(keys, self.partitions, together)
-        logs = {number: self._appends(number) for number in np.unique(chosen).tolist()}
-        return {number: log.append_arrow(table.take(np.flatnonzero(chosen == number))) for number, log in logs.items()}
+        numbers = np.unique(chosen).tolist()
+        with self._turns.using(*numbers):
+            logs = {number: self._appends(number) for number in numbers}
+            return {
+                number: log.append_arrow(table.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
+            }
 
     def append_batches(self, raw: bytes | bytearray | memoryview, partition: int, *, trusted: bool = False) -> range:
         """Append encoded batches to a partition unchanged, all of them or none, and return their offsets. They are
         checked as by `Log.append_batches`."""
-        return self._appends(partition).append_batches(raw, trusted=trusted)
+        with self._turns.using(partition):
+            return self._appends(partition).append_batches(raw, trusted=trusted)
 
     def partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
         """A buffered writer for one partition."""
-        return self._appends(partition).writer(batch_bytes, linger_ms)
+        with self._turns.using(partition):
+            return self._appends(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         """A buffered writer over all partitions: the fast way to append records one by one."""
-        logs = [self._appends(number) for number in range(self.partitions)]
-        writers = [log.writer(batch_bytes, linger_ms) for log in logs]
+        numbers = range(self.partitions)
+        with self._turns.using(*numbers):
+            logs = [self._appends(number) for number in numbers]
+            writers = [log.writer(batch_bytes, linger_ms) for log in logs]
         made = TopicWriter(writers, batch_bytes, keyed=self._keyed, on_close=self._writers.discard)
         self._writers.add(made)
         return made
@@ -459,7 +502,7 @@ class Topic:
         config = self.partition(partition or 0).config
         return Packer(
             self.partitions,
-            lambda number, batch: self._appends(number).append_batches(batch.data),
+            lambda number, batch: self.append_batches(batch.data, number),
             recipe_of(config.with_(compression=compression, compression_level=None)),
             partition=partition,
             batch_bytes=min(BATCH_BYTES, config.segment_bytes),

@@ -151,6 +151,11 @@ class AsyncAppends:
                         future.set_exception(error)
         self._flush()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a record is on its way."""
+        return self._flushing
+
     def close(self) -> None:
         """Stop the thread when it has finished its work."""
         self._thread.shutdown(wait=True)

@@ -38,7 +38,6 @@ from ...errors import (
     OutOfOrderSequence,
     ProducerError,
     SawlogError,
-    StorageError,
     TopicNotFound,
     TransactionPending,
 )
@@ -50,7 +49,7 @@ from ...log.write.writer import BATCH_BYTES, Writer
 from ...storage.forking import this_process
 from ...storage.interface import Buffer
 from ..topic import Topic
-from ..transactions.neighbours import Lost, Refused, Silent
+from ..transactions.neighbours import Lost, Silent
 from .frames import MOST_BODY_BYTES
 from .lines import Lines
 
@@ -251,9 +250,8 @@ class Outlet:
         while not self._log.locked:
             try:
                 placed = None if self._address is None else self._ask(self._address, data, deadline)
-            except _Unsent as error:
-                if isinstance(error.__cause__, Refused):
-                    deadline = Deadline(0.0)  # look once more whether the lock is free
+            except _Unsent:  # a process of another user, or one that takes no requests any more
+                self._log.want_lock()
             except Lost as error:
                 sent = True
                 if isinstance(error, Silent):
@@ -289,26 +287,21 @@ class Outlet:
         return range(answer["first"], answer["first"] + answer["count"]) if "first" in answer else None
 
     def _look_again(self, deadline: Deadline, *, sent: bool) -> None:
-        """Look who holds the partition, and take the lock if it is free. Raises if another process holds it that cannot
-        be asked, or if it is too late."""
+        """Look who holds the partition, and take the lock if it is free. Raises if it is too late."""
         if self._address is not None:
             self._lines.drop(self._address)
         try:
-            with self._log.hold():
-                pass
+            self._topic.take(self._number)
         except DirectoryLocked as error:
             self._address = self._lines.address_soon(self._log)
+            if self._address is None:
+                self._log.want_lock()
             try:
-                if self._address is None:
-                    raise
-                deadline.pause(or_raise=error)
+                deadline.pause(or_raise=error.after(self._timeout_s))
             except DirectoryLocked:
                 if sent:
                     raise self._in_doubt(error) from error
                 raise
-        except StorageError:
-            self._topic.refresh()  # if the topic was deleted meanwhile, raise that
-            raise
 
     def _in_doubt(self, why: BaseException) -> AmbiguousAppend:
         self._address = None
