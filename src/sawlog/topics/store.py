@@ -55,11 +55,12 @@ from .groups.groups import Groups
 from .handover.doorway import doorway_of
 from .handover.handover import Handover
 from .handover.lines import Lines
-from .topic import LOCK_TIMEOUT_S, Topic
+from .topic import Topic
 from .transactions.intent import Part
 from .transactions.intents import Intents
 from .transactions.staging import Staging
 from .transactions.transaction import PlacedOffsets, Transaction
+from .turns import LOCK_TIMEOUT_S
 from .upkeep import Upkeep
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ from .entry import TopicEntry
 from .packing import Packer
 from .partitioner import Sticky, partition_for, partitions_for
 from .tableinfo import TableInfo
-from .turns import Turns
+from .turns import LOCK_TIMEOUT_S, Turns
 from .writer import TopicWriter
 
 if TYPE_CHECKING:
@@ -65,9 +65,6 @@ if TYPE_CHECKING:
     from ..sql.dataset import TopicDataset
     from ..sql.declared import Wanted
     from ..sql.history import History
-
-#: How long an append waits for a partition that another process has locked.
-LOCK_TIMEOUT_S = 30.0
 
 #: Where a table begins or ends: offsets by partition, one offset for all partitions, or a time.
 TableEnd = Mapping[int, int] | int | datetime | None

@@ -27,6 +27,8 @@ from ..errors import SawlogError
 from ..log.log import Log
 from ..storage.forking import forkable
 
+#: How long an append waits for a partition that another process has locked, if it cannot hand over.
+LOCK_TIMEOUT_S = 30.0
 #: How often the background looks whether somebody waits, and after which time without an append a lock is released.
 _LOOK_S, _IDLE_S = 0.25, 5.0
 #: So many appends in a row, over so many seconds, and the lock goes to the process that hands them over.
