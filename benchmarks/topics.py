@@ -3,6 +3,8 @@
     python benchmarks/topics.py [--quick] [--only PATTERN] [--dir DIRECTORY] [--json FILE] [--list]
 
 - *writing*: records with keys through `topic.writer()` to 16 partitions, compared with a writer of one log.
+- *turns*: two processes that append to one partition, a hundred records at a time, compared with one process that
+  appends as many.
 - *consuming*: a topic of 16 partitions to its end as the only member of a group, including joining and committing,
   compared with `topic.scan()` of the same records.
 - *compaction*: a log of 1 GB in which one key of ten is live, in a separate process, so that its memory can be
@@ -28,6 +30,7 @@ from dataset import Dataset
 from ours import Sawlog
 from rounds import Candidate, Sample, Trial, best_of, expect, timed
 from rows import Figure, Row, Unit, at_least, at_most, rate, share
+from turning import take_turns
 
 import sawlog
 
@@ -202,7 +205,12 @@ def _copy(path: Path) -> tuple[int, Sample]:
         copy.unlink()
 
 
-CASES = [Case("writing", _write), Case("consuming", _consume), Case("compaction", _compact)]
+CASES = [
+    Case("writing", _write),
+    Case("turns", take_turns),
+    Case("consuming", _consume),
+    Case("compaction", _compact),
+]
 
 if __name__ == "__main__":
     command.run(CASES, "Measure sawlog's topics against the log that they are made of.")
