@@ -247,6 +247,12 @@ class Log(Closing):
         return access.appender is not None and not access.closed and access.appender.held.held
 
     @property
+    def is_free(self) -> bool:
+        """Whether no other thread is appending at this moment: a stream can take long."""
+        appender = self._access.appender
+        return appender is None or appender.is_free
+
+    @property
     def held_lock(self) -> object | None:
         """The writer's lock, if this process holds it: another object each time it is taken."""
         return self._access.appender.held if self._access.appender is not None and self.locked else None
@@ -425,6 +431,15 @@ class Log(Closing):
         appender.settle(placed.stop)
         return placed
 
+    def place_many(self, records: Iterable[Any], expect_offset: int | None = None) -> range:
+        """As `append_many`, without waiting for the disk: see `when_settled`."""
+        appender = self._access.appender or self._writable()
+        encoder = appender.encoders.take()
+        try:
+            return appender.place(encoder.many(records), expect_offset)
+        finally:
+            appender.encoders.give_back(encoder)
+
     def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None) -> range:
         """Append the rows of an Arrow table: `value`, and optionally `key`, `timestamp`, `headers`.
 
@@ -586,9 +601,12 @@ class Log(Closing):
         headers: Any = (),
         timestamp: int | datetime | None = None,
     ) -> int:
-        """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync."""
+        """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync.
+
+        Once it has begun it is finished: a cancellation that comes later is delivered after the offset. So if it raises
+        `CancelledError`, nothing is stored."""
         appends = self._access.loops.appends(self._access.appender or self._writable())
-        return await appends.add(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
+        return await appends.append(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         """A buffered writer: the fast way to append records one by one. See `Writer`."""
@@ -704,6 +722,13 @@ class Log(Closing):
         """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds. `OffsetOutOfRange`,
         with the end of the leader epoch, if the log was truncated below what was returned."""
         return self._readable().follow(start, timeout, committed=is_committed(isolation))
+
+    def following(
+        self, start: int | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[kernel.RecordCursor | None]:
+        """As `follow`, for code that waits elsewhere (`watch`): cursors to iterate over one after the other, and None
+        where there is nothing new at the moment. Ends when the log is closed."""
+        return self._readable().following(start, committed=is_committed(isolation))
 
     def offset_at(self, timestamp: int | datetime) -> int:
         """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""

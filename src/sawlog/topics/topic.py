@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -143,7 +143,8 @@ class Topic:
         self._keyed = settings.is_compacted(entry.settings)
         self._on_lock = on_lock
         self._elsewhere = elsewhere
-        self._lock_timeout_s = lock_timeout_s
+        #: How long an append waits for a partition that another process has locked, if it cannot hand over.
+        self.lock_timeout_s = lock_timeout_s
         #: For partitions that other processes hold.
         self._outlets: dict[int, Outlet] = {}
         self._lock = forkable(threading.RLock())
@@ -357,24 +358,36 @@ class Topic:
 
     def _appends(self, number: int) -> Appends:
         """The log of a partition, locked; or, if another process holds the lock and takes requests, what hands over to
-        it. If it takes none, wait for the lock. What is returned is for a block of `Turns.using`."""
+        it. If it takes none, wait for the lock. What is returned is for a block of `using`."""
         deadline: Deadline | None = None
         while True:
-            log = self.partition(number)
-            if log.locked:
-                return log
-            known = self._outlets.get(number)
-            if known is not None:
-                return known  # it takes the lock when the other process has released it
             try:
-                return self.take(number)
+                return self.reach(number)
             except DirectoryLocked as error:
-                outlet = None if self._elsewhere is None else self._elsewhere.outlet(self, number, log)
-                if outlet is not None:
-                    return self._outlets.setdefault(number, outlet)
-                deadline = deadline or Deadline(self._lock_timeout_s)
+                deadline = deadline or Deadline(self.lock_timeout_s)
+                deadline.pause(or_raise=error.after(self.lock_timeout_s))
+
+    def reach(self, number: int) -> Appends:
+        """The same without waiting: `DirectoryLocked` if another process holds the lock and takes no requests; it is
+        asked to give it back."""
+        log = self.partition(number)
+        if log.locked:
+            return log
+        known = self._outlets.get(number)
+        if known is not None:
+            return known  # it takes the lock when the other process has released it
+        try:
+            return self.take(number)
+        except DirectoryLocked:
+            outlet = None if self._elsewhere is None else self._elsewhere.outlet(self, number, log)
+            if outlet is None:
                 log.want_lock()
-                deadline.pause(or_raise=error.after(self._lock_timeout_s))
+                raise
+            return self._outlets.setdefault(number, outlet)
+
+    def using(self, *numbers: int) -> AbstractContextManager[None]:
+        """The locks of these partitions are not given back within this block."""
+        return self._turns.using(*numbers)
 
     def take(self, number: int) -> Log:
         """The log of a partition, locked until others want to write (see `sawlog.topics.turns`). `DirectoryLocked` if
@@ -448,6 +461,11 @@ class Topic:
             key = record[1] if type(record) is tuple and len(record) > 1 else key_of(record)
             parts[together if key is None else partition_for(key, partitions)].append(record)
         return parts
+
+    def encoded(self, records: list[Any], partition: int | None = None) -> dict[int, bytearray]:
+        """One batch for each partition that records go to."""
+        parts = self.split(records, partition)
+        return {number: bytearray(self._encode(each)) for number, each in sorted(parts.items())}
 
     def _encode(self, records: list[Any]) -> bytes:
         return bytes(Encoder(recipe_of(self.config)).many(records).data)

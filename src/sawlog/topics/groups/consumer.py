@@ -149,11 +149,11 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Record]:
         """Records as they arrive, endless; until `close`."""
-        return chain.from_iterable(self._feed(drain=False))
+        return chain.from_iterable(self._waiting_feed())
 
     def drain(self) -> Iterator[Record]:
         """Records up to where each owned partition ended when it was first read."""
-        return chain.from_iterable(self._feed(drain=True))
+        return chain.from_iterable(cursor for cursor in self.feed(drain=True) if cursor is not None)
 
     def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[Record]:
         """The next records, as soon as there are any; at most that many, and an empty list after `timeout_s`."""
@@ -163,7 +163,7 @@ class Consumer:
         self._check_open()
         while True:
             pauses.look()
-            self._go_on()
+            self.go_on()
             records = self._collect(max_records)
             if records or deadline.passed or self._ended.wait(deadline.at_most(pauses.next_s())):
                 return records
@@ -188,23 +188,36 @@ class Consumer:
             raise
         return records
 
-    def _feed(self, *, drain: bool) -> Iterator[RecordCursor]:
-        """One cursor after the other; when the next is requested, all records of the previous ones are processed."""
-        ends: dict[Share, int] | None = {} if drain else None
+    def _waiting_feed(self) -> Iterator[RecordCursor]:
+        """As `feed`, waiting where there is nothing new."""
         pauses = Pauses()
+        pauses.look()
+        for cursor in self.feed():
+            if cursor is not None:
+                yield cursor
+                pauses.found()
+            elif self._ended.wait(pauses.next_s()):
+                return
+            pauses.look()
+
+    def feed(self, *, drain: bool = False) -> Iterator[RecordCursor | None]:
+        """For code that waits elsewhere: one cursor after the other, None where there is nothing new at the moment.
+        When the next is requested, all records of the previous ones are processed. Ends when the consumer is closed;
+        with `drain`, where each owned partition ended when it was first read."""
+        ends: dict[Share, int] | None = {} if drain else None
         self._check_open()
         while True:
-            pauses.look()
-            self._go_on()
+            self.go_on()
             found = None if self._ended.is_set() else self._next_cursor(ends)
             if found is not None:
                 owned, cursor = found
                 self._position.hand_out(owned)
                 yield cursor
                 owned.drained()
-                pauses.found()
-            elif drain or self._ended.wait(pauses.next_s()):
+            elif drain or self._ended.is_set():
                 return
+            else:
+                yield None
 
     def _next_cursor(self, ends: dict[Share, int] | None) -> tuple[PartitionPosition, RecordCursor] | None:
         """The next partition in the round that has records, with a cursor over some of them."""
@@ -225,7 +238,12 @@ class Consumer:
 
     # --- between two records
 
-    def _go_on(self) -> None:
+    @property
+    def is_due(self) -> bool:
+        """Whether `go_on` has something to do that may take a while: commit, or look at topics and the group."""
+        return self._stirred or self._watch.is_due or self._commit_due.passed
+
+    def go_on(self) -> None:
         """Everything that was returned is processed: commit if it is time, and check the group."""
         self._position.all_processed()
         self._thread = threading.get_ident()
@@ -397,6 +415,16 @@ class Consumer:
     # --- inspecting and moving
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._ended.is_set()
+
+    @property
+    def logs(self) -> list[Log]:
+        """The partitions that it reads now."""
+        return [owned.log for owned in self._position]
+
+    @property
     def _group(self) -> str | None:
         return None if self._session is None else self._session.group
 
@@ -445,9 +473,11 @@ class Consumer:
     def close(self) -> None:
         """Commit what was processed (see above), and leave the group. Safe to call twice, and from any thread."""
         failing = sys.exc_info()[0] is not None
-        self._close(everything=self._thread == threading.get_ident() and not failing, quiet=failing)
+        self.finish(everything=self._thread == threading.get_ident() and not failing, quiet=failing)
 
-    def _close(self, *, everything: bool, quiet: bool) -> None:
+    def finish(self, *, everything: bool, quiet: bool) -> None:
+        """Close it. With `everything`, the current record counts as processed; with `quiet`, an error of the last
+        commit is logged and not raised."""
         with self._lock:
             if self._ended.is_set():
                 return
@@ -480,7 +510,7 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close(everything=kind is None, quiet=kind is not None)
+        self.finish(everything=kind is None, quiet=kind is not None)
 
     def __del__(self) -> None:
         """Dropped without `close`: the partitions are free for others, nothing more is committed."""
