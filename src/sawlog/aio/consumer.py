@@ -9,6 +9,7 @@ A block that is left by an exception, also by a cancellation, commits without th
 
 from __future__ import annotations
 
+from asyncio import sleep
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
@@ -76,8 +77,10 @@ class AsyncConsumer:
                 if cursor is None:
                     await self._wait(consumer, waker, _LOOK_S)
                     continue
-                async for record in portions(cursor):
-                    yield record
+                for portion in portions(cursor):
+                    for record in portion:
+                        yield record
+                    await sleep(0)
         finally:
             waker.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
@@ -133,8 +134,10 @@ class AsyncLog:
         try:
             for cursor in self._log.following(start, isolation=isolation):
                 if cursor is not None:
-                    async for record in portions(cursor):
-                        yield record
+                    for portion in portions(cursor):
+                        for record in portion:
+                            yield record
+                        await asyncio.sleep(0)
                     deadline = Deadline(timeout)
                     waker.arm()
                 elif deadline.passed:

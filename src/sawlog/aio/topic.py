@@ -169,8 +169,10 @@ class AsyncTopic:
                     if isinstance(cursor, End):
                         del feeds[number]
                     elif cursor is not None:
-                        async for record in portions(cursor):
-                            yield record
+                        for portion in portions(cursor):
+                            for record in portion:
+                                yield record
+                            await asyncio.sleep(0)
                         found = True
                 if found:
                     deadline = Deadline(timeout)
