@@ -9,6 +9,8 @@ READY := .venv/.ready
 READY_BENCH := .venv/.ready-bench
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Empty, wherever it is set: hundreds of tests start programs, which would all compile every module again.
+export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .PHONY: help setup demo tour test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark bench-sql bench-interop bench-broker faults mutants asan fuzz-grow kafka-jars clean distclean
 

@@ -537,14 +537,18 @@ def run(options: argparse.Namespace) -> int:
         say(*TARGETS)
         return 2
     chance = random.Random(options.seed)
-    with Tally("errors", None, "troubles") as tally:
-        for target in chosen:
-            for trouble in troubles(target.name, calls_of(target)):
-                if _matches(trouble, options) and chance.random() < options.share:
-                    _, found = failures([trouble], in_files if options.files else disturb)
-                    tally.advance(what=target.name)
-                    for each in found:
-                        tally.violation(each)
-                if len(tally.violations) >= _ENOUGH:
-                    return tally.finish()
+    planned = [
+        trouble
+        for target in chosen
+        for trouble in troubles(target.name, calls_of(target))
+        if _matches(trouble, options) and chance.random() < options.share
+    ]
+    with Tally("errors", len(planned), "troubles") as tally:
+        for trouble in planned:
+            _, found = failures([trouble], in_files if options.files else disturb)
+            tally.advance(what=trouble.target)
+            for each in found:
+                tally.violation(each)
+            if len(tally.violations) >= _ENOUGH:
+                break
     return tally.finish()

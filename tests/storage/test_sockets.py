@@ -7,6 +7,7 @@ import gc
 import os
 import queue
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from sawlog.clock import Deadline
 from sawlog.errors import StorageError
-from sawlog.storage import FileDirectory, MemoryDirectory
+from sawlog.storage import FileDirectory, MemoryDirectory, sockets
 from sawlog.storage.sockets import Channel, Listener, connect, listen, remove_dead
 
 LATE = 30.0
@@ -202,18 +203,25 @@ def test_the_name_of_a_killed_process_is_refused_and_removed_and_that_of_a_stopp
     assert directory.names() == ["name"]
 
 
-def test_a_name_that_is_about_to_accept_connections_is_not_taken_for_dead(directory: FileDirectory) -> None:
-    import socket
-
+def test_a_name_that_is_about_to_accept_connections_is_not_taken_for_dead(
+    directory: FileDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = Path(directory.path)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
-        bound.bind(f"/proc/self/fd/{directory.fd}/name.tmp")
-        (path / "file").write_bytes(b"of somebody else")
-        remove_dead(directory)
-        assert directory.names() == ["file", "name.tmp"]
-        os.utime(path / "name.tmp", (0, 0))
-    remove_dead(directory)
-    assert directory.names() == ["file"]
+    (path / "file").write_bytes(b"of somebody else")
+    seen: list[list[str]] = []
+
+    class Late(socket.socket):
+        def listen(self, backlog: int = 0, /) -> None:
+            remove_dead(directory)
+            seen.append(directory.names())
+            os.utime(path / "name", (0, 0))  # it has not got further for a long time: it is dead
+            remove_dead(directory)
+            seen.append(directory.names())
+            raise OSError(errno.ENOBUFS, "enough seen")
+
+    monkeypatch.setattr(sockets.socket, "socket", Late)
+    refused(errno.ENOBUFS, lambda: Door(directory))
+    assert seen == [["file", "name"], ["file"]]
 
 
 def test_a_forked_child_does_not_keep_its_parents_connections_alive(directory: FileDirectory) -> None:

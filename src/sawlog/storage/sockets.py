@@ -1,8 +1,8 @@
 """Connections between processes of one machine: stream sockets with a name in a directory.
 
-A name appears when its process accepts connections, and is refused when that process is dead, however it died
-(`remove_dead` removes such names). Only processes of the same user connect: the socket has mode 0600, its directory
-0700, and where the system tells who connects, that is checked.
+A name has mode 0600 when its process accepts connections, and is refused when that process is dead, however it died
+(`remove_dead` removes such names). Only processes of the same user connect: the directory has mode 0700, and where the
+system tells who connects, that is checked.
 
 A socket's address has at most 107 bytes on Linux, and a path may be longer. So the address is the directory's
 descriptor, by its name in /proc, and the name in it; where there is no /proc, a long path is an error.
@@ -48,7 +48,8 @@ _SHORTAGE_S = 0.1
 _BINDING_S = 60.0
 #: How long to look whether a process is alive.
 _LOOK_S = 1.0
-_TMP = ".tmp"
+#: The mode of a name that accepts connections: only its user may connect.
+_LISTENING = stat.S_IRUSR | stat.S_IWUSR
 
 _logger = logging.getLogger("sawlog")
 
@@ -172,17 +173,16 @@ class Listener:
         in_children(self)
 
     def _bind(self) -> None:
-        """The name appears when connections are accepted: else another process would take us for dead."""
-        fd, temporary = self._directory.fd, f"{self._name}{_TMP}"
+        """The name gets its mode when connections are accepted: else another process would take us for dead."""
+        fd = self._directory.fd
         with _reporting("listening on", self._path):
             with suppress(OSError):  # only the owner can, and nobody else needs to
                 os.fchmod(fd, stat.S_IRWXU)
             with suppress(OSError):  # on Linux the name then has this mode from the beginning
-                os.fchmod(self._socket.fileno(), stat.S_IRUSR | stat.S_IWUSR)
-            self._socket.bind(_address(self._directory, temporary))
-            os.chmod(temporary, stat.S_IRUSR | stat.S_IWUSR, dir_fd=fd)
+                os.fchmod(self._socket.fileno(), 0)
+            self._socket.bind(_address(self._directory, self._name))
             self._socket.listen(_BACKLOG)
-            os.rename(temporary, self._name, src_dir_fd=fd, dst_dir_fd=fd)
+            os.chmod(self._name, _LISTENING, dir_fd=fd)
 
     def _accept(self) -> None:
         try:
@@ -292,7 +292,7 @@ def remove_dead(directory: Directory) -> None:
             found = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
             if not stat.S_ISSOCK(found.st_mode):
                 continue
-            if name.endswith(_TMP) and time.time() - found.st_mtime < _BINDING_S:
+            if stat.S_IMODE(found.st_mode) != _LISTENING and time.time() - found.st_mtime < _BINDING_S:
                 continue
             connect(directory, name, Deadline(_LOOK_S)).close()
         except StorageError as error:

@@ -65,6 +65,7 @@ from .names import (
     is_topic_name,
     partition_name,
 )
+from .replacing import finish_replacing, replacing
 from .tableinfo import TABLE, TableInfo
 
 #: 1: version 0.2. 2: batches and positions have leader epochs, and the visible end is published.
@@ -152,7 +153,7 @@ class Catalog:
             if held.found != _IN_ORDER:
                 self._sync_names()
             if self._topics is not None:
-                self._finish_replacing()
+                finish_replacing(self.topics)
             if self.root.exists(STORE) and self.format != FORMAT:
                 documents.store(self.root, STORE, {"format": FORMAT, "id": self._load_id()})
                 self.format = FORMAT
@@ -209,7 +210,7 @@ class Catalog:
         names = {name for name in found if is_topic_name(name)}
         if any(name.endswith(SWAP) for name in found):
             try:
-                names.update(entry.name for _, entry in self._replacing())
+                names.update(entry.name for _, entry in replacing(self.topics))
             except CorruptFile as error:  # reported to callers that change something; the others can be read
                 _logger.error("a topic that was replacing another one: %s", error)
         return sorted(names)
@@ -241,7 +242,7 @@ class Catalog:
             except StorageError as error:
                 if error.errno not in MISSING:
                     raise
-            for state, entry in self._replacing():
+            for state, entry in replacing(self.topics):
                 if entry.name == name:
                     try:
                         return self.topics.child(state)
@@ -250,26 +251,6 @@ class Catalog:
                             raise
                         break  # already renamed
         return None
-
-    def _replacing(self) -> list[tuple[str, TopicEntry]]:
-        """Topics that are about to replace another one, or that were when a process died."""
-        found: list[tuple[str, TopicEntry]] = []
-        for name in self.topics.children():
-            if not name.endswith(SWAP):
-                continue
-            try:
-                directory = self.topics.child(name)
-            except StorageError as error:
-                if error.errno not in MISSING:
-                    raise
-                continue  # already renamed
-            try:
-                found.append((name, TopicEntry.load(directory, name)))
-            except TopicNotFound:
-                continue
-            finally:
-                directory.close()
-        return found
 
     def _known(self) -> str:
         known = self.names()
@@ -282,7 +263,7 @@ class Catalog:
         Called after getting the lock of a partition: an unfinished replacement is finished here, because what is
         written to the old topic now would be lost with it.
         """
-        if self.mode == "w" and any(other.name == entry.name for _, other in self._replacing()):
+        if self.mode == "w" and any(other.name == entry.name for _, other in replacing(self.topics)):
             with self.changing():
                 pass
         now = self.load(entry.name)
@@ -438,30 +419,10 @@ class Catalog:
                     directory.close()
             finally:  # also after an error: forwards or backwards, as topic.json says
                 try:
-                    self._finish_replacing()
+                    finish_replacing(self.topics)
                 except StorageError:
-                    self._finish_replacing()  # most errors are temporary; else the next process finishes it
+                    finish_replacing(self.topics)  # most errors are temporary; else the next process finishes it
         return f"{entry.id}{DELETED}"
-
-    def _finish_replacing(self) -> None:
-        """Rename every topic that is replacing another to the name in its topic.json, and remove the old one from
-        there."""
-        for state, entry in self._replacing():
-            directory = self.topics.child(state)
-            try:
-                directory.sync()  # its topic.json may be visible and not yet durable
-            finally:
-                directory.close()
-            if entry.name in self.topics.children():
-                directory = self.topics.child(entry.name)
-                try:
-                    old = TopicEntry.load(directory, entry.name)
-                finally:
-                    directory.close()
-                self.topics.rename(entry.name, f"{old.id}{DELETED}")
-                self.topics.sync()
-            self.topics.rename(state, entry.name)
-            self.topics.sync()
 
     # --- after a crash
 
