@@ -211,6 +211,7 @@ def of(found: list[bytes | None], tag: str) -> list[bytes]:
     return [value for value in found if value is not None and value.startswith(tag.encode())]
 
 
+@pytest.mark.slow
 def test_an_append_waits_for_a_process_that_has_the_log_open_and_opening_does_not(
     path: Path, begun: list[subprocess.Popen[str]]
 ) -> None:

@@ -137,6 +137,21 @@ class AsyncConsumer:
         """Continue at an offset, "earliest", "latest", or the first record that is not older than a datetime."""
         self.sync.seek(topic, partition, place)
 
+    def pause(self, *shares: Share) -> None:
+        """Read nothing of these partitions until `resume`; they stay assigned. All of them if none is given."""
+        self.sync.pause(*shares)
+
+    def resume(self, *shares: Share) -> None:
+        """Continue with these partitions where they were paused. With all of them if none is given."""
+        self.sync.resume(*shares)
+        if self._waker is not None:
+            self._waker.wake()
+
+    @property
+    def paused(self) -> set[Share]:
+        """The partitions that are paused."""
+        return self.sync.paused
+
     # --- closing
 
     async def close(self) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from os import PathLike
-from typing import Literal
+from typing import Literal, Unpack
 from weakref import WeakSet
 
 from ..log.read.isolation import Isolation
 from ..storage import Directory
+from ..topics.groups.consumer import OnShares
+from ..topics.groups.kafka_names import KafkaNames
 from ..topics.groups.offsets import Start
 from ..topics.groups.position import OnLost
 from ..topics.store import Store
@@ -78,9 +80,13 @@ class AsyncStore:
         max_poll_interval_ms: int = 300_000,
         member: str | None = None,
         isolation: Isolation = "committed",
+        on_assigned: OnShares | None = None,
+        on_revoked: OnShares | None = None,
+        **kafka: Unpack[KafkaNames],
     ) -> AsyncConsumer:
         """Read topics as a member of a group: `async with store.consumer(...) as consumer`. It joins when the block
-        begins, or with the first record. See `Consumer` for the options."""
+        begins, or with the first record. See `Store.consumer` for the options; `on_assigned` and `on_revoked` are
+        ordinary functions, and may be called in another thread."""
         made = AsyncConsumer(
             partial(
                 self._store.consumer,
@@ -93,6 +99,9 @@ class AsyncStore:
                 max_poll_interval_ms=max_poll_interval_ms,
                 member=member,
                 isolation=isolation,
+                on_assigned=on_assigned,
+                on_revoked=on_revoked,
+                **kafka,
             )
         )
         self._consumers.add(made)

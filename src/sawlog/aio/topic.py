@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..batch.kernel import Record
 from ..clock import Deadline
-from ..errors import DirectoryLocked, LogClosed
+from ..errors import DirectoryLocked, InvalidRecord, LogClosed
 from ..log.log import Log
 from ..log.read.isolation import Isolation
 from ..topics.appends import Appends
@@ -91,18 +91,24 @@ class AsyncTopic:
                     raise
                 # Its lock was given back at this moment: nothing is stored.
 
-    async def append_many(self, records: Iterable[Any], *, partition: int | None = None) -> dict[int, range]:
-        """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`."""
+    async def append_many(
+        self, records: Iterable[Any], *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
+        """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`,
+        `expect_offset` as in `Topic.append_many`."""
         topic = self._topic
         parts = topic.encoded(list(records), partition)
+        if expect_offset is not None and len(parts) > 1:
+            raise InvalidRecord("expect_offset is for one partition, and these records go to several: give partition=")
         with topic.using(*parts):
             targets = {number: topic.held(number) or await self._reach(number) for number in parts}
             placed: dict[int, range] = {}
             for number, target in targets.items():  # all of them can be reached: from here on it is past recall
                 if isinstance(target, Log) and target.is_free:
-                    placed[number] = target.place_batches(parts[number], wait=False)
+                    placed[number] = target.place_batches(parts[number], wait=False, expect_offset=expect_offset)
                 else:
-                    placed[number] = await past_recall(target.append_batches, parts[number])
+                    append = partial(target.append_batches, parts[number], expect_offset=expect_offset)
+                    placed[number] = await past_recall(append)
             for number, target in targets.items():
                 if isinstance(target, Log):
                     await settled(target, placed[number].stop)

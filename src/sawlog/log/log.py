@@ -451,22 +451,37 @@ class Log(Closing):
         appender.settle(placed.stop)
         return placed
 
-    def append_batches(self, raw: bytes | bytearray | memoryview, *, trusted: bool = False, wait: bool = True) -> range:
+    def append_batches(
+        self,
+        raw: bytes | bytearray | memoryview,
+        *,
+        trusted: bool = False,
+        wait: bool = True,
+        expect_offset: int | None = None,
+    ) -> range:
         """Place encoded batches unchanged, giving them the next offsets. All of them or none.
 
         They are checked first: structure, checksums, and that their records parse (not if they are `trusted`, because
         this library has made them: decoding compressed ones costs more than all the rest). A producer's batch that is
         already stored is recognised; if all of them are, the offsets they got the first time are returned. With
-        `wait=False` it does not wait for the disk: `when_settled` says when they may be acknowledged.
+        `expect_offset` the others are placed at that offset, or `OffsetMismatch` is raised. With `wait=False` it does
+        not wait for the disk: `when_settled` says when they may be acknowledged.
         """
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
-        return self.place_batches(bytearray(raw), trusted=trusted, wait=wait)
+        return self.place_batches(bytearray(raw), trusted=trusted, wait=wait, expect_offset=expect_offset)
 
-    def place_batches(self, raw: bytearray | memoryview, *, trusted: bool = True, wait: bool = True) -> range:
+    def place_batches(
+        self,
+        raw: bytearray | memoryview,
+        *,
+        trusted: bool = True,
+        wait: bool = True,
+        expect_offset: int | None = None,
+    ) -> range:
         """As `append_batches`, for a buffer that the caller no longer uses."""
         appender = self._access.appender or self._writable()
-        placed = incoming.place(appender, memoryview(raw), trusted=trusted)
+        placed = incoming.place(appender, memoryview(raw), trusted=trusted, expect_offset=expect_offset)
         if wait:
             appender.settle(placed.stop)
         return placed
@@ -650,6 +665,16 @@ class Log(Closing):
 
     def __iter__(self) -> Iterator[Record]:
         return self.scan()
+
+    def __contains__(self, offset: object) -> bool:
+        """`5 in log`: whether there is a record at this offset."""
+        if isinstance(offset, bool) or not isinstance(offset, int):
+            raise InvalidRecordType(f"`in` expects an offset, not {type(offset).__name__}")
+        try:
+            self.read(offset)
+        except LookupError:
+            return False
+        return True
 
     def scan(
         self,

@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ..closing import Closing
 from ..errors import (
@@ -50,8 +50,11 @@ from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable
 from .catalog import Catalog
 from .entry import TopicEntry
-from .groups.consumer import Consumer
+from .groups.consumer import Consumer, OnShares
 from .groups.groups import Groups
+from .groups.kafka_names import KafkaNames, translated
+from .groups.offsets import Start
+from .groups.position import OnLost
 from .handover.doorway import doorway_of
 from .handover.handover import Handover
 from .handover.lines import Lines
@@ -531,9 +534,45 @@ class Store(Closing):
                 self._groups = Groups(self)
             return self._groups
 
-    def consumer(self, group: str | None, topics: str | Iterable[str], **options: Any) -> Consumer:
-        """Read topics as a member of a group; see `Consumer` for the options."""
+    def consumer(
+        self,
+        group: str | None,
+        topics: str | Iterable[str],
+        *,
+        start: Start = "earliest",
+        on_lost: OnLost = "earliest",
+        auto_commit_ms: int | None = 5000,
+        session_timeout_ms: int = 10_000,
+        max_poll_interval_ms: int = 300_000,
+        member: str | None = None,
+        isolation: Isolation = "committed",
+        on_assigned: OnShares | None = None,
+        on_revoked: OnShares | None = None,
+        **kafka: Unpack[KafkaNames],
+    ) -> Consumer:
+        """Read topics as a member of a group (None: alone, without committing); see `Consumer`.
+
+        `start` is where a group without committed offsets begins: "earliest", "latest", an offset or a datetime.
+        `on_lost` is where to continue if the records at a position are gone: "earliest", "latest", or "error" to raise
+        `PositionLost`. Offsets are committed every `auto_commit_ms`; with None by `commit` only. A member loses its
+        partitions if it sends no heartbeat for `session_timeout_ms`, or requests no record for `max_poll_interval_ms`.
+        `member` is its name for display. `on_assigned` and `on_revoked` are called with the partitions that it has
+        got, and is about to give up. Some of Kafka's names are understood too, with a warning.
+        """
         self._check_open()
+        options: dict[str, Any] = {
+            "start": start,
+            "on_lost": on_lost,
+            "auto_commit_ms": auto_commit_ms,
+            "session_timeout_ms": session_timeout_ms,
+            "max_poll_interval_ms": max_poll_interval_ms,
+            "member": member,
+            "isolation": isolation,
+            "on_assigned": on_assigned,
+            "on_revoked": on_revoked,
+        }
+        if kafka:
+            options |= translated(kafka)
         made = Consumer(self, group, [topics] if isinstance(topics, str) else list(topics), **options)
         self._consumers.add(made)
         return made

@@ -338,8 +338,10 @@ class Topic:
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
+        expect_offset: int | None = None,
     ) -> Position:
-        """Append one record and return its position. The partition is the key's, or chosen, unless it is given."""
+        """Append one record and return its position. The partition is the key's, or chosen, unless it is given. With
+        `expect_offset`: at that offset of the partition, or `OffsetMismatch` and nothing."""
         if partition is None and self._entry.partitions == 1 and (key is not None or not self._keyed):
             number = 0
         else:
@@ -347,14 +349,14 @@ class Topic:
         log = self._ready.get(number)
         if log is not None:
             try:
-                return _position((number, log.append(value, key, headers, timestamp)))
+                return _position((number, log.append(value, key, headers, timestamp, expect_offset)))
             except DirectoryLocked:  # it had released its lock, and another process has it now
                 self._ready.pop(number, None)
             except LogClosed:  # it was released at this moment: nothing is stored
                 if self._ready.get(number) is log:
                     raise
         with self._turns.using(number):
-            return _position((number, self._appends(number).append(value, key, headers, timestamp)))
+            return _position((number, self._appends(number).append(value, key, headers, timestamp, expect_offset)))
 
     def _appends(self, number: int) -> Appends:
         """The log of a partition, locked; or, if another process holds the lock and takes requests, what hands over to
@@ -435,13 +437,17 @@ class Topic:
                 f"the topic {self.name!r} keeps the last record of each key (cleanup.policy), so a record needs a key"
             )
 
-    def append_many(self, records: Iterable[Any], *, partition: int | None = None) -> dict[int, range]:
-        """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`."""
+    def append_many(
+        self, records: Iterable[Any], *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
+        """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`. With
+        `expect_offset` all of them go to one partition, and begin at that offset: else `OffsetMismatch`."""
         parts = self.split(list(records), partition)
         if len(parts) == 1:
             [(number, of_one)] = parts.items()
             with self._turns.using(number):
-                return {number: self._appends(number).append_many(of_one)}
+                return {number: self._appends(number).append_many(of_one, expect_offset)}
+        _check_sole(expect_offset)
         encoded = {number: self._encode(each) for number, each in sorted(parts.items())}
         with self._turns.using(*encoded):
             logs = {number: self._appends(number) for number in encoded}  # all of them before anything is written
@@ -470,16 +476,19 @@ class Topic:
     def _encode(self, records: list[Any]) -> bytes:
         return bytes(Encoder(recipe_of(self.config)).many(records).data)
 
-    def append_arrow(self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> dict[int, range]:
+    def append_arrow(
+        self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
         """Append the rows of an Arrow table, by their keys, and return their offsets. Columns as in
-        `Log.append_arrow`."""
+        `Log.append_arrow`, `expect_offset` as in `append_many`."""
         keys = table.column("key") if "key" in table.schema.names else None
         if keys is None or keys.null_count:
             self._refuse_keyless()
         if partition is not None or self.partitions == 1 or keys is None:
             number = self._sticky.take(table.nbytes) if partition is None else partition
             with self._turns.using(number):
-                return {number: self._appends(number).append_arrow(table)}
+                return {number: self._appends(number).append_arrow(table, expect_offset)}
+        _check_sole(expect_offset)
         together = self._sticky.take(0)
         chosen = partitions_for(keys, self.partitions, together)
         numbers = np.unique(chosen).tolist()
@@ -489,11 +498,18 @@ class Topic:
                 number: log.append_arrow(table.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
             }
 
-    def append_batches(self, raw: bytes | bytearray | memoryview, partition: int, *, trusted: bool = False) -> range:
+    def append_batches(
+        self,
+        raw: bytes | bytearray | memoryview,
+        partition: int,
+        *,
+        trusted: bool = False,
+        expect_offset: int | None = None,
+    ) -> range:
         """Append encoded batches to a partition unchanged, all of them or none, and return their offsets. They are
         checked as by `Log.append_batches`."""
         with self._turns.using(partition):
-            return self._appends(partition).append_batches(raw, trusted=trusted)
+            return self._appends(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
     def partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
@@ -701,6 +717,12 @@ def _per_partition(limit: TableEnd, numbers: range) -> dict[int, int] | None:
     if isinstance(limit, Mapping):
         return dict(limit)
     return None if limit is None or isinstance(limit, datetime) else dict.fromkeys(numbers, limit)
+
+
+def _check_sole(expect_offset: int | None) -> None:
+    """Records of several partitions have no offset that could be expected."""
+    if expect_offset is not None:
+        raise InvalidRecord("expect_offset is for one partition, and these records go to several: give partition=")
 
 
 def key_of(record: Any) -> Any:

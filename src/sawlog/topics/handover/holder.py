@@ -66,6 +66,8 @@ class Session:
             match head.get("request"):
                 case "append":
                     return self._append(head, body)
+                case "append_at":
+                    return self._append(head, body, _number(head, "offset"))
                 case "prepare":
                     return self._prepare(_text(head, "id"), _numbers(head))
                 case "place":
@@ -76,7 +78,7 @@ class Session:
 
     # --- plain appends
 
-    def _append(self, head: Head, body: bytearray) -> Head:
+    def _append(self, head: Head, body: bytearray, expect_offset: int | None = None) -> Head:
         topic, number = _text(head, "topic"), _number(head, "partition")
         log = self._held(topic, _text(head, "topic_id"), number)
         if log is None or is_over(_number(head, "until_ns")):
@@ -85,7 +87,7 @@ class Session:
         if streak.is_long(log.next_offset) and self._give_back(topic, number):
             return {"elsewhere": True}  # the other side takes the lock: it is the one that writes
         try:
-            placed = log.place_batches(body)
+            placed = log.place_batches(body, expect_offset=expect_offset)
         except _RELEASED:
             return {"elsewhere": True}
         streak.placed(placed)
