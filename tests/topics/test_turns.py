@@ -110,6 +110,21 @@ def test_a_process_that_appends_no_more_gives_its_lock_back(first: Topic, monkey
     assert first.partition(0).leader_epoch == 0
 
 
+def test_a_lock_that_a_transaction_or_trim_has_taken_is_given_back_too(file_place: FilePlace) -> None:
+    store = file_place.open()
+    topic = store.create_topic("orders", partitions=2)
+    with store.transaction() as tx:
+        tx.append("orders", b"x", partition=0)
+    topic.trim({1: 0})
+    assert [topic.partition(number).locked for number in range(2)] == [True, True]
+    assert topic.give_back(0)
+    assert topic.give_back(1)
+    topic.partition(0).append(b"by the log")
+    with store.transaction() as tx:
+        tx.append("orders", b"y", partition=0)
+    assert not topic.give_back(0)
+
+
 def test_the_lock_follows_the_process_that_writes(
     file_place: FilePlace, first: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

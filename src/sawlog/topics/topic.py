@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -295,7 +295,7 @@ class Topic:
             if log.locked or log.was_closed_cleanly:
                 continue
             try:
-                reports[number] = self._writable(number).recovery
+                reports[number] = self.take(number).recovery
             except DirectoryLocked:
                 continue
         return reports
@@ -394,11 +394,24 @@ class Topic:
     def take(self, number: int) -> Log:
         """The log of a partition, locked until others want to write (see `sawlog.topics.turns`). `DirectoryLocked` if
         another process writes to it."""
-        was_locked = self.partition(number).locked
-        log = self._writable(number)
-        if not was_locked:
-            self._turns.took(number, log)
-        return log
+        with self.lending(number):
+            return self._writable(number)
+
+    @contextmanager
+    def lending(self, *numbers: int) -> Iterator[None]:
+        """The locks that are taken within this block are given back like those of appends."""
+        before = [self._held_lock(number) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, lock in zip(numbers, before, strict=True):
+                log = self._logs.get(number)
+                if log is not None and log.held_lock not in (None, lock):
+                    self._turns.took(number, log)
+
+    def _held_lock(self, number: int) -> object | None:
+        log = self._logs.get(number)
+        return None if log is None else log.held_lock
 
     def give_back(self, number: int) -> bool:
         """Release a lock that `take` has taken, unless it is in use; returns whether it is released."""
@@ -542,8 +555,9 @@ class Topic:
 
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return how many."""
-        logs = {number: self._writable(number) for number in sorted(offsets)}
-        return sum(log.trim(offsets[number]) for number, log in logs.items())
+        with self.using(*offsets):
+            logs = {number: self.take(number) for number in sorted(offsets)}
+            return sum(log.trim(offsets[number]) for number, log in logs.items())
 
     def upkeep(self) -> list[UpkeepReport]:
         """Do now what the settings ask for (retention, compaction, merging) and return what was done per partition.
@@ -558,8 +572,9 @@ class Topic:
         used = self._logs.get(number)
         if self._ended is not None:
             raise self._ended
-        if used is not None and used.locked:
-            return used.upkeep(config)
+        with self.using(number):
+            if used is not None and used.locked:
+                return used.upkeep(config)
         # Not one that stays open: a store may have more partitions than a process may open files.
         log = self._open(number)
         try:

@@ -1,7 +1,7 @@
-"""`Turns`: the partitions that the appends of a topic have locked, and when they are given back.
+"""`Turns`: the partitions that appends through a topic have locked, and when they are given back.
 
-An append through a topic takes the lock of its partition and leaves it taken: the next one is fast. So that other
-processes get their turn, a lock is released
+An append through a topic, or a transaction, takes the lock of its partition and leaves it taken: the next one is fast.
+So that other processes get their turn, a lock is released
 
 - when a process that waits for it has asked (`Log.want_lock`), between two appends;
 - when nothing was appended for `_IDLE_S` seconds: a process that has stopped, or sits in a debugger, blocks nobody;

@@ -74,9 +74,10 @@ class Handover:
                     sum(count for _, count in written),
                     tuple(piece for piece, _ in written),
                 )
-                intent = self._intents.commit(
-                    stage, [part], lambda part: topic.partition(part.partition), lock_timeout_s=self._timeout_s
-                )
+                with topic.lending(number):
+                    intent = self._intents.commit(
+                        stage, [part], lambda part: topic.partition(part.partition), lock_timeout_s=self._timeout_s
+                    )
             except TransactionAborted as error:
                 stage.end()
                 raise error.__cause__ if isinstance(error.__cause__, SawlogError) else error from None
