@@ -20,7 +20,7 @@ from ..errors import LogClosed
 from ..topics.groups.assignment import Share
 from ..topics.groups.consumer import Consumer
 from ..topics.groups.offsets import Start
-from .waiting import END, End, Waker, in_thread, opened_in_thread, portions
+from .waiting import END, End, Pace, Waker, in_thread, opened_in_thread, portions
 
 #: How long to wait before looking at the group again.
 _LOOK_S = 0.25
@@ -71,7 +71,8 @@ class AsyncConsumer:
     async def _records(self, *, drain: bool) -> AsyncIterator[Record]:
         consumer = await self._consumer()
         feed = consumer.feed(drain=drain)
-        waker = self._waker = Waker()
+        waker, pace = Waker(), Pace()
+        self._waker = waker
         try:
             while not isinstance(cursor := await _step(consumer, feed), End):
                 if cursor is None:
@@ -80,7 +81,8 @@ class AsyncConsumer:
                 for portion in portions(cursor):
                     for record in portion:
                         yield record
-                    await sleep(0)
+                    if pace.is_due:
+                        await sleep(0)
         finally:
             waker.close()
 

@@ -17,7 +17,7 @@ from ..log.log import Log
 from ..log.read.isolation import Isolation
 from ..storage import Directory
 from .opening import Opening
-from .waiting import Waker, in_portions, in_thread, opened_in_thread, past_recall, portions, settled
+from .waiting import Pace, Waker, in_portions, in_thread, opened_in_thread, past_recall, portions, settled
 
 
 class AsyncLog:
@@ -129,7 +129,7 @@ class AsyncLog:
     ) -> AsyncIterator[Record]:
         """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds, or when the log is
         closed."""
-        waker, deadline = Waker(), Deadline(timeout)
+        waker, pace, deadline = Waker(), Pace(), Deadline(timeout)
         waker.watch([self._log])
         try:
             for cursor in self._log.following(start, isolation=isolation):
@@ -137,7 +137,8 @@ class AsyncLog:
                     for portion in portions(cursor):
                         for record in portion:
                             yield record
-                        await asyncio.sleep(0)
+                        if pace.is_due:
+                            await asyncio.sleep(0)
                     deadline = Deadline(timeout)
                     waker.arm()
                 elif deadline.passed:

@@ -21,7 +21,7 @@ from ..topics.appends import Appends
 from ..topics.settings import Value
 from ..topics.topic import Offsets, Position, Topic
 from .log import AsyncLog
-from .waiting import END, End, Waker, in_portions, in_thread, past_recall, portions, settled
+from .waiting import END, End, Pace, Waker, in_portions, in_thread, past_recall, portions, settled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,7 +164,7 @@ class AsyncTopic:
         numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
         logs = {number: self._topic.partition(number) for number in numbers}
         feeds = {number: log.following((start or {}).get(number), isolation=isolation) for number, log in logs.items()}
-        waker, deadline = Waker(), Deadline(timeout)
+        waker, pace, deadline = Waker(), Pace(), Deadline(timeout)
         waker.watch(logs.values())
         try:
             while feeds:
@@ -178,7 +178,8 @@ class AsyncTopic:
                         for portion in portions(cursor):
                             for record in portion:
                                 yield record
-                            await asyncio.sleep(0)
+                            if pace.is_due:
+                                await asyncio.sleep(0)
                         found = True
                 if found:
                     deadline = Deadline(timeout)

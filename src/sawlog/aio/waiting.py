@@ -13,15 +13,27 @@ from threading import get_ident
 from typing import TypeVar
 
 from ..batch.kernel import Record, RecordCursor
+from ..clock import Stopwatch
 from ..log.log import Log
 from ..log.write.aio import in_thread, outcome, past_recall
 
-__all__ = ["END", "End", "Waker", "in_portions", "in_thread", "opened_in_thread", "past_recall", "portions", "settled"]
+__all__ = [
+    "END",
+    "End",
+    "Pace",
+    "Waker",
+    "in_portions",
+    "in_thread",
+    "opened_in_thread",
+    "past_recall",
+    "portions",
+    "settled",
+]
 
 T = TypeVar("T")
 
-#: How many records are returned before other tasks get their turn.
-_PORTION = 2000
+#: After how many records it is checked whether other tasks should get their turn, and after which time they do.
+_PORTION, _TURN_S = 500, 0.002
 #: How long to wait at most before looking again, whatever was reported.
 _LONGEST_S = 0.5
 
@@ -50,17 +62,34 @@ async def settled(log: Log, offset: int) -> None:
     await outcome(future)
 
 
+class Pace:
+    """Says when a task that returns many records should let others run: that costs as much as some dozen records."""
+
+    def __init__(self) -> None:
+        self._watch = Stopwatch()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time; then it begins again."""
+        if self._watch.elapsed_s < _TURN_S:
+            return False
+        self._watch.restart()
+        return True
+
+
 async def in_portions(records: Iterator[Record]) -> AsyncIterator[Record]:
     """Records one by one; other tasks get their turn in between."""
+    pace = Pace()
     while portion := list(islice(records, _PORTION)):
         for record in portion:
             yield record
-        await asyncio.sleep(0)
+        if pace.is_due:
+            await asyncio.sleep(0)
 
 
 def portions(cursor: RecordCursor) -> Iterator[Iterator[Record]]:
     """The records of a cursor, which always knows which one was returned last, in portions between which other tasks
-    get their turn. Not as one async iterator: an async generator within another one costs as much as the records."""
+    may get their turn. Not as an async iterator: an async generator within another one costs as much as the records."""
     end = -1
     while end != cursor.next_offset:
         end = cursor.next_offset
