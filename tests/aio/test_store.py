@@ -194,7 +194,8 @@ def test_a_long_scan_lets_other_tasks_run(path: Path, monkeypatch: pytest.Monkey
 
         async with sawlog.open_async(path) as store:
             topic = await store.create_topic("orders", durability="os")
-            await topic.append_many([b"x"] * 20_000)
+            for _ in range(20):
+                await topic.append_many([bytes(1000)] * 500)
             counting = asyncio.create_task(count())
             async for _ in topic.scan():
                 pass

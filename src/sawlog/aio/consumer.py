@@ -20,7 +20,7 @@ from ..errors import LogClosed
 from ..topics.groups.assignment import Share
 from ..topics.groups.consumer import Consumer
 from ..topics.groups.offsets import Start
-from .waiting import END, End, Pace, Waker, in_thread, opened_in_thread, portions
+from .waiting import END, End, Pace, Waker, in_thread, opened_in_thread
 
 #: How long to wait before looking at the group again.
 _LOOK_S = 0.25
@@ -78,11 +78,10 @@ class AsyncConsumer:
                 if cursor is None:
                     await self._wait(consumer, waker, _LOOK_S)
                     continue
-                for portion in portions(cursor):
-                    for record in portion:
-                        yield record
-                    if pace.is_due:
-                        await sleep(0)
+                for record in cursor:
+                    yield record
+                if pace.is_due:
+                    await sleep(0)
         finally:
             waker.close()
 
@@ -101,8 +100,8 @@ class AsyncConsumer:
 
     async def _wait(self, consumer: Consumer, waker: Waker, seconds: float) -> None:
         waker.watch(consumer.logs)
-        await waker.wait(seconds)
-        waker.arm()
+        await (waker.wait(seconds) if waker.is_armed else sleep(0))
+        waker.arm()  # and look once more: some may have come before
 
     # --- committing, inspecting and moving
 

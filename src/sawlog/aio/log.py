@@ -17,7 +17,7 @@ from ..log.log import Log
 from ..log.read.isolation import Isolation
 from ..storage import Directory
 from .opening import Opening
-from .waiting import Pace, Waker, in_portions, in_thread, opened_in_thread, past_recall, portions, settled
+from .waiting import Pace, Waker, in_portions, in_thread, opened_in_thread, past_recall, settled
 
 
 class AsyncLog:
@@ -131,14 +131,14 @@ class AsyncLog:
         closed."""
         waker, pace, deadline = Waker(), Pace(), Deadline(timeout)
         waker.watch([self._log])
+        waker.arm()
         try:
             for cursor in self._log.following(start, isolation=isolation):
                 if cursor is not None:
-                    for portion in portions(cursor):
-                        for record in portion:
-                            yield record
-                        if pace.is_due:
-                            await asyncio.sleep(0)
+                    for record in cursor:
+                        yield record
+                    if pace.is_due:
+                        await asyncio.sleep(0)
                     deadline = Deadline(timeout)
                     waker.arm()
                 elif deadline.passed:

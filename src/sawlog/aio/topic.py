@@ -21,7 +21,7 @@ from ..topics.appends import Appends
 from ..topics.settings import Value
 from ..topics.topic import Offsets, Position, Topic
 from .log import AsyncLog
-from .waiting import END, End, Pace, Waker, in_portions, in_thread, past_recall, portions, settled
+from .waiting import END, End, Pace, Waker, in_portions, in_thread, past_recall, settled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,11 +175,10 @@ class AsyncTopic:
                     if isinstance(cursor, End):
                         del feeds[number]
                     elif cursor is not None:
-                        for portion in portions(cursor):
-                            for record in portion:
-                                yield record
-                            if pace.is_due:
-                                await asyncio.sleep(0)
+                        for record in cursor:
+                            yield record
+                        if pace.is_due:
+                            await asyncio.sleep(0)
                         found = True
                 if found:
                     deadline = Deadline(timeout)

@@ -12,7 +12,7 @@ from itertools import islice
 from threading import get_ident
 from typing import TypeVar
 
-from ..batch.kernel import Record, RecordCursor
+from ..batch.kernel import Record
 from ..clock import Stopwatch
 from ..log.log import Log
 from ..log.write.aio import in_thread, outcome, past_recall
@@ -26,13 +26,12 @@ __all__ = [
     "in_thread",
     "opened_in_thread",
     "past_recall",
-    "portions",
     "settled",
 ]
 
 T = TypeVar("T")
 
-#: After how many records it is checked whether other tasks should get their turn, and after which time they do.
+#: How many records are taken at a time, and after which time other tasks get their turn.
 _PORTION, _TURN_S = 500, 0.002
 #: How long to wait at most before looking again, whatever was reported.
 _LONGEST_S = 0.5
@@ -87,15 +86,6 @@ async def in_portions(records: Iterator[Record]) -> AsyncIterator[Record]:
             await asyncio.sleep(0)
 
 
-def portions(cursor: RecordCursor) -> Iterator[Iterator[Record]]:
-    """The records of a cursor, which always knows which one was returned last, in portions between which other tasks
-    may get their turn. Not as an async iterator: an async generator within another one costs as much as the records."""
-    end = -1
-    while end != cursor.next_offset:
-        end = cursor.next_offset
-        yield islice(cursor, _PORTION)
-
-
 async def opened_in_thread(open_: Callable[[], T], close: Callable[[T], None]) -> T:
     """Open something in a thread. If the task is cancelled meanwhile, it is closed again."""
     future = asyncio.get_running_loop().run_in_executor(None, open_)
@@ -146,8 +136,14 @@ class Waker:
         self._event.clear()
         self._armed = True
 
+    @property
+    def is_armed(self) -> bool:
+        """Whether it reports, and has not yet."""
+        return self._armed
+
     def wake(self) -> None:
         """Wake up the task. In the event loop."""
+        self._armed = False
         self._event.set()
 
     async def wait(self, seconds: float = _LONGEST_S) -> None:

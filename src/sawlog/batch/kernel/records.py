@@ -30,9 +30,9 @@ _LITTLE_BYTES = 65536
 @cython.no_gc
 @cython.cclass
 class Record:
-    """Record(value=None, key=None, headers=(), timestamp=None, offset=-1, timestamp_type=0, topic=None, partition=-1)
+    """One record. Immutable, comparable, hashable.
 
-    One record. Immutable, comparable, hashable.
+    Record(value=None, key=None, headers=(), timestamp=None, offset=-1, timestamp_type=0, topic=None, partition=-1)
 
         offset: int                                  its number in its partition; -1: none
         timestamp: int                               milliseconds since 1970; -1: none
