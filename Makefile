@@ -19,7 +19,7 @@ help: ## list these targets
 
 setup: kernel ## make .venv with all that development needs; quick the second time (PYTHON=python3.12 to choose one)
 
-demo: kernel ## the main job: a stream of events through Spark, exactly once, killed in the middle
+demo: kernel ## the main job: a stream through Spark, exactly once, killed in the middle; and a topic that is a table
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 tour: kernel ## the engine by itself: a million records written, read, killed and damaged

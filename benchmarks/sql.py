@@ -8,6 +8,7 @@ millisecond. The Parquet file has the same columns and the same order, with zstd
 - *limits*: count(*), and with it min and max of offset and time. They come from headers; a bar in milliseconds.
 - *time*, *offset*: one percent of the records, by a range.
 - *keys*: how many records each key has.
+- *table*: the same with 95 % of the records in a table's Parquet file, which has the columns of the other.
 - *field*: a number out of the JSON of those records whose JSON has a certain text, with DuckDB's JSON functions on both
   sides; and with a schema, where sawlog reads the fields itself.
 
@@ -39,6 +40,9 @@ from rounds import Sample, best_of
 from rows import Figure, Row, Unit, at_most, times
 
 import sawlog
+from sawlog import Topic
+from sawlog.sql import engine
+from sawlog.sql.history import History
 
 PARTITIONS = 4
 KEYS = 10_000
@@ -249,10 +253,66 @@ def _offset(bench: Bench) -> list[Row]:
     return _compared(bench, "filter on offset, 1 %", query, f"select(.offset >= {low} and .offset <= {high})")
 
 
+_BY_KEY = "select key, count(*) from {table} group by key order by 2 desc, 1 limit 10"
+#: Needs more than keys: every record becomes a row.
+_LENGTHS = "select key, sum(octet_length(value)) from {table} group by key order by 2 desc, 1 limit 10"
+
+
 def _keys(bench: Bench) -> list[Row]:
-    query = "select key, count(*) from {table} group by key order by 2 desc, 1 limit 10"
-    program = ".key"
-    return _compared(bench, f"group by key, {KEYS:,} keys", query, program)
+    return [
+        *_compared(bench, f"group by key, {KEYS:,} keys", _BY_KEY, ".key"),
+        *_compared(bench, "sum of lengths by key", _LENGTHS),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _WithTable:
+    """The orders, of which a part is in a table, as a store and as its only topic."""
+
+    given: Topic
+    past: History
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.given, name)
+
+    def topics(self) -> list[str]:
+        """Its name."""
+        return ["orders"]
+
+    def topic(self, name: str) -> _WithTable:
+        """Itself."""
+        return self
+
+    def history(self) -> History:
+        """What is in the table."""
+        return self.past
+
+
+def _table_of(bench: Bench) -> list[Row]:
+    orders = _orders(bench)
+    topic, file = orders.store.topic("orders"), bench.path().with_suffix(".parquet")
+    ends = {number: round(each.next * 0.95) for number, each in topic.offsets().items()}
+    with pq.ParquetWriter(file, topic.dataset().schema, compression="zstd") as writer:
+        for batches in _grouped(topic.dataset(end=ends)):
+            writer.write_table(pa.Table.from_batches(batches), row_group_size=_ROW_GROUP)
+    source = _WithTable(topic, History([str(file)], ends, {}))
+    rows = []
+    for what, query in (
+        (f"group by key, {KEYS:,} keys, 95 % in a table", _BY_KEY),
+        ("sum of lengths by key, 95 % in a table", _LENGTHS),
+    ):
+        wanted = orders.theirs(query)
+        ask = partial(engine.query, source, query.format(table="orders"))
+        best = best_of(
+            [
+                working("sawlog", lambda ask=ask: _rounded(ask().to_pylist()), wanted),
+                working("Parquet", partial(orders.theirs, query), wanted),
+            ],
+            bench.effort,
+        )
+        figures = {name: _seconds(sample) for name, sample in best.items()}
+        rows.append(Row(what, figures["sawlog"], "DuckDB on Parquet", figures["Parquet"], times(0.9)))
+    return rows
 
 
 def _field(bench: Bench) -> list[Row]:
@@ -269,6 +329,7 @@ CASES = [
     Case("time", _time),
     Case("offset", _offset),
     Case("keys", _keys),
+    Case("table", _table_of),
     Case("field", _field),
 ]
 

@@ -4,21 +4,20 @@ A stream of clicks and orders goes into a store. A Spark job in a process of its
 catalogue, adds up minutes by category, and writes the result back into the store. In the middle it is killed without
 mercy, Java and all, and started again. Then everything is worked out once more without Spark, and compared: no window
 may be lost, doubled or different.
+
+Then a year of sales, some millions, becomes a Delta table. Sales go on; Spark and SQL query the table and the log
+together, and that is compared with plain Parquet files of the same rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,12 +27,14 @@ warnings.filterwarnings("ignore", message="sawlog: interpreted kernel", category
 import sawlog  # noqa: E402 - after the filter above
 
 try:
-    from demo_parts import check, events
+    import deltalake  # noqa: F401 - for the table, in a process of its own
+    import duckdb  # noqa: F401 - for SQL
+    from demo_parts import both, check, events, processes
     from tour_parts.screen import Screen, duration, size
 
     from sawlog.cli import plot
 except ModuleNotFoundError as error:
-    sys.exit(f"the demo needs {error.name}: run make setup, or pip install '.[cli,spark,jre]', in a clone of sawlog")
+    sys.exit(f"the demo needs {error.name}: run make setup, or pip install '.[cli,spark,jre,delta,sql]' in a clone")
 
 JOB = Path(__file__).with_name("demo_parts") / "job.py"
 PARTITIONS = 3
@@ -41,8 +42,8 @@ PATIENCE_S = 600.0
 
 _EXAMPLES = """\
 examples:
-  python examples/demo.py                      a hundred and fifty thousand events, results in demo-output
-  python examples/demo.py --events 20000       a short one
+  python examples/demo.py                      all of it, results in demo-output
+  python examples/demo.py --events 20000 --sales 100000     a short one
   python examples/demo.py --output elsewhere   results there; an existing directory of an earlier run is replaced
 """
 
@@ -59,11 +60,20 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
         "--events", type=int, default=150_000, metavar="N", help="how many events (default: %(default)s)"
     )
     parser.add_argument(
+        "--sales",
+        type=int,
+        default=3_000_000,
+        metavar="N",
+        help="how many sales in the second half (default: %(default)s)",
+    )
+    parser.add_argument(
         "--output", type=Path, default=Path("demo-output"), help="where results go (default: %(default)s)"
     )
     asked = parser.parse_args(given)
     if asked.events < 2000:
         parser.error("--events: a demo needs at least 2,000")
+    if asked.sales < 10_000:
+        parser.error("--sales: a table needs at least 10,000 to be worth it")
     if asked.output.exists() and not (asked.output / "store" / "sawlog.json").exists() and any(asked.output.iterdir()):
         parser.error(f"{asked.output} is not empty and not of an earlier run; choose another --output")
     return asked
@@ -77,12 +87,23 @@ def main(given: list[str] | None = None) -> int:
     asked.output.mkdir(parents=True)
     screen = Screen()
     kernel = "compiled kernel" if sawlog.kernel_info().compiled else "interpreted kernel (no C compiler was found)"
-    screen.head("sawlog: a stream through Spark, exactly once", f"sawlog {sawlog.__version__}, {kernel}")
+    screen.head(
+        "sawlog: a stream through Spark, exactly once; and a topic that is a table",
+        f"sawlog {sawlog.__version__}, {kernel}",
+    )
     store = asked.output / "store"
     write(screen, store, asked.events)
     run_and_kill(screen, asked.output, store, asked.events)
     compared = compare(screen, store)
-    leave(screen, asked.output, compared)
+    look(screen, asked.output, compared)
+    both.play(screen, asked.output, store, asked.sales)
+    screen.summary()
+    screen.facts(
+        ("table", str(asked.output / "revenue.csv")),
+        ("picture", str(asked.output / "revenue.svg")),
+        ("look on", f"sawlog read revenue -d {store} -o -3"),
+        ("query", f'sawlog sql "select count(*), max(timestamp) from sales" -d {store}'),
+    )
     screen.line()
     if screen.failed:
         screen.print(f"{len(screen.failed)} of {screen.checks} checks FAILED", "bold red")
@@ -119,41 +140,15 @@ def write(screen: Screen, path: Path, count: int) -> None:
 # --- the job
 
 
-@contextmanager
-def job(path: Path, output: Path, most: int) -> Iterator[subprocess.Popen[str]]:
-    """The streaming job in a process group of its own, so that Java and the workers can be killed with it."""
-    with (output / "job.log").open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(JOB), str(path), str(output / "checkpoint"), str(most)],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            kill(process)
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    """All of it, now."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
-
-
 def run_and_kill(screen: Screen, output: Path, path: Path, count: int) -> None:
     """The second and the third act."""
     screen.act("Kill", "The job runs, and when it has written its first results it is killed: kill -9, Java and all.")
     most = max(count // 12, 1000)
     began = time.perf_counter()
-    with job(path, output, most) as process:
+    with processes.started(output, JOB, path, output / "checkpoint", most) as process:
         with screen.waiting("starting Spark, then waiting for the first results"):
             before = wait_for_results(process, path, output)
-        kill(process)
+        processes.kill(process)
     lag = sum(row.lag for row in described(path))
     screen.check(
         before > 0, f"killed after {before:,} windows had been written, {duration(time.perf_counter() - began)} in"
@@ -166,7 +161,7 @@ def run_and_kill(screen: Screen, output: Path, path: Path, count: int) -> None:
         "Restart", "The same job again. It goes on where its checkpoint says, and repeats what was not finished."
     )
     began = time.perf_counter()
-    with job(path, output, most) as process:
+    with processes.started(output, JOB, path, output / "checkpoint", most) as process:
         with screen.waiting("starting Spark, then reading the rest"):
             said, _ = process.communicate(timeout=PATIENCE_S)
         screen.check(process.returncode == 0, f"it ended by itself: {said.strip() or 'see job.log'}")
@@ -220,9 +215,9 @@ def compare(screen: Screen, path: Path) -> check.Comparison:
     return found
 
 
-def leave(screen: Screen, output: Path, compared: check.Comparison) -> None:
+def look(screen: Screen, output: Path, compared: check.Comparison) -> None:
     """The fifth act: a table and a picture."""
-    screen.act("Look", "What is left.")
+    screen.act("Look", "What came of it.")
     rows = sorted((minute, category, *totals) for (minute, category), totals in compared.found.items())
     with (output / "revenue.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -241,12 +236,6 @@ def leave(screen: Screen, output: Path, compared: check.Comparison) -> None:
         for line in plot.text_lines(chart, screen.width):
             screen.print(line)
         screen.line()
-    screen.summary()
-    screen.facts(
-        ("table", str(output / "revenue.csv")),
-        ("picture", str(output / "revenue.svg")),
-        ("look on", f"sawlog read revenue -d {output / 'store'} -o -3"),
-    )
 
 
 def _euros(value: float) -> str:

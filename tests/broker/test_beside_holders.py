@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from sawlog import Store
+from sawlog.broker.wire import ErrorCode, Key
 from sawlog.testing import Broker
 
 from ..topics.nursery import PATIENCE_S, Child, Nursery, until
+from .peers import Peer, batch, produce_body
 from .serving import Serving, free_port
 
 #: More than the broker has threads for what waits for the disk.
@@ -72,16 +75,37 @@ def test_others_are_served_while_a_holder_stands_still(path: Path, holder: Child
 @pytest.mark.slow
 def test_a_broker_stops_although_a_holder_stands_still(path: Path, holder: Child) -> None:
     port = free_port()
-    options = ("--set", "stop_timeout_s=0.2", "--metrics", f"127.0.0.1:{port}")
-    with Serving(path, *options) as broker:
-        holder.signal(signal.SIGSTOP)
-        producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
-        producer.produce("held", b"in doubt")
-        until(lambda: _in_flight(port) >= 1, "a request that waits")
-        began = time.monotonic()
-        assert broker.stop() == 0
-        assert time.monotonic() - began < 20, "it waited until the append gave up, after 30 seconds"
+    with Serving(path, "--set", "stop_timeout_s=3600", "--metrics", f"127.0.0.1:{port}") as broker:
+        with ExitStack() as stack:
+            peers = [stack.enter_context(Peer(broker.address)) for _ in range(6)]
+            peers[0].ask(Key.PRODUCE, 9, produce_body("free", batch(b"acknowledged")))
+            holder.signal(signal.SIGSTOP)
+            for each in peers:  # more than are handed over at the same time
+                each.send(Key.PRODUCE, 9, produce_body("held", batch(b"in doubt")))
+            until(lambda: _in_flight(port) >= len(peers), "requests that wait")
+            assert broker.stop() == 0, "it was to give up long before stop_timeout_s"
+            codes = [each.receive()[1]["responses"][0]["partition_responses"][0]["error_code"] for each in peers]
+        assert Counter(codes) == {ErrorCode.REQUEST_TIMED_OUT: 4, ErrorCode.NOT_LEADER_OR_FOLLOWER: 2}
         holder.signal(signal.SIGCONT)
+    with Store.open(path, "r") as store:
+        assert [record.value for record in store["free"].scan()] == [b"acknowledged"]
+        assert store["free"].partition(0).was_closed_cleanly
+
+
+@pytest.mark.slow
+def test_a_second_broker_of_a_store_appends_and_has_no_transactions(path: Path) -> None:
+    with Serving(path) as first, Serving(path) as second:
+        with Peer(first.address) as one, Peer(second.address) as other:
+            for number in range(4):
+                peer = (one, other)[number % 2]
+                [answer] = peer.ask(Key.PRODUCE, 9, produce_body("free", batch(b"%d" % number)))["responses"]
+                assert answer["partition_responses"][0]["base_offset"] == number
+            body = {"transactional_id": "t", "transaction_timeout_ms": 1000, "producer_id": -1, "producer_epoch": -1}
+            assert one.ask(Key.INIT_PRODUCER_ID, 4, body)["error_code"] == ErrorCode.NONE
+            code = other.ask(Key.INIT_PRODUCER_ID, 4, body)["error_code"]
+            assert code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert "another broker serves this store" in second.said
+        assert (second.stop(), first.stop()) == (0, 0)
 
 
 def _in_flight(port: int) -> float:

@@ -76,6 +76,28 @@ def test_the_limits_of_a_fetch_hold_for_all_but_the_first_batch(broker: Broker, 
     assert [len(part["records"]) // len(raw) for part in found] == [2, 1, 0]
 
 
+def test_a_position_in_a_deleted_topic_is_none_in_the_next_topic_of_that_name(broker: Broker, peer: Peer) -> None:
+    name = f"t-{uuid.uuid4().hex}"
+    old = broker.create_topic(name)
+    peer.ask(Key.PRODUCE, 9, produce_body(name, batch(*[b"old"] * 5)))
+    epoch = fetched(peer, old, 5)["error_code"] or old.partition(0).leader_epoch
+    broker.store.delete_topic(name)
+    new = broker.create_topic(name)
+    raw = batch(*[b"new"] * 10)
+    peer.ask(Key.PRODUCE, 9, produce_body(name, raw))
+    body = fetch_body(name, 5)
+    body["topics"][0]["topic_id"] = uuid.UUID(old.id).bytes
+    [part] = peer.ask(Key.FETCH, 13, body)["responses"][0]["partitions"]
+    assert part["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
+    assert fetched(peer, new, 5, current_leader_epoch=epoch)["error_code"] == ErrorCode.FENCED_LEADER_EPOCH
+    assert fetched(peer, new, 5, last_fetched_epoch=epoch)["diverging_epoch"] == {"epoch": epoch, "end_offset": 0}
+    asked = {"partition": 0, "current_leader_epoch": epoch + 1, "leader_epoch": epoch}
+    body = {"replica_id": -1, "topics": [{"topic": name, "partitions": [asked]}]}
+    [part] = peer.ask(Key.OFFSET_FOR_LEADER_EPOCH, 4, body)["topics"][0]["partitions"]
+    assert (part["error_code"], part["leader_epoch"], part["end_offset"]) == (ErrorCode.NONE, epoch, 0)
+    assert len(fetched(peer, new, 0, current_leader_epoch=epoch + 1)["records"]) == len(raw)
+
+
 def test_an_epoch_that_is_not_the_logs_is_refused(peer: Peer, topic: Topic) -> None:
     peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(b"x")))
     current = topic.partition(0).leader_epoch

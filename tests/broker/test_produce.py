@@ -180,3 +180,14 @@ def test_settings_that_are_changed_apply_at_once(broker: Broker, send: Callable[
     assert send("changing", batch(b"x" * 2000))["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
     assert send("changing", batch((b"x", None, (), 12345)))["base_offset"] == 1
     assert broker.records("changing")[1].timestamp != 12345
+
+
+def test_a_batch_without_acknowledgement_that_is_refused_ends_the_connection(broker: Broker) -> None:
+    name = broker.create_topic(f"t-{uuid.uuid4().hex}").name
+    with Peer(broker.address) as peer:
+        peer.send(Key.PRODUCE, 9, produce_body(name, batch(b"kept"), acks=0))
+        peer.send(Key.PRODUCE, 9, produce_body(name, batch(b"bad")[:-1], acks=0))
+        assert peer.socket.recv(1) == b""
+    with Peer(broker.address) as peer:
+        [part] = peer.ask(Key.FETCH, 12, fetch_body(name, 0, wait_ms=20_000))["responses"][0]["partitions"]
+    assert part["high_watermark"] == 1

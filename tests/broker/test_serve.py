@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -20,7 +21,16 @@ from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire import ErrorCode, Key
 
-from .peers import Peer, batch, produce_body
+from .peers import Peer, batch, fetch_body, produce_body
+from .serving import ROOT, Serving
+
+#: What a name in the documentation that is short for another begins with, by the first name of its line.
+PREFIX = {
+    "sawlog_log_size_bytes": "sawlog_log",
+    "sawlog_group_lag_records": "sawlog_group",
+    "sawlog_segments_created_total": "sawlog",
+    "sawlog_recovery_truncated_bytes_total": "sawlog",
+}
 
 
 @contextmanager
@@ -139,13 +149,84 @@ def test_metrics_health_and_readiness(tmp_path: Path) -> None:
         assert found(text, 'sawlog_group_lag_records_max{group="billing"}') == "1"
         assert 0 < float(found(text, 'sawlog_group_lag_seconds{group="billing",topic="orders",partition="0"}')) < 1000
         assert float(found(text, "sawlog_disk_free_bytes")) > 0
-        assert [found(text, f'sawlog_state{{state="{each}"}}') for each in ("ok", "failed")] == ["1", "0"]
+        states = [found(text, f'sawlog_state{{state="{each}"}}') for each in ("ok", "readonly", "failed")]
+        assert states == ["1", "0", "0"]
         assert f'sawlog_build_info{{version="{sawlog.__version__}"}} 1' in text
         for line in text.splitlines():
             assert line.startswith("# ") or re.fullmatch(r'[a-z_]+(\{([a-z]+="[^"]*",?)+\})? [-+.e\d]+', line), line
         for name in ("healthz", "readyz"):
             with urllib.request.urlopen(url.removesuffix("metrics") + name, timeout=10) as page:
                 assert page.status == 200
+
+
+def test_metrics_of_what_is_not_durable_damaged_or_on_its_way(tmp_path: Path) -> None:
+    with sawlog.open(tmp_path) as store:
+        store.create_topic("fast", durability="os")
+    with serving(tmp_path, "--metrics", "127.0.0.1:0") as (_, address, lines):
+        [url] = [line.removeprefix("metrics on ") for line in lines if line.startswith("metrics on ")]
+
+        def number(name: str) -> float:
+            with urllib.request.urlopen(url, timeout=10) as page:
+                return float(found(page.read().decode(), name))
+
+        put(address, bytes(1000), "fast")
+        put(address, bytes(500_000))
+        [file] = (tmp_path / "topics" / "fast" / "partition-0").glob("*.log")
+        place = '{topic="fast",partition="0"}'
+        assert number(f"sawlog_durable_lag_records{place}") == 1
+        assert number(f"sawlog_durable_lag_bytes{place}") == number(f"sawlog_log_size_bytes{place}") > 1000
+        assert number('sawlog_durable_lag_bytes{topic="orders",partition="0"}') == 0
+
+        assert number("sawlog_corrupt_batches_total") == 0
+        with file.open("r+b") as damaged:
+            damaged.seek(100)
+            damaged.write(b"damage")
+        with Peer(address) as peer:
+            for _ in range(2):
+                [part] = peer.ask(Key.FETCH, 12, fetch_body("fast", 0))["responses"][0]["partitions"]
+                assert part["error_code"] == ErrorCode.CORRUPT_MESSAGE
+        assert number("sawlog_corrupt_batches_total") == 1
+
+        assert number("sawlog_inflight_bytes") == 0
+        with Peer(address) as deaf:
+            for _ in range(20):
+                deaf.send(Key.FETCH, 12, fetch_body("orders", 0))
+            deaf.socket.recv(1)
+            deadline = time.monotonic() + 30
+            while number("sawlog_inflight_bytes") < 500_000:
+                assert time.monotonic() < deadline
+        while number("sawlog_inflight_bytes") > 0:
+            assert time.monotonic() < deadline
+
+
+def test_messages_for_machines_are_json_line_by_line(tmp_path: Path) -> None:
+    options = ("--log-format", "json", "--verbose")
+    with Serving(tmp_path / "data", *options) as broker:
+        put(broker.address, b"one")
+        with Peer(broker.address) as stranger:
+            stranger.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert stranger.socket.recv(1) == b""
+        assert broker.stop() == 0
+        said = [json.loads(line) for line in broker.said.splitlines()]
+    assert {"time_ms", "level", "logger", "message"} <= set.intersection(*map(set, said))
+    messages = [each["message"] for each in said]
+    assert messages[0].startswith("started in")
+    assert messages[-1] == "stopped"
+    assert any("created topic orders" in each for each in messages)
+
+
+def test_the_documentation_lists_all_metrics(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "broker.md").read_text()
+    told: set[str] = set()
+    for line in text.splitlines():
+        if line.startswith("| `sawlog_"):
+            names = re.findall(r"`(\w+)`", line.split(" | ")[0])
+            told |= {each if each.startswith("sawlog_") else f"{PREFIX[names[0]]}{each}" for each in names}
+    with serving(tmp_path, "--metrics", "127.0.0.1:0") as (_, _, lines):
+        [url] = [line.removeprefix("metrics on ") for line in lines if line.startswith("metrics on ")]
+        with urllib.request.urlopen(url, timeout=10) as page:
+            given = set(re.findall(r"^# TYPE (\w+)", page.read().decode(), re.MULTILINE))
+    assert given == told
 
 
 def test_a_public_listener_needs_a_flag(tmp_path: Path) -> None:
@@ -190,6 +271,25 @@ def test_a_stop_answers_what_has_begun(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         assert len(body["responses"][0]["partitions"][0]["records"]) > 0
         assert process.wait(30) == 0
+
+
+def test_a_stop_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path) -> None:
+    with serving(tmp_path, "--set", "stop_timeout_s=3600") as (process, address, _), Peer(address) as deaf:
+        for number in range(8):
+            put(address, bytes(900_000 + number))
+        for _ in range(20):
+            deaf.send(Key.FETCH, 12, fetch_body("orders", 0, partition_max_bytes=1 << 24))
+        with Peer(address) as peer:
+            peer.send(Key.PRODUCE, 9, produce_body("orders", batch(b"the last one")))
+            deaf.socket.recv(1)  # so that the other responses are on their way
+            process.send_signal(signal.SIGTERM)
+            _, body = peer.receive()
+            assert body["responses"][0]["partition_responses"][0]["base_offset"] == 8
+        assert process.wait(60) == 0
+    with sawlog.open(tmp_path, mode="r") as store:
+        log = store.topic("orders").partition(0)
+        assert log.was_closed_cleanly
+        assert [len(record.value or b"") for record in log] == [*range(900_000, 900_008), len(b"the last one")]
 
 
 def test_the_settings_of_groups_can_be_given_to_the_broker() -> None:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import confluent_kafka
 import pyarrow.parquet as pq
 import pytest
 
@@ -314,6 +315,36 @@ def test_groups_are_shown_as_from_the_directory(both: Both) -> None:
             found = sawlog(*arguments, *there, "--output", output).ok()
             assert found.raw == expected.raw
     assert json.loads(expected.raw)["rows"][0]["committed"] == 10
+
+
+def test_members_that_only_the_broker_knows_are_not_said_to_be_none(both: Both) -> None:
+    sawlog, here, there = both
+    settings = {"bootstrap.servers": there[1], "group.id": "live", "auto.offset.reset": "earliest"}
+    consumer = confluent_kafka.Consumer(settings)
+    try:
+        consumer.subscribe(["orders"])
+        while not consumer.consume(1, 0.1):
+            pass  # it has joined when it reads
+        consumer.commit(asynchronous=False)
+
+        def listed(place: list[str]) -> dict[str, object]:
+            rows = sawlog("groups", "list", *place, "--output", "json").ok().json
+            [row] = [each for each in rows if each["group"] == "live"]
+            return {name: row[name] for name in ("members", "partitions", "broker")}
+
+        assert listed(there) == {"members": 1, "partitions": 2, "broker": None}
+        assert listed(here) == {"members": None, "partitions": 2, "broker": there[1]}
+        found = sawlog("groups", "list", *here).ok()
+        assert there[1] in next(line for line in found.lines if line.startswith("live"))
+        assert f"sawlog groups list -b {there[1]}" in found.err
+        found = sawlog("groups", "describe", "live", *here).ok()
+        assert "0 members" not in found.err
+        assert f"its members are at the broker {there[1]}" in found.err
+        told = sawlog("groups", "describe", "live", *here, "--output", "json").ok().json
+        assert (told["members"], told["broker"]) == (None, there[1])
+    finally:
+        consumer.close()
+    sawlog("groups", "delete", "live", *there, "--yes").ok()
 
 
 def test_a_group_is_moved_and_deleted(both: Both) -> None:

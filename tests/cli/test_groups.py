@@ -27,7 +27,7 @@ def committed(data: Path, group: str = "billing") -> dict[tuple[str, int], int |
 
 def test_list_shows_the_lag(billing: Cli) -> None:
     assert billing("groups", "list", "--output", "json").ok().json == [
-        {"group": "billing", "members": 0, "partitions": 2, "lag": 10}
+        {"group": "billing", "members": 0, "partitions": 2, "lag": 10, "broker": None}
     ]
     assert billing("groups", "list").ok().lines[1].split() == ["billing", "0", "2", "10"]
 

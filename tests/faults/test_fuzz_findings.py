@@ -17,9 +17,8 @@ from sawlog.log.files.checkpoint import Checkpoint
 from sawlog.log.files.state import UpkeepState
 from sawlog.log.shared import Note
 from sawlog.spark.options import read_options, write_options
-from sawlog.storage import MemoryDirectory
+from sawlog.storage import MemoryDirectory, documents
 from sawlog.storage.checked import FIELD, LINE
-from sawlog.topics import documents
 from sawlog.topics.store import Store
 from sawlog.topics.transactions.intent import Intent, Part, Piece
 

@@ -16,10 +16,9 @@ from dataclasses import asdict
 
 from sawlog.log.files import checkpoint
 from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS, VISIBLE
-from sawlog.storage import Directory
+from sawlog.storage import Directory, documents
 from sawlog.storage.checked import LINE
 from sawlog.testing.device import Folder
-from sawlog.topics import documents
 from sawlog.topics.store import Store
 
 

@@ -17,8 +17,7 @@ from sawlog import Store
 from sawlog.errors import InvalidConfig, TopicNotFound
 from sawlog.pipelines import export
 from sawlog.pipelines.export import ExportParams
-from sawlog.storage import FileDirectory
-from sawlog.topics import documents
+from sawlog.storage import FileDirectory, documents
 
 from .conftest import forget_last_commit, moment
 

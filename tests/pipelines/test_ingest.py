@@ -19,8 +19,7 @@ from sawlog.cli.inputs import Fields, InputFormat, InputRecord, read_input
 from sawlog.errors import DirectoryLocked, InvalidConfig
 from sawlog.pipelines import ingest, running
 from sawlog.pipelines.ingest import IngestParams
-from sawlog.storage import FileDirectory
-from sawlog.topics import documents
+from sawlog.storage import FileDirectory, documents
 
 from .conftest import forget_last_commit
 

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog.pipelines.parquet import ParquetTarget
-from sawlog.storage import FileDirectory
-from sawlog.topics import documents
+from sawlog.storage import FileDirectory, documents
 
 NAME = "0123456789abcdef"
 

@@ -345,6 +345,21 @@ def test_a_recreated_topic_is_noticed(keep: Keep, union: Any, filled: Fill, data
 
 
 @slow
+def test_the_quarantine_of_a_table_that_is_gone_is_noticed(keep: Keep, filled: Fill, data: Path, lake: Path) -> None:
+    """Its records would be in the topic twice."""
+    filled(10)
+    add(data, b"no json")
+    keep(schema=SCHEMA)
+    shutil.rmtree(lake / "orders")
+    with pytest.raises(InvalidConfig, match="the quarantine of a table that is gone"):
+        keep(schema=SCHEMA)
+    shutil.rmtree(lake / "orders_quarantine")
+    assert (keep(schema=SCHEMA).records, keep(schema=SCHEMA).quarantined) == (10, 0)
+    with Store.open(data, "r") as store:
+        assert store.sql("select key from orders").num_rows == 11
+
+
+@slow
 def test_a_new_table_becomes_the_topics_when_it_has_caught_up(
     keep: Keep, filled: Fill, data: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

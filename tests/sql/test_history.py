@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from sawlog import Store, Topic
+from sawlog import InvalidConfig, Store, Topic
 from sawlog.sql import engine
 from sawlog.sql.declared import dataset_of
-from sawlog.sql.history import History
+from sawlog.sql.history import History, HistoryFile
 
 from .conftest import COUNT, SCHEMA, T
 
@@ -49,7 +49,7 @@ class Case:
 ENDS = {0: 50, 1: 120, 2: 0}
 
 
-@pytest.fixture(params=["as the log has it", "other widths", "typed"])
+@pytest.fixture(params=["as the log has it", "other widths", "without values"])
 def case(request: pytest.FixtureRequest, store: Store, orders: Topic, tmp_path: Path) -> Case:
     """Files of the table; what is in them is then dropped from the log, except for a few records."""
     everything = orders.arrow()
@@ -62,16 +62,17 @@ def case(request: pytest.FixtureRequest, store: Store, orders: Topic, tmp_path: 
         at = held.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
         held = held.set_column(2, "timestamp", at).set_column(0, "partition", held.column(0).cast(pa.int64()))
         held = held.drop_columns(["headers"])
-    if request.param == "typed":
+    if request.param == "without values":
         typed = orders.arrow({0: 0, 1: 0}, {**ENDS}, schema=SCHEMA, columns=["value"]).column(0).combine_chunks()
         for name in ("id", "amount", "status"):
             held = held.append_column(f"value_{name}", typed.field(name))
             fields[name] = f"value_{name}"
+        held = held.drop_columns(["value"])
     for number, part in enumerate((held.slice(0, 70), held.slice(70))):
         pq.write_table(part, tmp_path / f"{number}.parquet")
     orders.trim({0: 45, 1: 120})
-    files = [str(path) for path in sorted(tmp_path.glob("*.parquet"))]
-    return Case(Materialised(store, orders, History(files, ENDS, fields)), everything)
+    files = [HistoryFile(str(path)) for path in sorted(tmp_path.glob("*.parquet"))]
+    return Case(Materialised(store, orders, History(files, ENDS, held.schema, fields)), everything)
 
 
 def ordered(table: pa.Table) -> list[tuple[int, int, int, bytes, bytes]]:
@@ -82,7 +83,22 @@ def ordered(table: pa.Table) -> list[tuple[int, int, int, bytes, bytes]]:
     return sorted(tuple(row[name] for name in columns) for row in table.select(columns).to_pylist())
 
 
+def has_values(case: Case) -> bool:
+    return bool(case.source.history().has_value)
+
+
 def test_sql_reads_the_table_and_then_the_log(case: Case) -> None:
+    if not has_values(case):
+        with pytest.raises(InvalidConfig, match="'orders' has no column value: it was made without values"):
+            engine.query(case.source, "select value from orders")
+        found = engine.query(case.source, "select partition, offset, key from orders order by all")
+        assert (
+            found.to_pylist()
+            == case.everything.select(["partition", "offset", "key"])
+            .sort_by([("partition", "ascending"), ("offset", "ascending")])
+            .to_pylist()
+        )
+        return
     found = engine.query(case.source, "select partition, offset, timestamp, key, value from orders")
     assert ordered(found) == ordered(case.everything)
     assert engine.query(case.source, "select count(*), min(offset) from orders").to_pylist() == [
@@ -92,7 +108,8 @@ def test_sql_reads_the_table_and_then_the_log(case: Case) -> None:
 
 def test_a_dataset_reads_the_table_and_then_the_log(case: Case) -> None:
     dataset = dataset_of(case.source)
-    assert ordered(dataset.to_table()) == ordered(case.everything)
+    if has_values(case):
+        assert ordered(dataset.to_table()) == ordered(case.everything)
     some = (pc.field("offset") >= 40) & (pc.field("offset") < 60) & (pc.field("partition") == 0)
     assert dataset.to_table(["offset"], some).column(0).to_pylist() == list(range(40, 60))
     moment = pa.scalar(T + 30, pa.timestamp("ms", tz="UTC"))
@@ -105,9 +122,34 @@ def test_values_are_the_same_structs_on_both_sides(case: Case) -> None:
     assert found.column(0).to_pylist() == list(range(COUNT))
     rows = dataset_of(case.source, schema=SCHEMA).to_table(["value"]).column(0).to_pylist()
     assert sorted(row["id"] for row in rows) == list(range(COUNT))
+    if not has_values(case):
+        with pytest.raises(InvalidConfig, match="no field 'more'"):
+            dataset_of(case.source, schema="id BIGINT, more INT").to_table(["value"])
 
 
 def test_a_table_that_holds_nothing_yet_changes_nothing(store: Store, orders: Topic) -> None:
-    source: Any = Materialised(store, orders, History([], {}))
+    source: Any = Materialised(store, orders, History([], {}, orders.dataset().schema))
     assert engine.query(source, "select count(value) from orders").column(0).to_pylist() == [COUNT]
     assert dataset_of(source).count_rows() == COUNT
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select key, count(*) from orders group by key",
+        "select key, min(offset), max(offset), min(timestamp), max(timestamp), count(key) from orders group by key",
+        "select partition, key, count(*) from orders group by all",
+        "select count(distinct key), count(*) from orders where partition < 2",
+        "select distinct key from orders order by key limit 4",
+    ],
+)
+def test_keys_are_counted_in_both_parts(case: Case, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.execute("set TimeZone = 'UTC'")
+        connection.register("orders", case.everything)
+        expected = connection.execute(engine.with_offset_quoted(query, duckdb)).fetchall()
+    monkeypatch.setattr("sawlog.log.slices.read", lambda *_, **__: pytest.fail("a column was read"))
+    found = engine.query(case.source, query).to_pylist()
+    assert sorted(tuple(row.values()) for row in found) == sorted(expected)

@@ -7,9 +7,8 @@ import pytest
 from sawlog.errors import CorruptFile
 from sawlog.log.files.checkpoint import Checkpoint
 from sawlog.log.files.state import UpkeepState
-from sawlog.storage import MemoryDirectory
+from sawlog.storage import MemoryDirectory, documents
 from sawlog.storage.checked import FIELD, LINE, Seal, TitledFile
-from sawlog.topics import documents
 
 FILE = TitledFile("the file", "a title 1")
 

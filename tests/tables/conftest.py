@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog import tables
-from sawlog.tables import FORMATS, DataFile, TableInfo
+from sawlog.tables import FORMATS, DataFile, Place
 from sawlog.tables.columns import RECORD
 from sawlog.tables.files import described
 from sawlog.tables.formats import Change, Identity, Table
@@ -27,7 +27,7 @@ class Lake:
     """A table of one format in a directory."""
 
     def __init__(self, root: Path, form: str) -> None:
-        self.info = TableInfo(form, str(root / "orders"), name="sawlog.orders" if form == "iceberg" else "")
+        self.info = Place(form, str(root / "orders"), name="sawlog.orders" if form == "iceberg" else "")
         self.count = 0
 
     @property

@@ -142,7 +142,7 @@ def test_a_table_that_is_gone_says_what_to_do(lake: Lake) -> None:
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="delta, iceberg, parquet"):
-        tables.open_table(tables.TableInfo("hudi", str(tmp_path)))
+        tables.open_table(tables.Place("hudi", str(tmp_path)))
 
 
 def test_the_delta_table_of_another_program_is_refused(tmp_path: Path) -> None:
@@ -150,18 +150,18 @@ def test_the_delta_table_of_another_program_is_refused(tmp_path: Path) -> None:
 
     write_deltalake(str(tmp_path / "orders"), pa.table({"a": [1]}))
     with pytest.raises(InvalidConfig, match="has not made"):
-        tables.snapshot(tables.TableInfo("delta", str(tmp_path / "orders")))
+        tables.snapshot(tables.Place("delta", str(tmp_path / "orders")))
 
 
 def test_a_delta_table_with_mapped_columns_is_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path, "delta")
     lake.commit(lake.write(offsets(0, 0, 2)), ends={0: 2})
-    _edit_metadata(Path(lake.info.location), {"delta.columnMapping.mode": "name"})
+    edit_metadata(Path(lake.info.location), {"delta.columnMapping.mode": "name"})
     with pytest.raises(InvalidConfig, match=r"mapped to other names.*Another program has changed it"):
         tables.snapshot(lake.info)
 
 
-def _edit_metadata(table: Path, configuration: dict[str, str]) -> None:
+def edit_metadata(table: Path, configuration: dict[str, str]) -> None:
     """What another program would do: a commit that changes the table's metadata."""
     import json
 

@@ -12,8 +12,7 @@ from sawlog.batch.build import encode
 from sawlog.clock import now_ms
 from sawlog.errors import CorruptData, CorruptFile, TransactionAborted
 from sawlog.log.log import Log
-from sawlog.storage import Lock, MemoryDirectory
-from sawlog.topics import documents
+from sawlog.storage import Lock, MemoryDirectory, documents
 from sawlog.topics.store import Store
 from sawlog.topics.transactions import area
 from sawlog.topics.transactions.area import StagingArea

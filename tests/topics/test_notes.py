@@ -11,8 +11,7 @@ import pytest
 
 from sawlog import CorruptFile
 from sawlog.clock import now_ms
-from sawlog.storage import Directory, FileDirectory, MemoryDirectory
-from sawlog.topics import documents
+from sawlog.storage import Directory, FileDirectory, MemoryDirectory, documents
 from sawlog.topics.store import Store
 from sawlog.topics.transactions import notes
 from sawlog.topics.transactions.intent import Intent

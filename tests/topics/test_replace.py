@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sawlog.errors import DirectoryLocked, InvalidConfig, OffsetMismatch, SyncFailed, TopicNotFound
-from sawlog.storage import MemoryDirectory
+from sawlog.storage import MemoryDirectory, documents
 from sawlog.testing import Fault, FaultyStorage
-from sawlog.topics import documents
 from sawlog.topics.store import Store
 
 from .stores import FilePlace, StorePlace, copied, values

@@ -11,9 +11,8 @@ import pytest
 
 from sawlog import DirectoryLocked, InvalidConfig, Log, LogClosed, ReadOnlyLog
 from sawlog.errors import CorruptFile, InvalidTopicName, SawlogError, StoreNotFound, TopicExists, TopicNotFound
-from sawlog.storage import Directory, MemoryDirectory
+from sawlog.storage import Directory, MemoryDirectory, documents
 from sawlog.testing.faulty import FaultyDirectory
-from sawlog.topics import documents
 from sawlog.topics.store import Store
 
 from .stores import FilePlace, MemoryPlace, StorePlace, tree, values
@@ -431,8 +430,8 @@ def test_new_partitions_are_durable_before_they_count() -> None:
 
 def test_a_topic_is_gone_durably_before_its_files_go() -> None:
     calls = calls_of(lambda store: store.delete_topic("orders"))
-    assert calls[:2] == [("rename", "topics/orders"), ("sync", "topics/")]
-    assert [operation for operation, _ in calls[2:]] == ["remove_child"]
+    assert calls[:3] == [("replace", "deleted.json"), ("rename", "topics/orders"), ("sync", "topics/")]
+    assert [operation for operation, _ in calls[3:]] == ["remove_child"]
 
 
 # --- others in the same directory

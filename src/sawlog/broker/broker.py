@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
+from ..errors import AmbiguousAppend, LogClosed, StorageFull
+from ..storage.system import free_bytes
 from ..topics.store import Store
 from ..topics.topic import Topic
 from .config import Address, BrokerConfig
@@ -26,6 +28,7 @@ from .groups.settings import GroupConfig
 from .handlers import Handler, admin, commits, consumer_groups, fetch, groups, metadata, offsets, produce, transactions
 from .metrics import Metrics
 from .partitions import Partitions
+from .room import Room
 from .server import Server
 from .transactions import TransactionCoordinator
 from .wire.apis import BY_KEY, Key
@@ -36,6 +39,8 @@ _T = TypeVar("_T")
 _logger = logging.getLogger("sawlog.broker")
 
 _FAMILIES = (metadata, produce, fetch, offsets, admin, groups, commits, consumer_groups, transactions)
+#: How long a stop waits for another process, which may stand still.
+_PATIENCE_S = 1.0
 #: Versions that are understood but not offered: a client that knows them would expect what is not here.
 _HIGHEST = {Key.END_TXN: 4}  # version 5 belongs to transactions of version 2
 
@@ -50,6 +55,7 @@ class Broker:
         self.node_id = config.node_id
         self.cluster_id = config.cluster_id or base64.urlsafe_b64encode(uuid.UUID(store.id).bytes).decode().rstrip("=")
         self.metrics = Metrics()
+        self.room = Room(lambda: free_bytes(store.path), self.loop.time)
         self.partitions = Partitions(self)
         self.handlers: dict[int, Handler] = {key: each for family in _FAMILIES for key, each in family.HANDLERS.items()}
         self.versions = {key: _offered(key) for key in self.handlers}
@@ -73,6 +79,9 @@ class Broker:
         self._threads = ThreadPoolExecutor(config.threads, thread_name_prefix="sawlog-broker")
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._is_called = False
+        #: What other processes were asked for.
+        self._asked: set[asyncio.Future[Any]] = set()
+        self._has_given_up = False
         self._refreshing: asyncio.Task[None] | None = None
 
     # --- life
@@ -94,7 +103,9 @@ class Broker:
                 await self._refreshing
         self.partitions.wake()  # fetches that wait are answered with what there is
         self.groups.stop()  # and members that wait for others, with an error
+        giving_up = self.loop.call_later(_PATIENCE_S, self._give_up)
         await self.server.stop(self.config.stop_timeout_s)
+        giving_up.cancel()
         await self.transactions.close()
         await self.groups.close()
         self.partitions.close()
@@ -125,12 +136,24 @@ class Broker:
 
     def run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
         """Call something that may wait for the disk, in a thread."""
-        return self.loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
+        made = self.loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
+        made.add_done_callback(self._look_at)
+        return made
+
+    def _look_at(self, done: asyncio.Future[Any]) -> None:
+        """Notice that there was no room, whatever the caller makes of the error."""
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, StorageFull):
+            self.room.lacks("the store", error)
 
     def ask(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
         """Call something that may wait for another process, in a thread of its own: however long that process stands
-        still, nothing else waits for it, nor does a stop."""
+        still, nothing else waits for it, nor does a stop, after a short while (`_give_up`)."""
+        if self._has_given_up:
+            raise LogClosed("the broker is stopping")
         made: asyncio.Future[_T] = self.loop.create_future()
+        self._asked.add(made)
+        made.add_done_callback(self._asked.discard)
 
         def work() -> None:
             try:
@@ -142,6 +165,12 @@ class Broker:
 
         threading.Thread(target=work, name="sawlog-broker-asking", daemon=True).start()
         return made
+
+    def _give_up(self) -> None:
+        """Answer those who still wait for another process: nobody knows what that will do."""
+        self._has_given_up = True
+        for each in list(self._asked):
+            _end(each, None, AmbiguousAppend("the broker stops, and the process that holds the partition is silent"))
 
     def later(self, call: Callable[..., None], *args: Any) -> None:
         """Call something in the event loop, soon; from any thread. Many calls take one wake-up."""

@@ -42,11 +42,12 @@ _HIGH_WATER_BYTES = 4 << 20
 class _Slot:
     """A request on its way, and its place among the responses."""
 
-    __slots__ = ("answers", "began_s", "buffers", "header", "is_done", "request", "task")
+    __slots__ = ("began_s", "buffers", "header", "is_done", "request", "size_bytes", "task")
 
-    def __init__(self, header: RequestHeader, began_s: float) -> None:
+    def __init__(self, header: RequestHeader, began_s: float, size_bytes: int) -> None:
         self.header = header
         self.began_s = began_s
+        self.size_bytes = size_bytes
         self.request: Body = {}
         self.buffers: list[Any] = []
         self.is_done = False
@@ -200,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         except Malformed as error:
             self._refuse("malformed", str(error))
             return
-        slot = _Slot(header, loop.time())
+        slot = _Slot(header, loop.time(), len(frame))
         handler = self._broker.handlers.get(header.api_key)
         versions = self._broker.versions.get(header.api_key, range(0))
         if handler is None or header.version not in versions:
@@ -300,6 +301,22 @@ class Connection(asyncio.BufferedProtocol):
     def in_flight(self) -> int:
         """How many requests are being answered."""
         return len(self._slots)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes of requests that have come and are not answered, and of responses that the client has not taken."""
+        answering = sum(slot.size_bytes for slot in self._slots)
+        return answering + sum(map(len, self._queue)) + self._filled_bytes + self.untaken_bytes
+
+    @property
+    def _filled_bytes(self) -> int:
+        """Bytes of a request that has not come completely."""
+        return self._end - self._start if self._frame is None else self._filled
+
+    @property
+    def untaken_bytes(self) -> int:
+        """Bytes of responses that the client has not taken, nor the system for it."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def abort(self) -> None:
         """Drop the connection at once."""

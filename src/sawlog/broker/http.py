@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from .config import Address
-from .levels import Levels
+from .levels import Levels, State
 from .metrics import as_text
 
 if TYPE_CHECKING:
@@ -61,15 +61,19 @@ class HttpServer:
         if path == "/healthz":
             return 200, "ok\n"
         if path == "/readyz":
-            reason = self._not_ready()
+            _, reason = self._state()
             return (200, "ready\n") if reason is None else (503, reason + "\n")
         if path == "/metrics":
-            levels = Levels(self._broker, self._not_ready())
+            levels = Levels(self._broker, self._state()[0])
             return 200, as_text([*self._broker.metrics.families(), *await self._broker.run(levels.families)])
         return 404, "there is /metrics, /healthz and /readyz\n"
 
-    def _not_ready(self) -> str | None:
-        if self._broker.is_stopping:
-            return "stopping"
+    def _state(self) -> tuple[State, str | None]:
+        """The state of the broker, and why it is not ready, if it is not."""
         failed = [each.log.path for each in self._broker.partitions if each.log.locked and not each.log.writable]
-        return f"writing has failed: {', '.join(failed)}" if failed else None
+        if failed:
+            return "failed", f"writing has failed: {', '.join(failed)}"
+        short = self._broker.room.reason()
+        if short is not None:
+            return "readonly", short
+        return "ok", "stopping" if self._broker.is_stopping else None

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from .. import __version__
 from ..clock import now_ms
 from ..errors import SawlogError
 from ..log.log import Log
-from ..storage.system import space_of
+from ..storage.system import free_bytes
 from ..topics.groups.groups import GroupRow
 from .metrics import Family, Sample
 
@@ -26,13 +26,19 @@ if TYPE_CHECKING:
 _MOST = 1000
 
 
-class Levels:
-    """A broker at this moment. `failed` says why it is not ready, if it is not."""
+#: "readonly": appends fail for lack of room. "failed": a log must be opened again.
+State = Literal["ok", "readonly", "failed"]
 
-    def __init__(self, broker: Broker, failed: str | None) -> None:
+
+class Levels:
+    """A broker at this moment."""
+
+    def __init__(self, broker: Broker, state: State) -> None:
         self._store = broker.store
-        self._failed = failed
+        self._state = state
         self._in_flight = broker.server.in_flight
+        self._in_flight_bytes = broker.server.in_flight_bytes
+        self._refused = broker.room.refused
         self._logs = {(each.topic.name, each.index): each.log for each in list(broker.partitions)[:_MOST]}
 
     def families(self) -> list[Family]:
@@ -45,6 +51,7 @@ class Levels:
         starts: list[Sample] = []
         ends: list[Sample] = []
         behind: list[Sample] = []
+        behind_bytes: list[Sample] = []
         for (topic, index), log in self._logs.items():
             labels = {"topic": topic, "partition": str(index)}
             try:
@@ -55,6 +62,7 @@ class Levels:
                 ends.append(("", labels, end))
                 if log.locked:
                     behind.append(("", labels, max(end - log.durable_offset, 0)))
+                    behind_bytes.append(("", labels, log.durable_lag_bytes))
             except SawlogError:
                 continue  # closed or deleted meanwhile
         yield "sawlog_log_size_bytes", "gauge", "Bytes of a partition that is open.", sizes
@@ -62,6 +70,7 @@ class Levels:
         yield "sawlog_log_start_offset", "gauge", "The first offset.", starts
         yield "sawlog_log_end_offset", "gauge", "The next offset.", ends
         yield "sawlog_durable_lag_records", "gauge", "Records that a power cut could still take back.", behind
+        yield "sawlog_durable_lag_bytes", "gauge", "Bytes of batches that a power cut could take back.", behind_bytes
 
     def _groups(self) -> Iterator[Family]:
         records: list[Sample] = []
@@ -91,16 +100,19 @@ class Levels:
                 yield name, row
 
     def _machine(self) -> Iterator[Family]:
-        try:
-            free: list[Sample] = [("", {}, space_of(self._store.path)[1])]
-        except OSError:  # not a directory of this machine
-            free = []
-        states = {"ok": self._failed is None, "failed": self._failed is not None}
-        yield "sawlog_disk_free_bytes", "gauge", "Free space where the store is.", free
-        yield "sawlog_inflight_requests", "gauge", "Requests that are being answered.", [("", {}, self._in_flight)]
-        now: list[Sample] = [("", {"state": state}, int(is_so)) for state, is_so in states.items()]
+        free = free_bytes(self._store.path)
+        refused, requests, size = self._refused, self._in_flight, self._in_flight_bytes
+        yield "sawlog_disk_free_bytes", "gauge", "Free space where the store is.", [] if free is None else _one(free)
+        yield "sawlog_no_room_total", "counter", "Appends that failed for lack of room.", _one(refused)
+        yield "sawlog_inflight_requests", "gauge", "Requests that are being answered.", _one(requests)
+        yield "sawlog_inflight_bytes", "gauge", "Bytes of requests and responses on their way.", _one(size)
+        now: list[Sample] = [("", {"state": each}, int(each == self._state)) for each in get_args(State)]
         yield "sawlog_state", "gauge", "1 for the state that it is in.", now
         yield "sawlog_build_info", "gauge", "Always 1.", [("", {"version": __version__}, 1)]
+
+
+def _one(value: float) -> list[Sample]:
+    return [("", {}, value)]
 
 
 def _age_s(log: Log, offset: int) -> float:

@@ -25,6 +25,7 @@ _DONE = {
     "index_rebuilds": "Indexes that were rebuilt.",
     "scrubbed_bytes": "Bytes of sealed segments that were read to see whether they are good.",
     "scrub_problems": "Problems that scrubbing has found.",
+    "corrupt_batches": "Damaged batches that recovery, scrubbing or a fetch has met; each is counted once.",
 }
 
 

@@ -14,6 +14,8 @@ from .wire.frames import RequestHeader
 if TYPE_CHECKING:
     from .broker import Broker
 
+#: How long a stop waits for a client that does not read.
+_PATIENCE_S = 1.0
 #: What happens instead of the handler; see `sawlog.testing.Broker`.
 Fault = Callable[[Connection, Context, Handler, Body], Answer]
 
@@ -55,6 +57,11 @@ class Server:
         """How many requests are being answered."""
         return sum(each.in_flight for each in self._connections)
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes of requests that have come and responses that have not gone."""
+        return sum(each.in_flight_bytes for each in self._connections)
+
     def opened(self, connection: Connection) -> None:
         """A client has connected."""
         self._connections.add(connection)
@@ -75,16 +82,28 @@ class Server:
             self._listener.close()
 
     async def stop(self, timeout_s: float) -> None:
-        """Answer what has begun, then close all connections."""
+        """Answer what has begun, then close all connections. A client that takes nothing of its responses for a while
+        is not waited for."""
         self.refuse_new()
         for connection in list(self._connections):
             connection.end()
+        dropping = asyncio.create_task(self._drop_idle())
         try:
             async with asyncio.timeout(timeout_s):
                 await self._empty.wait()
         except TimeoutError:
-            for connection in list(self._connections):
-                connection.abort()
+            self.drop_all()
+        finally:
+            dropping.cancel()
+
+    async def _drop_idle(self) -> None:
+        """Drop those who have responses to take, and have taken none of them since the last look."""
+        while True:
+            before = {each: each.untaken_bytes for each in self._connections}
+            await asyncio.sleep(_PATIENCE_S)
+            for connection, size in before.items():
+                if size and connection.untaken_bytes == size:
+                    connection.abort()
 
     def drop_all(self) -> None:
         """Abort every connection, as a network that breaks does."""

@@ -34,7 +34,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..clock import now_ms
-from ..errors import DirectoryLocked, SawlogError, TopicNotFound
+from ..errors import DirectoryLocked, SawlogError, StorageFull, TopicNotFound
 from ..topics.groups.assignment import Share
 from .groups.commits import NewOffset
 from .handlers import KafkaError
@@ -115,6 +115,8 @@ class TransactionCoordinator:
                             await self._end(name, entry, commit=False, fences=True)
                         elif unused:
                             await self._save(name, None)
+                    except StorageFull:
+                        continue  # which the broker logs, once; tried again
                     except (SawlogError, OSError) as error:
                         _logger.warning("transaction %s is tried again: %s", name, error)
 

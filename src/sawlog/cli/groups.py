@@ -36,6 +36,8 @@ _ROW_COLUMNS = [
 def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
     """List the consumer groups: members, partitions, lag.
 
+    Only a broker knows the members of the groups that it serves: with -d its address is shown instead.
+
     \b
     Examples:
       sawlog groups list -d data
@@ -48,13 +50,19 @@ def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output 
             rows.append(
                 {
                     "group": name,
-                    "members": len(found.members),
+                    "members": len(found.members) if found.served_at is None else None,
                     "partitions": len(found.rows),
                     "lag": sum(row.lag or 0 for row in found.rows),
+                    "broker": found.served_at,
                 }
             )
     columns = [Column("group"), Column("members"), Column("partitions"), Column("lag", shown=shown_count)]
-    Printer(output).rows(rows, columns, empty="no groups yet; a consumer's first commit creates one")
+    printer, served = Printer(output), [row for row in rows if row["broker"] is not None]
+    if served or not printer.for_people:
+        columns.append(Column("broker"))
+    printer.rows(rows, columns, empty="no groups yet; a consumer's first commit creates one")
+    if served and printer.for_people:
+        note(f"the broker knows its members: sawlog groups list -b {served[0]['broker']}")
 
 
 @groups.command(cls=Command)
@@ -75,14 +83,16 @@ def describe(
         found = store.groups.describe(group)
     rows = [{column.name: getattr(row, column.name) for column in _ROW_COLUMNS} for row in found.rows]
     if output in (OutputFormat.JSON, OutputFormat.NDJSON):
-        printer.item({"group": group, "members": list(found.members), "rows": rows})
+        members = list(found.members) if found.served_at is None else None
+        printer.item({"group": group, "members": members, "broker": found.served_at, "rows": rows})
         return
     printer.rows(rows, _ROW_COLUMNS, empty=f"{group} has no committed offsets yet")
     if printer.for_people:
         lag = sum(row["lag"] or 0 for row in rows)
-        note(f"{group}: {len(found.members)} members, {lag:,} records not yet consumed")
-        if found.served_at is not None:
-            note(f"{group}: its members are at the broker {found.served_at}")
+        if found.served_at is None:
+            note(f"{group}: {len(found.members)} members, {lag:,} records not yet consumed")
+        else:
+            note(f"{group}: its members are at the broker {found.served_at}, {lag:,} records not yet consumed")
 
 
 @groups.command(cls=Command)

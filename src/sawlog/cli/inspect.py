@@ -23,8 +23,7 @@ from ..log.files.checkpoint import Checkpoint
 from ..log.files.epochs import Epochs
 from ..log.files.names import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, TIME_INDEX, VISIBLE
 from ..log.files.producers import ProducerBatch, ProducersFile
-from ..storage import FileDirectory
-from ..topics import documents
+from ..storage import FileDirectory, documents
 from .codes import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of
 from .options import Output

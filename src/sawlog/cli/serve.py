@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -96,14 +96,15 @@ def serve(
         ("--allow-anonymous", "allow_anonymous", allow_anonymous or None),
     )
     made = _config(config, flags, set_ or [])
-    _log_to_stderr(log_format, logging.INFO if verbose else logging.WARNING)
+    say = _log_to_stderr(log_format, logging.INFO if verbose else logging.WARNING)
     began_s = time.monotonic()
 
     def ready(broker: Broker, watched: Address | None) -> None:
-        _greet(broker, watched, time.monotonic() - began_s)
+        _greet(broker, watched)
+        say(f"started in {(time.monotonic() - began_s) * 1000:.0f} ms; Ctrl-C stops it")
 
     run(data, made, ready)
-    print("stopped", file=sys.stderr)
+    say("stopped")
 
 
 def _config(file: Path | None, flags: Iterable[tuple[str, str, object]], pairs: list[str]) -> BrokerConfig:
@@ -123,7 +124,8 @@ def _config(file: Path | None, flags: Iterable[tuple[str, str, object]], pairs: 
     return changed(BrokerConfig(), given)
 
 
-def _log_to_stderr(form: str, level: int) -> None:
+def _log_to_stderr(form: str, level: int) -> Callable[[str], None]:
+    """Write messages to stderr. Returns what writes one there whatever the level is: plain for people, else as JSON."""
     if form not in ("text", "json"):
         raise typer.BadParameter(f"text or json, not {form!r}", param_hint="--log-format")
     handler = logging.StreamHandler()
@@ -132,8 +134,16 @@ def _log_to_stderr(form: str, level: int) -> None:
     logger.addHandler(handler)
     logger.setLevel(level)
 
+    def say(text: str) -> None:
+        if form == "text":
+            print(text, file=sys.stderr, flush=True)
+        else:
+            handler.handle(logging.LogRecord("sawlog.cli", logging.INFO, "", 0, text, None, None))
 
-def _greet(broker: Broker, watched: Address | None, seconds: float) -> None:
+    return say
+
+
+def _greet(broker: Broker, watched: Address | None) -> None:
     """Print where it listens. The first line is for people and for programs that start a broker."""
     topics = len(broker.store.topics())
     print(f"listening on {broker.listening}, serving {broker.store.path} ({topics} topics)", flush=True)
@@ -144,4 +154,3 @@ def _greet(broker: Broker, watched: Address | None, seconds: float) -> None:
     told = broker.server.advertised
     if told != broker.listening:
         print(f"clients are told to connect to {told}", flush=True)
-    print(f"started in {seconds * 1000:.0f} ms; Ctrl-C stops it", file=sys.stderr, flush=True)

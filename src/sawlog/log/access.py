@@ -20,7 +20,7 @@ from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable, in_children
 from .files import checkpoint
 from .files.checkpoint import Checkpoint
-from .files.epochs import Epochs
+from .files.epochs import Epochs, store_epochs
 from .files.locking import UPKEEP_NOTE, take_lock
 from .files.names import LOCK, STORE, file_name, is_ours, segment_base
 from .maintain.findings import RecoveryReport
@@ -68,14 +68,17 @@ def open_to_read(
     return Access(directory, config, segments, None, RecoveryReport(), place, locks_late=locks_late, note=note)
 
 
-def create(path: Path, config: LogConfig) -> None:
-    """Create an empty log where there is none, durably, without opening it."""
+def create(path: Path, config: LogConfig, leader_epoch: int = 0) -> None:
+    """Create an empty log where there is none, durably, without opening it. Its first leader epoch is the given one."""
     with ExitStack() as undo:
         directory = _directory(path, undo, create=True)
         _refuse_store(directory)
         if not any(segment_base(name) is not None for name in directory.names()):
-            start, epochs = config.initial_offset, Epochs()
+            start = config.initial_offset
+            epochs = Epochs(((leader_epoch, start),)) if leader_epoch else Epochs()
             directory.create(file_name(start)).close()
+            if leader_epoch:
+                store_epochs(directory, epochs)
             checkpoint.store(directory, Checkpoint(True, start, start, 0, start, epochs.current, epochs.crc))
 
 

@@ -124,9 +124,12 @@ class Log(Closing):
         return made
 
     @classmethod
-    def create(cls, path: str | PathLike[str] | Directory, config: LogConfig | None = None) -> None:
-        """Create an empty log where there is none, durably, without opening it."""
-        access.create(path, LogConfig() if config is None else config)
+    def create(
+        cls, path: str | PathLike[str] | Directory, config: LogConfig | None = None, *, leader_epoch: int = 0
+    ) -> None:
+        """Create an empty log where there is none, durably, without opening it. Its first leader epoch is the given
+        one: a log that takes the place of another begins in a later one than that."""
+        access.create(path, LogConfig() if config is None else config, leader_epoch)
 
     @classmethod
     def in_memory(cls, config: LogConfig | None = None) -> Log:
@@ -325,6 +328,16 @@ class Log(Closing):
             saved = None
         # Of two files that were written at different moments, the older is used.
         return self.lowest_offset if saved is None else min(saved.durable_offset, self.visible_offset)
+
+    @property
+    def durable_lag_bytes(self) -> int:
+        """Bytes of batches that a power cut could still take back. 0 for a reader, which does not know."""
+        appender = self._access.appender
+        if appender is None:
+            return 0
+        _, segment, position = appender.marks.durable
+        later = sum(each.size for each in appender.segments.all if each.base_offset >= segment)
+        return max(later - position, 0)
 
     @property
     def leader_epoch(self) -> int:

@@ -26,7 +26,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, Never, Protocol
 
 from ..batch.header import BASE, COUNT, LAST, LEADER_EPOCH, Rows
 from ..clock import rechecks
@@ -238,6 +238,37 @@ def read(
         yield from _read_log(directory, rest, config, columns, batch_rows, lost)
 
 
+class Folding(Protocol):
+    """Something that is made of all records of some slices, such as their number."""
+
+    def add_chunk(self, chunk: Chunk, start: int, end: int, max_bytes: int) -> None:
+        """Add the records with start <= offset < end of checked batches, which are not decompressed yet. `CorruptBatch`
+        if they cannot be; then nothing was added."""
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Add records that were read with the columns that are wanted."""
+
+
+def fold(
+    directory: Directory, piece: Slice, config: LogConfig, into: Folding, *, columns: Sequence[str], batch_rows: int
+) -> None:
+    """Add each record of a slice to `into`, once: from the bytes of its file, or, as `read` does, from the current log
+    if the file is not as it was planned. Raises what `read` raises."""
+    reached = piece.start_offset
+    bounds, most = (piece.start_offset, piece.end_offset), config.max_decompressed_bytes
+    try:
+        for chunk, following in _chunks(directory, piece, config):
+            into.add_chunk(chunk, *bounds, most)
+            reached = following
+        return
+    except (StorageError, CorruptBatch):
+        pass  # replaced meanwhile, or really damaged: the current log will tell
+    if reached < piece.end_offset:
+        rest = replace(piece, start_offset=reached)
+        for batch in _read_log(directory, rest, config, columns, batch_rows, fail):
+            into.add_batch(batch)
+
+
 def _read_log(
     directory: Directory,
     piece: Slice,
@@ -288,6 +319,13 @@ def _read_file(
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     from ..batch.arrow import to_arrow
 
+    bounds, most = (piece.start_offset, piece.end_offset), config.max_decompressed_bytes
+    for chunk, following in _chunks(directory, piece, config):
+        yield to_arrow(chunk.view, chunk.rows, *bounds, columns=columns, max_bytes=most), following
+
+
+def _chunks(directory: Directory, piece: Slice, config: LogConfig) -> Iterator[tuple[Chunk, int]]:
+    """The checked batches of a slice that have records, in chunks, each with the offset after it."""
     storage = directory.open_sealed(piece.name) if piece.sealed else directory.open_shared(piece.name)
     try:
         segment = Segment(
@@ -311,8 +349,7 @@ def _read_file(
                 aborted = _aborted(directory, piece, config) if aborted is None else aborted
                 wanted.keep(_without(wanted.rows, aborted))
             if wanted.rows[:, COUNT].any():
-                bounds, most = (piece.start_offset, piece.end_offset), config.max_decompressed_bytes
-                yield to_arrow(wanted.view, wanted.rows, *bounds, columns=columns, max_bytes=most), reached
+                yield wanted, reached
             if reached >= piece.end_offset:
                 return
             storage.forget(passed, chunk.origin - passed)

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..errors import InvalidConfig
 from ..spark import parsing
-from ..storage import FileDirectory
+from ..storage import FileDirectory, documents
 from ..tables.formats import check_package
-from ..topics import documents
 from ..topics.store import Store
 from . import parquetfiles, running
 from .arguments import option, run_main

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..batch.compression import CODECS
 from ..errors import InvalidConfig
-from ..storage import FileDirectory
-from ..topics import documents
+from ..storage import FileDirectory, documents
 from ..topics.names import check_topic_name, quoted
 from ..topics.store import Store
 from . import running

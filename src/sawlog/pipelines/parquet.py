@@ -27,10 +27,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..storage import FileDirectory
+from ..storage import FileDirectory, documents
 from ..tables.files import data_files, sync
 from ..tables.merging import SMALL_SHARE, write_together
-from ..topics import documents
 from . import parquetfiles
 
 if TYPE_CHECKING:

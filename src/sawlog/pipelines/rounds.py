@@ -25,13 +25,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..storage import FileDirectory
+from ..storage import FileDirectory, documents
 from ..tables import ddl
 from ..tables.columns import QUARANTINE
 from ..tables.files import data_files, described, sync_below
 from ..tables.formats import Change, Identity, Table
 from ..tables.state import DataFile, Mark, file_from_json, file_to_json, marks_from_json, marks_to_json
-from ..topics import documents
 
 NOTES = "_sawlog"
 _ROUND = "round"

@@ -20,7 +20,6 @@ when it has caught up with the log.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,19 +28,20 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from .. import tables
-from ..clock import Stopwatch, now_ms
+from ..clock import Deadline, Stopwatch, now_ms
 from ..errors import InvalidConfig
 from ..spark import parsing
-from ..spark.tables import check_same_topic, log_rows, parquet_rows
-from ..storage import FileDirectory
-from ..tables import TableInfo, ddl, merging
+from ..spark.tables import log_rows, parquet_rows
+from ..storage import FileDirectory, documents
+from ..tables import ddl, merging
 from ..tables.columns import RECORD, check_names, table_schema, value_fields
 from ..tables.evolving import evolved
 from ..tables.formats import FORMATS, Identity, check_package
 from ..tables.given import value_schema
 from ..tables.state import DataFile, Mark, Snapshot
-from ..topics import documents
+from ..topics.materialised import check_same_topic
 from ..topics.store import Store
+from ..topics.tableinfo import TableInfo
 from ..topics.topic import Topic
 from . import parquetfiles, running
 from .arguments import option, run_main
@@ -59,6 +59,8 @@ _NEW = "new"
 _TRIES = 3
 #: A round takes this many times as long as the last one, at most, when the time for the next one is chosen.
 _MARGIN = 1.5
+#: The next round begins at most this much later than chosen.
+_PAUSE_S = 0.1
 _logger = logging.getLogger("sawlog.pipelines")
 
 
@@ -170,8 +172,8 @@ class _Job:
         self._info = info_of(params)
         self._topic = topic
         self._table = tables.open_table(self._info)
-        quarantine = tables.open_table(tables.quarantine_of(self._info))
-        self._rounds = Rounds(notes, self._table, quarantine, Identity(params.topic, topic.id, params.by))
+        self._quarantine = tables.open_table(tables.quarantine_of(self._info))
+        self._rounds = Rounds(notes, self._table, self._quarantine, Identity(params.topic, topic.id, params.by))
         self._path = str(Path(params.data).absolute())
         self._frontier = self._from({})
         self._rows = self._quarantined = self._count = self._merged = self._new = 0
@@ -184,6 +186,7 @@ class _Job:
             self._check(self._table.snapshot())
             self._rounds.settle()
             found = self._check(self._table.snapshot())
+            self._check_quarantine(found)
             self._frontier = self._from({} if found is None else found.marks)
             if found is None:
                 documents.store(self._notes, _NEW, {})
@@ -219,6 +222,18 @@ class _Job:
                 raise InvalidConfig(f"{self._info.location} is divided by {said}; give that, or make a new table")
         return found
 
+    def _check_quarantine(self, found: Snapshot | None) -> None:
+        """Whether the quarantine is of this table: what it has would be in the topic twice otherwise."""
+        bad = self._quarantine.snapshot()
+        if bad is None:
+            return
+        check_same_topic(bad, self._topic)
+        if found is None:
+            raise InvalidConfig(
+                f"{self._quarantine.location} is the quarantine of a table that is gone; remove it as well, or choose "
+                "another directory"
+            )
+
     def _register(self, found: Snapshot | None, *, complete: bool = False) -> None:
         """Note in the store where the table is: if the topic has none, or when a new one has caught up with the log."""
         new = complete and self._notes.exists(_NEW)
@@ -252,7 +267,9 @@ class _Job:
                 self._freshness_s = max(waited, self._freshness_s or 0.0)
                 if waited > freshness_s:
                     _logger.warning("the table of %r was %.1f s behind the log", self._topic.name, waited)
-            threading.Event().wait(max(freshness_s - took.elapsed_s * _MARGIN, freshness_s / 10))
+            due = Deadline(max(freshness_s - took.elapsed_s * _MARGIN, freshness_s / 10), longest_pause_s=_PAUSE_S)
+            while due.retry():
+                pass
 
     def _advance(self) -> bool:
         """One round; whether there was something new."""

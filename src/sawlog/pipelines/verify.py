@@ -7,7 +7,7 @@ writers. Segments that are replaced while it runs (compaction, merging) are look
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -71,6 +71,8 @@ class _Task:
     partition: int
     bases: tuple[int, ...]
     size_bytes: int
+    #: How many threads it may use: more than one if there are fewer tasks than cores.
+    threads: int = 1
 
 
 _Place = tuple[str, int, int]
@@ -150,7 +152,9 @@ def _checked(
     waiting = iter(tasks)
     while wave := list(islice(waiting, _WAVE * context.defaultParallelism)):
         with running.explained():
-            results = context.parallelize(wave, len(wave)).map(check).collect()
+            threads = max(context.defaultParallelism // len(wave), 1)
+            given = [replace(task, threads=threads) for task in wave]
+            results = context.parallelize(given, len(given)).map(check).collect()
         if progress is not None:
             progress(sum(task.size_bytes for task in wave))
         yield from results
@@ -175,7 +179,7 @@ def _check_all(log: Log, task: _Task) -> Iterator[tuple[_Place, SegmentReport]]:
         problems: list[str] = []
         segments.use(segment)
         try:
-            verify_segment(segment, report, log.config.max_decompressed_bytes)
+            verify_segment(segment, report, log.config.max_decompressed_bytes, threads=task.threads)
         except StorageError as error:
             problems.append(f"{segment.path}: {error}")
         finally:

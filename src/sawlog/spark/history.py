@@ -21,10 +21,10 @@ from pyspark.sql.datasource import InputPartition
 from .. import tables
 from ..errors import DataLoss, InvalidConfig
 from ..tables.state import DataFile, Snapshot
+from ..topics.materialised import check_same_log, check_same_topic
 from ..topics.topic import Topic
 from .places import Places
 from .positions import EpochPosition, Positions, Share
-from .tables import check_same_log, check_same_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa

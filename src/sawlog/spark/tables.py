@@ -28,9 +28,10 @@ import pyarrow as pa
 
 from .. import tables
 from ..errors import DataLoss, InvalidConfig
-from ..log import slices
 from ..tables.columns import RECORD, table_schema, value_fields
-from ..tables.state import DataFile, Mark, Snapshot
+from ..tables.state import DataFile, Snapshot
+from ..topics.materialised import check_same_log, check_same_topic
+from ..topics.tableinfo import TableInfo
 from ..topics.topic import Topic
 from . import parsing
 from .places import open_store
@@ -152,7 +153,7 @@ def quarantined(spark: SparkSession, path: str, topic: str) -> DataFrame:
     return parquet_rows(spark, found.files, found.schema)
 
 
-def _info(topic: Topic) -> tables.TableInfo:
+def _info(topic: Topic) -> TableInfo:
     found = topic.table
     if found is None:
         raise InvalidConfig(
@@ -205,25 +206,6 @@ def _begin(topic: Topic, snapshot: Snapshot | None) -> tuple[dict[int, int], str
             if lowest > mark.end:
                 gap = f"records {mark.end} to {lowest - 1} of partition {number} of {topic.name!r}"
     return begin, gap
-
-
-def check_same_topic(snapshot: Snapshot, topic: Topic) -> None:
-    """Raise if a table is of an earlier topic of that name."""
-    if snapshot.topic_id != topic.id:
-        raise InvalidConfig(
-            f"the table of {topic.name!r} was made of an earlier topic {snapshot.topic!r}, which was recreated or "
-            "rewritten since: the offsets have changed. Make a new table, in another directory"
-        )
-
-
-def check_same_log(topic: Topic, number: int, mark: Mark) -> None:
-    """Raise if the log has lost records that are in the table: then it reuses their offsets for others."""
-    end = slices.proven_end(topic.partition(number), mark.epoch, mark.end)
-    if end < mark.end:
-        raise DataLoss(
-            f"partition {number} of {topic.name!r} has lost its records from offset {end} on (a power cut, or "
-            f"truncate), but the table has them up to {mark.end - 1}; make a new table, in another directory"
-        )
 
 
 # --- reading

@@ -115,9 +115,9 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
             raised.append(error)
             raise
 
-    def without_past(self) -> TopicDataset:
-        """Only what is in the log."""
-        return TopicDataset(self._snapshot, self._values, always=self._always, raised=self._raised)
+    def with_past(self, past: Past | None) -> TopicDataset:
+        """The same log after another past, or after none."""
+        return TopicDataset(self._snapshot, self._values, always=self._always, past=past, raised=self._raised)
 
     def reader(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None) -> pa.RecordBatchReader:
         """The same as a stream."""
@@ -216,6 +216,7 @@ class _Finish:
     def _array(self, batch: pa.RecordBatch, partition: int | None, name: str) -> pa.Array:
         if name == "partition" and partition is not None:
             return pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows)
-        if name == "value" and self._schema is not None:
-            return decode(self._schema, batch.column(name))
-        return batch.column(name)
+        found = batch.column(name)
+        if name == "value" and self._schema is not None and not pa.types.is_struct(found.type):
+            return decode(self._schema, found)
+        return found

@@ -8,15 +8,19 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..errors import DataLoss
 from ..log.read.isolation import Isolation
 from ..schemas import Schema, parse
 from .dataset import TopicDataset
+from .history import History
 from .past import Past
 from .snapshot import Snapshot
 from .sources import TableTopic
 
 #: The setting that declares a topic's schema.
 SETTING = "sawlog.schema"
+#: How often the table and the log are looked at, if retention is faster.
+_RETRIES = 10
 #: True: what the topic declares; a schema, or its text: this one; None or False: values are bytes.
 Wanted = Schema | str | bool | None
 
@@ -44,13 +48,38 @@ def dataset_of(
 ) -> TopicDataset:
     """The table of a topic as it is now; only records from `since` on and before `until`, if these are given. Errors
     while it is read are also added to `raised`."""
-    history = topic.history()  # before the ends of the log: see history.py
-    past = None if history is None else Past(history, starts=start, ends=end)
-    starts = dict(start or {})
-    for number, offset in {} if history is None else history.ends.items():
-        starts[number] = max(offset, starts.get(number, 0))
-    snapshot = Snapshot.of(topic, isolation=isolation, start=starts, end=end)
-    return TopicDataset(snapshot, schema_of(topic, schema), always=_between(since, until), past=past, raised=raised)
+    values = schema_of(topic, schema)
+    history, snapshot = _taken(topic, isolation, start or {}, end or {})
+    past = None if history is None else Past(history, schema=values, starts=start, ends=end, topic=topic.name)
+    return TopicDataset(snapshot, values, always=_between(since, until), past=past, raised=raised)
+
+
+def _taken(
+    topic: TableTopic, isolation: Isolation, start: Mapping[int, int], end: Mapping[int, int]
+) -> tuple[History | None, Snapshot]:
+    """The table, and then the log from where the table ends. If the log begins later than that by now, both are taken
+    again: the job that keeps the table has moved on, and then retention."""
+    for _ in range(_RETRIES):
+        history = topic.history()
+        starts = dict(start)
+        for number, offset in {} if history is None else history.ends.items():
+            starts[number] = max(offset, starts.get(number, 0))
+        snapshot = Snapshot.of(topic, isolation=isolation, start=starts, end=end)
+        if history is None or (lost := _gap(topic, history, starts, end)) is None:
+            return history, snapshot
+    raise DataLoss(
+        f"{lost} are neither in the table nor in the log any more: retention was faster than the table's job"
+    )
+
+
+def _gap(topic: TableTopic, history: History, starts: Mapping[int, int], ends: Mapping[int, int]) -> str | None:
+    """What is wanted of a partition and is between its table and its log."""
+    for number in history.ends:
+        lowest = topic.partition(number).lowest_offset
+        limit = min(lowest, ends.get(number, lowest))
+        if starts[number] < limit:
+            return f"records {starts[number]} to {limit - 1} of partition {number} of {topic.name!r}"
+    return None
 
 
 def _between(since: datetime | None, until: datetime | None) -> pc.Expression | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,9 +20,11 @@ import pyarrow as pa
 from ..errors import QueryFailed, SawlogError
 from ..log.read.isolation import Isolation
 from ..schemas.types import Schema
-from . import declared, shortcuts, statistics
+from . import declared, grouping, shortcuts, statistics
 from .database import connect, load_duckdb
 from .dataset import COLUMNS, TopicDataset, table_schema
+from .history import HistoryFile
+from .keys import KeyDataset
 from .past import Past, quoted
 from .sources import TableStore
 
@@ -35,6 +38,9 @@ _SHOW = re.compile(r"\s*(show|from\s+information_schema|from\s+duckdb_)", re.IGN
 #: The view of a topic's log, where another part of it is in a table. No topic can have such a name.
 _LOG = "{} (log)"
 _STATISTICS = "(statistics)"
+_KEYS, _LOG_KEYS = "(keys)", "(keys of the log)"
+#: What a query has that may need no column of records.
+_SHORT = re.compile(r"\b(count|min|max)\s*\(|\bdistinct\b|\bgroup\s+by\b", re.IGNORECASE)
 
 Parameters = Sequence[object] | Mapping[str, object]
 #: Topic to schema; None or False: its values stay bytes.
@@ -107,7 +113,9 @@ class _Session:
         self._end = weakref.finalize(self, self._held.close)
         #: Errors of ours that were raised while DuckDB was reading a topic: it turns them into text.
         self._raised: list[BaseException] = []
-        self._tables: list[pa.Table | TopicDataset] = []
+        self._tables: list[pa.Table | TopicDataset | KeyDataset] = []
+        #: Tables whose files DuckDB reads itself.
+        self._pasts: list[Past] = []
 
     def close(self) -> None:
         """End the query."""
@@ -122,14 +130,19 @@ class _Session:
         """Check the query, fix the ends of its topics, and start it."""
         text = self._checked(text)
         mentioned = self._mentioned(text)
-        datasets = {name: self._add(name) for name in mentioned}
+        datasets = {name: self._taken(name) for name in mentioned}
         if _SHOW.match(text):
             for name in self._store.topics():
                 if name not in datasets:
                     self._register(name, table_schema(self._schema(name)).empty_table())
+        short = None
         if len(datasets) == 1 and not parameters:
             [(name, dataset)] = datasets.items()
-            text = self._shortened(text, name, dataset)
+            short = self._shortened(text, name, dataset)
+        if short is None:
+            for name, dataset in datasets.items():
+                self._add(name, dataset)
+        text = text if short is None else short
         given: Any = parameters if parameters is None or isinstance(parameters, Mapping) else list(parameters)
         self._held.result = self._guard(lambda: self._connection.sql(text, params=given))
 
@@ -157,6 +170,8 @@ class _Session:
                 raise self._raised[0] from None
             if isinstance(error, SawlogError):
                 raise
+            for lost in filter(None, (past.missing() for past in self._pasts)):
+                raise lost from error
             raise QueryFailed(_message(error)) from error
 
     # --- what is asked
@@ -199,40 +214,72 @@ class _Session:
     def _schema(self, name: str) -> Schema | None:
         return declared.schema_of(self._store.topic(name), self._schemas.get(name, True))
 
-    def _add(self, name: str) -> TopicDataset:
+    def _taken(self, name: str) -> TopicDataset:
+        """The topic as it is now."""
         topic = self._store.topic(name)
-        dataset = declared.dataset_of(
+        return declared.dataset_of(
             topic, schema=self._schemas.get(name, True), isolation=self._isolation, raised=self._raised
         )
-        past, schema = dataset.past, self._schema(name)
-        if past is not None and past.history.files and past.is_readable_as(schema):
-            self._register(_LOG.format(name), dataset.without_past())
-            self._guard(lambda: self._connection.execute(_union(name, past, schema)))
-        else:
-            self._register(name, dataset)
-        return dataset
 
-    def _register(self, name: str, table: pa.Table | TopicDataset) -> None:
+    def _add(self, name: str, dataset: TopicDataset) -> None:
+        """Make it a table of the database; what is in Parquet files, DuckDB reads itself, where it can."""
+        past = dataset.past
+        direct = [] if past is None else past.direct()
+        if past is None or not direct:
+            self._register(name, dataset)
+            return
+        self._pasts.append(past)
+        self._register(_LOG.format(name), dataset.with_past(past.without(direct)))
+        self._guard(lambda: self._connection.execute(_union(name, past, direct)))
+
+    def _register(self, name: str, table: pa.Table | TopicDataset | KeyDataset) -> None:
         self._tables.append(table)
         self._connection.register(name, table)
 
-    def _shortened(self, text: str, name: str, dataset: TopicDataset) -> str:
-        """The query over the statistics of its topic, if it needs no more than these."""
-        if dataset.past is not None or not re.search(r"\b(count|min|max)\s*\(", text, re.IGNORECASE):
-            return text
-
-        def ask(question: str, value: str) -> str:
-            return str(self._connection.execute(question, [value]).fetchall()[0][0])
-
+    def _shortened(self, text: str, name: str, dataset: TopicDataset) -> str | None:
+        """The query over the statistics of its topic or of its keys, if it needs no more than these; else None. For
+        statistics, a table's files are not even opened."""
+        if not _SHORT.search(text):
+            return None
+        self._register(name, dataset.schema.empty_table())
         try:
             names = self._connection.sql(text).columns
-            found = shortcuts.shortened(text, name, _STATISTICS, names, ask)
+            if statistics.is_known(dataset.past):
+                found = shortcuts.shortened(text, name, _STATISTICS, names, _ask)
+                if found is not None:
+                    table = statistics.table(dataset.snapshot, dataset.past, with_oldest=found[1])
+                    self._register(_STATISTICS, table)
+                    return found[0]
+            found = grouping.grouped(text, name, _KEYS, names, _ask)
         except (self._duckdb.Error, ValueError):
-            return text  # it says what is wrong when it runs
-        if found is None:
-            return text
-        self._register(_STATISTICS, statistics.table(dataset.snapshot, with_oldest=found[1]))
-        return found[0]
+            return None  # it says what is wrong when it runs
+        if found is not None and self._add_keys(dataset, with_partition=found[1]):
+            return found[0]
+        return None
+
+    def _add_keys(self, dataset: TopicDataset, *, with_partition: bool) -> bool:
+        """Add the keys of a topic; False if they cannot be had that way."""
+        past = dataset.past
+        keys = KeyDataset(dataset.snapshot, self._raised)
+        if past is None or not past.history.files:
+            self._register(_KEYS, keys)
+            return True
+        if not past.has_plain_keys:
+            return False
+        self._pasts.append(past)
+        self._register(_LOG_KEYS, keys)
+        self._guard(lambda: self._connection.execute(_keys_union(past.history.files, with_partition)))
+        return True
+
+
+@lru_cache(maxsize=128)
+def _ask(question: str, value: str) -> str:
+    """What DuckDB says about the text of a query, which is always the same."""
+    connection = connect()
+    try:
+        return str(connection.execute(question, [value]).fetchall()[0][0])
+    finally:
+        connection.close()
 
 
 def with_offset_quoted(text: str, module: Any) -> str:
@@ -250,13 +297,33 @@ def with_offset_quoted(text: str, module: Any) -> str:
     return b"".join([*made, raw[done:]]).decode()
 
 
-def _union(name: str, past: Past, schema: Schema | None) -> str:
-    """The view of a topic of which a part is in a table: DuckDB's own reader for the files, ours for the rest."""
-    files = ", ".join("'" + path.replace("'", "''") + "'" for path in past.history.files)
+def _parquet(files: Sequence[HistoryFile]) -> str:
+    """DuckDB's own reader for these files."""
+    paths = ", ".join("'" + each.path.replace("'", "''") + "'" for each in files)
+    return f"read_parquet([{paths}], union_by_name = true, hive_partitioning = false)"
+
+
+def _keys_union(files: Sequence[HistoryFile], with_partition: bool) -> str:
+    """The view of a topic's keys, of which a part is in a table. The files are grouped by the partition only if it is
+    asked for: by the key alone, DuckDB groups Parquet's dictionaries instead of rows."""
+    groups = "partition, key" if with_partition else "key"
+    return (
+        f"create temporary view {quoted(_KEYS)} as "
+        f"select {'' if with_partition else 'null as '}partition, key, count(*) as records, "
+        'min("offset")::bigint as first_offset, max("offset")::bigint as last_offset, '
+        "min(timestamp)::timestamptz as oldest, max(timestamp)::timestamptz as newest "
+        f'from (select partition::integer as partition, key::blob as key, "offset", timestamp from {_parquet(files)}) '
+        f"group by {groups} union all select * from {quoted(_LOG_KEYS)}"
+    )
+
+
+def _union(name: str, past: Past, direct: Sequence[HistoryFile]) -> str:
+    """The view of a topic of which a part is in a table: DuckDB's own reader for these files, ours for the rest."""
     columns = ", ".join(quoted(column) for column in COLUMNS)
     return (
-        f"create temporary view {quoted(name)} as "
-        f"select {', '.join(past.expressions(schema))} from read_parquet([{files}], union_by_name = true) "
+        f"create or replace temporary view {quoted(name)} as "
+        f"select {', '.join(past.expressions())} "
+        f"from {_parquet(direct)} "
         f"union all select {columns} from {quoted(_LOG.format(name))}"
     )
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +26,8 @@ BATCH_ROWS = 131_072
 _MOST_THREADS = 8
 
 Finish = Callable[[pa.RecordBatch, int], pa.RecordBatch | None]
+#: Something that is read as a whole, by one thread.
+Part = TypeVar("Part")
 
 
 def scan(
@@ -33,7 +36,7 @@ def scan(
     """The records of these pieces. `finish` makes of a batch and its partition what is wanted, or None if nothing is
     left of it; also in the threads."""
     with ExitStack() as last:
-        opened = _Directories(snapshot, last)
+        opened = Directories(snapshot, last)
 
         def read(piece: Piece) -> list[pa.RecordBatch]:
             batches = slices.read(
@@ -46,13 +49,19 @@ def scan(
             finished = (finish(batch, piece.partition) for batch in batches)
             return [batch for batch in finished if batch is not None and batch.num_rows]
 
-        threads = min(pa.cpu_count(), _MOST_THREADS)
-        yield from _in_order(read, pieces, threads, last)
+        yield from in_order(read, pieces, last)
 
 
-def _in_order(
-    read: Callable[[Piece], list[pa.RecordBatch]], pieces: Iterator[Piece], threads: int, last: ExitStack
+def most_threads() -> int:
+    """How many threads decode."""
+    return min(int(pa.cpu_count()), _MOST_THREADS)
+
+
+def in_order(
+    read: Callable[[Part], list[pa.RecordBatch]], pieces: Iterator[Part], last: ExitStack
 ) -> Iterator[pa.RecordBatch]:
+    """What `read` makes of each part, in their order, in threads; these end with `last`."""
+    threads = most_threads()
     first = next(pieces, None)
     if first is None:
         return
@@ -69,7 +78,7 @@ def _in_order(
         yield from flying.popleft().result()
 
 
-class _Directories:
+class Directories:
     """The directories of partitions, opened when first needed."""
 
     def __init__(self, snapshot: Snapshot, last: ExitStack) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 #: Function and column to the column of the statistics.
-_COLUMNS = {
+COLUMNS = {
     ("min", "offset"): "first_offset",
     ("max", "offset"): "last_offset",
     ("min", "timestamp"): "oldest",
@@ -35,7 +35,7 @@ _EMPTY = ("having", "sample", "qualify")
 Ask = Callable[[str, str], str]
 
 
-class _NotPlain(Exception):
+class NotPlain(Exception):
     """The query needs records."""
 
 
@@ -49,7 +49,7 @@ def shortened(query: str, topic: str, table: str, names: list[str], ask: Ask) ->
     rewriting = _Rewriting(topic, counting)
     try:
         rewriting.rewrite(parsed["statements"][0]["node"], table, names)
-    except (_NotPlain, KeyError, TypeError):
+    except (NotPlain, KeyError, TypeError):
         return None
     return ask("select json_deserialize_sql(?)", json.dumps(parsed)), rewriting.with_oldest
 
@@ -64,62 +64,64 @@ class _Rewriting:
         self._aggregates = 0
 
     def rewrite(self, node: dict[str, Any], table: str, names: list[str]) -> None:
-        """Change the query, or raise `_NotPlain` if it cannot be done."""
+        """Change the query, or raise `NotPlain` if it cannot be done."""
         source = node["from_table"]
         if node["type"] != "SELECT_NODE" or node["modifiers"] or node["cte_map"]["map"] or len(node["group_sets"]) > 1:
-            raise _NotPlain
-        if any(node[name] is not None for name in _EMPTY) or not self._is_topic(source):
-            raise _NotPlain
+            raise NotPlain
+        if any(node[name] is not None for name in _EMPTY) or not is_topic(source, self._topic):
+            raise NotPlain
         for each in (*node["group_expressions"], node["where_clause"]):
             self._only_partition(each)
         grouped = bool(node["group_expressions"])
         items = node["select_list"]
         if len(items) != len(names):
-            raise _NotPlain
+            raise NotPlain
         node["select_list"] = [
             {**self._item(each, grouped), "alias": name} for each, name in zip(items, names, strict=True)
         ]
         if not self._aggregates:
-            raise _NotPlain
+            raise NotPlain
         source["table_name"] = table
         if "qualified_name" in source:
             source["qualified_name"] = {"path": [table]}
-
-    def _is_topic(self, source: dict[str, Any]) -> bool:
-        special = ("alias", "sample", "at_clause", "schema_name", "column_name_alias")
-        if any(map(source.get, special)) or source["type"] != "BASE_TABLE":
-            return False
-        return bool(source["table_name"].lower() == self._topic.lower())
 
     def _only_partition(self, node: Any) -> None:
         """Raise unless the partition is the only column in it, and nothing in it is a query or an aggregate."""
         for part in _parts(node):
             if part["class"] == "COLUMN_REF" and part["column_names"] != ["partition"]:
-                raise _NotPlain
+                raise NotPlain
             if part["class"] not in ("COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "OPERATOR", "BETWEEN"):
-                raise _NotPlain
+                raise NotPlain
 
     def _item(self, node: dict[str, Any], grouped: bool) -> dict[str, Any]:
         """A column of the result: an aggregate, or the partition."""
         if node["class"] == "COLUMN_REF" and grouped and node["column_names"] == ["partition"]:
             return node
         if node["class"] != "FUNCTION" or node["filter"] is not None or node["distinct"] or node["order_bys"]["orders"]:
-            raise _NotPlain
+            raise NotPlain
         self._aggregates += 1
         name = node["function_name"]
         if name == "count_star":
             return dict(self._counting)
         [column] = [part for part in _parts(node) if part["class"] != "FUNCTION"]
         if column["class"] != "COLUMN_REF" or len(column["column_names"]) != 1:
-            raise _NotPlain
+            raise NotPlain
         [of] = column["column_names"]
         if name == "count" and of.lower() in ("offset", "partition", "timestamp"):  # these are never null
             return dict(self._counting)
-        if (name, of.lower()) not in _COLUMNS:
-            raise _NotPlain
-        column["column_names"] = [_COLUMNS[name, of.lower()]]
+        if (name, of.lower()) not in COLUMNS:
+            raise NotPlain
+        column["column_names"] = [COLUMNS[name, of.lower()]]
         self.with_oldest |= column["column_names"] == ["oldest"]
         return node
+
+
+def is_topic(source: dict[str, Any], topic: str) -> bool:
+    """Whether a query reads from this topic and nothing else, under its own name."""
+    special = ("alias", "sample", "at_clause", "schema_name", "column_name_alias")
+    if any(map(source.get, special)) or source["type"] != "BASE_TABLE":
+        return False
+    return bool(source["table_name"].lower() == topic.lower())
 
 
 def _parts(node: Any) -> list[dict[str, Any]]:

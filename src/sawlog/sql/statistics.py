@@ -12,6 +12,8 @@ from ..batch.arrow import TIME_TYPE
 from ..errors import CorruptBatch, StorageError
 from ..log import slices
 from ..log.summaries import NEVER, LogSummary, joined
+from .history import HistoryFile
+from .past import Past
 from .snapshot import Snapshot, Span
 
 SCHEMA = pa.schema(
@@ -46,9 +48,25 @@ class _Counted:
             self.newest = newest if self.newest is None else max(self.newest, newest)
 
 
-def table(snapshot: Snapshot, *, with_oldest: bool) -> pa.Table:
-    """One row per partition that has records; `oldest` is null unless it is asked for."""
-    rows = []
+def is_known(past: Past | None) -> bool:
+    """Whether the table says of each of its files what is needed here, so that none has to be read."""
+    if past is None:
+        return True
+    return past.is_whole and all(_is_counted(each) for each in past.history.files)
+
+
+def _is_counted(file: HistoryFile) -> bool:
+    known = not any(each.is_everything for each in (file.bounds.partition, file.bounds.offset, file.bounds.time_ms))
+    one = file.bounds.partition.low == file.bounds.partition.high
+    return file.rows is not None and not file.beyond and known and one
+
+
+def table(snapshot: Snapshot, past: Past | None = None, *, with_oldest: bool) -> pa.Table:
+    """A row for each partition that has records, and for each file of its table; `oldest` is null unless it is asked
+    for."""
+    rows: list[tuple[int, _Counted, int | None]] = [
+        _of_file(each) for each in ([] if past is None else past.history.files) if each.rows
+    ]
     for span in snapshot.spans:
         counted = _count(span, snapshot, with_oldest)
         if counted.records:
@@ -63,6 +81,11 @@ def table(snapshot: Snapshot, *, with_oldest: bool) -> pa.Table:
         pa.array([each.newest for _, each, _ in rows], pa.int64()).cast(TIME_TYPE),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _of_file(file: HistoryFile) -> tuple[int, _Counted, int]:
+    at, times = file.bounds.offset, file.bounds.time_ms
+    return file.bounds.partition.low, _Counted(file.rows or 0, at.low, at.high, times.low, times.high), times.low
 
 
 def _count(span: Span, snapshot: Snapshot, with_oldest: bool) -> _Counted:

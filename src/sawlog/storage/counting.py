@@ -8,6 +8,7 @@ closed. `SYNCS` knows how long each sync of a file took, `DONE` how often someth
     recovery_truncated_bytes                of torn tails that were cut off
     index_rebuilds                          of segments whose index was missing or damaged
     scrubbed_bytes, scrub_problems          of sealed segments that were read completely, to see whether they are good
+    corrupt_batches                         that were met in recovery, in scrubbing and by a broker's clients; each once
 
 Threads: any. A lock is held for an addition; what is counted takes far longer.
 """
@@ -49,6 +50,9 @@ class Histogram:
 
 SYNCS = Histogram()
 DONE: Counter[str] = Counter()
+#: Where damage was met: path and position. No more than so many are told apart from later ones.
+_damaged: set[tuple[str | None, int | None]] = set()
+_MOST_DAMAGED = 100_000
 _lock = forkable(threading.Lock())
 
 
@@ -62,3 +66,13 @@ def count(name: str, by: int = 1) -> None:
     """Something has happened."""
     with _lock:
         DONE[name] += by
+
+
+def count_damage(path: str | None, position: int | None) -> bool:
+    """A damaged batch was met there; whether for the first time."""
+    with _lock:
+        if (path, position) in _damaged or len(_damaged) >= _MOST_DAMAGED:
+            return False
+        _damaged.add((path, position))
+        DONE["corrupt_batches"] += 1
+        return True

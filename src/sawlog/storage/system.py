@@ -28,7 +28,9 @@ __all__ = [
     "allow_more_descriptors",
     "boot_id",
     "claim_blocks",
+    "cores",
     "fcntl",
+    "free_bytes",
     "maps_safely",
     "most_descriptors",
     "reporting",
@@ -69,6 +71,11 @@ def most_descriptors() -> int:
         return 512
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def allow_more_descriptors() -> None:
@@ -160,6 +167,14 @@ def space_of(path: str) -> tuple[int, int]:
     """(bytes in all, bytes that are free) of the file system that contains a path."""
     found = os.statvfs(path)
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+def free_bytes(path: str) -> int | None:
+    """How much is free where a path is; None if that is not known, as for a store in memory."""
+    try:
+        return space_of(path)[1]
+    except OSError:
+        return None
 
 
 def sync_data(fd: int, path: str) -> None:

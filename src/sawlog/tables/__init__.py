@@ -15,16 +15,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import InvalidConfig
-from ..topics.tableinfo import TableInfo
-from .formats import FORMATS, Table
+from .formats import FORMATS, Place, Placed, Table
 from .state import DataFile, Mark, Snapshot
 
-__all__ = ["FORMATS", "DataFile", "Mark", "Snapshot", "TableInfo", "open_table", "quarantine_of", "snapshot"]
+__all__ = ["FORMATS", "DataFile", "Mark", "Place", "Placed", "Snapshot", "open_table", "quarantine_of", "snapshot"]
 
 _QUARANTINE = "_quarantine"
 
 
-def open_table(info: TableInfo) -> Table:
+def open_table(info: Placed) -> Table:
     """The table that an info describes, whether it exists or not."""
     location = Path(info.location)
     if info.format == "delta":
@@ -42,7 +41,7 @@ def open_table(info: TableInfo) -> Table:
     raise InvalidConfig(f"the format of a table must be one of {', '.join(FORMATS)}, not {info.format!r}")
 
 
-def snapshot(info: TableInfo) -> Snapshot:
+def snapshot(info: Placed) -> Snapshot:
     """The current commit of a table; `InvalidConfig` if it is gone, or if others have changed how it is read."""
     found = open_table(info).snapshot()
     if found is None:
@@ -52,12 +51,7 @@ def snapshot(info: TableInfo) -> Snapshot:
     return found
 
 
-def quarantine_of(info: TableInfo) -> TableInfo:
+def quarantine_of(info: Placed) -> Place:
     """The table with the records whose values do not fit the schema; it exists if there was one."""
-    return TableInfo(
-        info.format,
-        info.location + _QUARANTINE,
-        created_ms=info.created_ms,
-        catalog=info.catalog,
-        name=info.name + _QUARANTINE if info.name else "",
-    )
+    name = info.name + _QUARANTINE if info.name else ""
+    return Place(info.format, info.location + _QUARANTINE, info.catalog, name)

@@ -24,6 +24,36 @@ _PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 _INSTALL = {"delta": "pip install '.[delta]'", "iceberg": "pip install '.[iceberg]'"}
 
 
+class Placed(Protocol):
+    """Where a table is. `TableInfo`, which a store keeps for a topic, fits."""
+
+    @property
+    def format(self) -> str:
+        """delta, iceberg or parquet."""
+
+    @property
+    def location(self) -> str:
+        """Its directory, as an absolute path."""
+
+    @property
+    def catalog(self) -> Mapping[str, str]:
+        """Iceberg: the properties of its catalogue; without any, it is `catalog.db` beside the table's directory."""
+
+    @property
+    def name(self) -> str:
+        """Iceberg: its name in the catalogue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place that no store keeps."""
+
+    format: str
+    location: str
+    catalog: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Which topic a table is made of, and how it is divided: fixed when the table is created."""

@@ -18,9 +18,8 @@ from typing import Any
 
 from ..clock import now_ms
 from ..errors import StorageError
-from ..storage import FileDirectory
-from ..topics import documents
-from ..topics.entry import MISSING
+from ..storage import FileDirectory, documents
+from ..storage.documents import MISSING
 from . import ddl
 from .formats import Change, Identity
 from .state import Snapshot, file_from_json, file_to_json, marks_from_json, marks_to_json

@@ -6,7 +6,8 @@ before, under a name that no topic can have, and then renamed:
 ```
 create   topics/<id>.tmp/ with all partitions and topic.json  ->  rename to topics/<name>
 alter    partition-<n>.tmp/ -> rename to partition-<n>, each; then topic.json is replaced, which puts them into effect
-delete   the lock of every partition is taken; rename to topics/<id>.deleted; then the files are deleted
+delete   the lock of every partition is taken; its leader epoch goes to deleted.json; rename to topics/<id>.deleted;
+         then the files are deleted
 replace  a topic replaces another: rename to topics/<id>.swap; its topic.json gets the other's name, which is the
          commit point; the other is renamed to topics/<other id>.deleted, the new one to topics/<name>
 ```
@@ -48,11 +49,13 @@ from ..errors import (
     TopicExists,
     TopicNotFound,
 )
+from ..log.files.checkpoint import last_epoch
 from ..log.files.locking import take_lock
 from ..log.log import Log
-from ..storage import Directory, Lock
-from . import documents, settings
-from .entry import MISSING, TopicEntry, check_partitions
+from ..storage import Directory, Lock, documents
+from ..storage.documents import MISSING
+from . import deleted, settings
+from .entry import TopicEntry, check_partitions
 from .founding import is_log, refuse_strangers
 from .names import (
     DELETED,
@@ -312,7 +315,7 @@ class Catalog:
             self._check_free(name)
             temporary = f"{entry.id}{TMP}"
             try:
-                self._build(temporary, entry)
+                self._build(temporary, entry, deleted.first_epoch(self.root, name))
                 self.topics.rename(temporary, name)
             except BaseException:
                 self.discard(temporary)
@@ -331,21 +334,21 @@ class Catalog:
                     "which not every file system distinguishes",
                 )
 
-    def _build(self, temporary: str, entry: TopicEntry) -> None:
-        """Everything of a topic under a name that is not a topic's."""
+    def _build(self, temporary: str, entry: TopicEntry, epoch: int) -> None:
+        """Everything of a topic under a name that is not a topic's. Its partitions begin in this leader epoch."""
         directory = self.topics.child(temporary, create=True)
         try:
             for number in range(entry.partitions):
-                self._build_partition(directory, partition_name(number), entry)
+                self._build_partition(directory, partition_name(number), entry, epoch)
             entry.store(directory)
         finally:
             directory.close()
 
     @staticmethod
-    def _build_partition(topic: Directory, name: str, entry: TopicEntry) -> None:
+    def _build_partition(topic: Directory, name: str, entry: TopicEntry, epoch: int) -> None:
         made = topic.child(name, create=True)
         try:
-            Log.create(made, settings.log_config(entry.settings))
+            Log.create(made, settings.log_config(entry.settings), leader_epoch=epoch)
         finally:
             made.close()
 
@@ -374,12 +377,12 @@ class Catalog:
         return changed
 
     def _change(self, entry: TopicEntry, changed: TopicEntry) -> None:
-        directory = self.topics.child(entry.name)
+        directory, epoch = self.topics.child(entry.name), deleted.first_epoch(self.root, entry.name)
         try:
             self._sweep_topic(directory, entry)
             for number in range(entry.partitions, changed.partitions):
                 temporary = f"{partition_name(number)}{TMP}"
-                self._build_partition(directory, temporary, changed)
+                self._build_partition(directory, temporary, changed, epoch)
                 directory.rename(temporary, partition_name(number))
             directory.sync()
             changed.store(directory)
@@ -389,11 +392,13 @@ class Catalog:
     def delete(self, name: str) -> TopicEntry:
         """Delete a topic with all its records; `DirectoryLocked` if another process is writing to it."""
         with self.changing(), ExitStack() as held:
-            entry = self.load(name)
+            entry, epoch = self.load(name), 0
             for number in range(entry.partitions):
                 directory = self.partition(entry, number)
                 held.callback(directory.close)
                 held.callback(take_lock(directory).release)
+                epoch = max(epoch, last_epoch(directory))
+            deleted.remember(self.root, name, epoch)
             gone = f"{entry.id}{DELETED}"
             self.topics.rename(name, gone)
             self.topics.sync()

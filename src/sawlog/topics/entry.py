@@ -7,21 +7,19 @@ topics/<name>/topic.json     id, name, partitions, settings, created_ms: see doc
 
 from __future__ import annotations
 
-import errno
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..clock import now_ms
 from ..errors import CorruptFile, InvalidConfig, StorageError, TopicNotFound
-from ..storage import Directory
-from . import documents, settings
+from ..storage import Directory, documents
+from ..storage.documents import MISSING
+from . import settings
 from .names import TMP, TOPIC, check_topic_name, partition_name, partition_number
 
 #: More partitions than this in one topic are a typing error: each costs files and locks.
 MAX_PARTITIONS = 100_000
-#: Errors of the system for a topic's directory that does not exist, or is not a directory.
-MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 @dataclass(frozen=True, slots=True)

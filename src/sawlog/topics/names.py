@@ -3,6 +3,7 @@
 ```
 data/
   sawlog.json                     format and id of the store
+  deleted.json                    the leader epochs of deleted topics
   LOCK                            held briefly by a process that changes the catalog; never deleted
   topics/orders/topic.json        id, partitions, settings
   topics/orders/table.json        where its table is, if it has one
@@ -29,6 +30,7 @@ from urllib.parse import unquote
 from ..errors import InvalidTopicName
 
 STORE = "sawlog.json"
+GONE = "deleted.json"
 LOCK = "LOCK"
 TOPICS = "topics"
 TOPIC = "topic.json"

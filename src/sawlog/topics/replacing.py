@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ..errors import StorageError, TopicNotFound
 from ..storage import Directory
-from .entry import MISSING, TopicEntry
+from ..storage.documents import MISSING
+from .entry import TopicEntry
 from .names import DELETED, SWAP
 
 

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import StorageError
-from ..storage import Directory
-from . import documents
-from .entry import MISSING
+from ..storage import Directory, documents
+from ..storage.documents import MISSING
 
 TABLE = "table.json"
 

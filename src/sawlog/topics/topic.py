@@ -654,8 +654,13 @@ class Topic:
     # --- as a table
 
     def history(self) -> History | None:
-        """The part of it that is in a table, if there is one."""
-        return None
+        """The part of it that is in a table (`sawlog pipeline table`), if there is one: what SQL and `dataset` read
+        from there."""
+        if self.table is None:
+            return None
+        from .materialised import history_of
+
+        return history_of(self)
 
     def dataset(
         self,

@@ -53,7 +53,9 @@ def test_a_clean_stop_is_no_different(hands: Hands, broker: Serving, topic: str)
 @pytest.mark.slow
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_many_kills_in_a_row(hands: Hands, broker: Serving, topic: str, compression: str) -> None:
-    producer, total = hands.producer(idempotent=True, linger_ms=0, compression=compression), 0
+    # A busy machine takes a minute for eight starts: no record may be given up meanwhile.
+    producer = hands.producer(idempotent=True, linger_ms=0, compression=compression, timeout_ms=600_000)
+    total = 0
     for _ in range(8):
         for _ in range(10):
             producer.post(topic, numbered(25, total))

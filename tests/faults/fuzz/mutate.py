@@ -9,6 +9,7 @@ Everything comes from one `random.Random`, so a seed says it all.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import struct
@@ -244,7 +245,7 @@ def lined(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
 
 
 def document(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    """A JSON file with its checksum in the last field (`sawlog.topics.documents`)."""
+    """A JSON file with its checksum in the last field (`sawlog.storage.documents`)."""
     made = bytes(text(seed, others, chance))
     if chance.random() < 0.15:
         return made
@@ -253,6 +254,55 @@ def document(seed: bytes, others: Sequence[bytes], chance: random.Random) -> byt
 
 def plain_text(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
     """Without a checksum."""
+    return bytes(text(seed, others, chance))
+
+
+#: Names of fields, as JSON writes them: some that are wanted, some that are nearly those.
+NAMES = (
+    '"id"',
+    '"n"',
+    '"amount"',
+    '"paid"',
+    '"name"',
+    '"place"',
+    '"city"',
+    '"x"',
+    '""',
+    '"i\\u0064"',
+    '"\u00e4"',
+    "id",
+)
+SPACES = ("", "", "", " ", "\n", "\t ", "\r", "\x0b")
+
+
+def value(chance: random.Random, depth: int = 0) -> str:
+    """Some JSON, mostly an object with fields of NAMES; a little of it is wrong."""
+    kind = chance.random()
+    if depth < 4 and kind < (0.9 if depth == 0 else 0.2):
+        colon = chance.choice((":", ":", ": ", " : "))
+        fields = [f"{chance.choice(NAMES)}{colon}{value(chance, depth + 1)}" for _ in range(chance.randrange(7))]
+        space = chance.choice(SPACES)
+        return f"{{{space}{f',{space}'.join(fields)}{space}}}"
+    if depth < 4 and kind > 0.95:
+        return f"[{','.join(value(chance, depth + 1) for _ in range(chance.randrange(3)))}]"
+    if kind < 0.5:
+        digits = chance.randrange(1, 20)
+        whole = str(chance.randrange(-(10**digits), 10**digits))
+        after = chance.choice(("", "", f".{chance.randrange(10**digits)}", "e5", "E-7", "e+22", ".0", ".", "e400"))
+        return whole + after
+    if kind < 0.7:
+        letters = 'abc \u00e4\u20ac\U0001f600\\"\x01/'
+        text = "".join(chance.choice(letters) for _ in range(chance.randrange(6)))
+        return json.dumps(text, ensure_ascii=chance.random() < 0.3) if chance.random() < 0.9 else f'"{text}"'
+    return chance.choice(VALUES[:24]).decode()
+
+
+def values(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
+    """Lines of JSON: made now, or changed."""
+    if chance.random() < 0.6:
+        seed = "\x1e".join(value(chance) for _ in range(chance.randrange(1, 4))).encode("utf-8", "surrogatepass")
+        if chance.random() < 0.6:
+            return seed
     return bytes(text(seed, others, chance))
 
 

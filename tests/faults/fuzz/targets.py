@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from sawlog import Log, LogConfig, OffsetOutOfRange, interop
 from sawlog.batch import kernel
@@ -36,9 +37,12 @@ from sawlog.log.files.state import UpkeepState
 from sawlog.log.segment.index import SegmentIndex
 from sawlog.log.shared import Note
 from sawlog.log.write.producers import ProducerState
+from sawlog.schemas import checking
+from sawlog.schemas import parse as parse_schema
+from sawlog.schemas.columns import arrow_type
+from sawlog.schemas.columns import decode as decode_values
 from sawlog.spark.options import read_options, write_options
-from sawlog.storage import MemoryDirectory
-from sawlog.topics import documents
+from sawlog.storage import MemoryDirectory, documents
 from sawlog.topics.groups.members import Members
 from sawlog.topics.groups.offsets import OffsetStore
 from sawlog.topics.store import Store
@@ -120,6 +124,7 @@ def kernel_target(data: bytes) -> None:
     for row in rows[:2].tolist():
         _one_batch(view, row)
     _keep(view, rows, found if bad < 0 else None)
+    _count(view, rows, found if bad < 0 else None)
 
 
 def _columns(view: memoryview, rows: np.ndarray, bad: int, found: list[Any]) -> None:
@@ -207,6 +212,69 @@ def _keep(view: memoryview, rows: np.ndarray, found: list[Any] | None) -> None:
         assert kernel.decode_records(out, memoryview(line), 0, 1, 0, FOR_EVER, again) == -1, "kept records do not parse"
         known = {record.offset: (record.key, record.value, record.headers) for record in found}
         assert all(known[r.offset] == (r.key, r.value, r.headers) for r in again), "a kept record has changed"
+
+
+def _count(view: memoryview, rows: np.ndarray, found: list[Any] | None) -> None:
+    """How many records each key has, in tables that are small."""
+    table, ranges, store = np.zeros((17, 4), np.uint64), np.zeros((17, 4), np.int64), bytearray(64)
+    stopped = kernel.count_keys(
+        view, memoryview(rows), (0, 0), (0, FOR_EVER), memoryview(table), memoryview(ranges), memoryview(store), 0, 0, 7
+    )
+    at, _, used, stored, bad = stopped
+    assert 0 <= used <= 8
+    assert 0 <= stored <= 64
+    assert not bad or found is None, "what can be read is refused by counting"
+    names = memoryview(np.zeros(18, np.int32)), memoryview(bytearray(used * 64))
+    assert kernel.counted_keys(memoryview(table), memoryview(store), *names)[0] == used
+    if found is not None and at == len(rows):
+        assert int(table[:, 3].sum()) == len(found), "records are counted twice, or not at all"
+        assert used == len({record.key for record in found} - {None}), "there are other keys"
+
+
+# --- JSON
+
+
+_FIELDS = "id BIGINT, n INT, amount DOUBLE, paid BOOLEAN, name STRING, place STRUCT<city: STRING, x: FLOAT>"
+_PYTHONS = {"id": int, "n": int, "amount": (int, float), "paid": bool, "name": str, "place": dict}
+
+
+def json_target(data: bytes) -> None:
+    """Values between record separators: what the kernel makes of them all is what Python makes of each."""
+    schema = parse_schema(_FIELDS)
+    texts = data.split(b"\x1e")
+    values = pa.array([None, *texts], pa.binary())
+    for part in (values, values.slice(1)):
+        found = decode_values(schema, part).to_pylist()
+        assert repr(found) == repr(pa.array(list(map(_read, part.to_pylist())), arrow_type(schema)).to_pylist())
+    for text, read in zip(texts, found, strict=True):
+        if read is None:
+            continue
+        document = json.loads(text)
+        for name, kind in _PYTHONS.items():
+            there = document.get(name)
+            assert (read[name] is None) == (there is None), name
+            assert there is None or isinstance(there, kind)
+            if name in ("id", "n", "paid", "name"):
+                assert read[name] == there, name
+            elif name == "amount" and there is not None:
+                assert read[name] == float(there)
+
+
+def _read(value: bytes | None) -> dict[str, Any] | None:
+    try:
+        return None if value is None else checking.read(parse_schema(_FIELDS), value)
+    except checking.Mismatch:
+        return None
+
+
+def json_seeds() -> list[bytes]:
+    usual = {"id": 7, "n": -3, "amount": 12.5, "paid": True, "name": "Zo\u00eb", "place": {"city": "Bern", "x": 0.5}}
+    return [
+        json.dumps(usual).encode(),
+        json.dumps(usual, ensure_ascii=False, indent=1).encode(),
+        json.dumps({**usual, "more": [1, {"id": None}], "place": None}, separators=(",", ":")).encode(),
+        b'{}\x1e{"id": 123456789012345678}\x1e{"amount": 0.1e-7, "n": 2147483648}',
+    ]
 
 
 def batch_target(data: bytes) -> None:
@@ -751,6 +819,7 @@ def _targets() -> Iterator[Target]:
     yield Target("member", member_target, member_seeds, mutate.plain_text, 30)
     yield Target("offsets", offsets_target, offsets_seeds, mutate.plain_text, 15)
     yield Target("spark", spark_target, spark_seeds, mutate.plain_text, 15)
+    yield Target("json", json_target, json_seeds, mutate.values, 100)
     yield Target("frames", frames_target, frame_seeds, mutate.blind, 100)
     for each in interop.formats():
         name = each.name

@@ -10,6 +10,8 @@ import pytest
 
 from sawlog import CorruptBatch, DecompressionLimit, Log
 from sawlog.batch.checksum import crc32c
+from sawlog.log.read import verify as verifying
+from sawlog.log.read.verify import VerifyReport
 
 from ...cli.damage import flip_bit
 from ..places import INDEX, Place, fill, named, values
@@ -271,3 +273,60 @@ def test_a_batch_that_was_read_is_checked_again_by_scan_verify_and_scrub(tmp_pat
         assert not log.scrub().ok
     with Log.open(tmp_path) as again:
         assert again.fetch(0, 1 << 30).next_offset < 100
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Small segments are cut into parts as large ones are; how many parts there were."""
+    counts: list[int] = []
+    parts = verifying._parts
+
+    def counted(*given: Any) -> Any:
+        found = parts(*given)
+        counts.append(len(found))
+        return found
+
+    monkeypatch.setattr(verifying, "_PART_BYTES", 256)
+    monkeypatch.setattr(verifying, "cores", lambda: 3)
+    monkeypatch.setattr(verifying, "_parts", counted)
+    return counts
+
+
+def many(place: Place) -> None:
+    with place.open(index_interval_bytes=100) as log:
+        for first in range(0, 120, 3):
+            log.append_many([b"%d" % number * 20 for number in range(first, first + 3)])
+        log.seal()
+
+
+def in_order(place: Place) -> VerifyReport:
+    report = VerifyReport()
+    with place.open(mode="r") as log:
+        for segment in log.segment_set.all:
+            verifying.verify_segment(segment, report, log.config.max_decompressed_bytes, threads=1)
+    return report
+
+
+def test_parts_of_a_segment_that_are_checked_at_the_same_time_add_up(place: Place, in_parts: list[int]) -> None:
+    many(place)
+    expected = in_order(place)
+    in_parts.clear()
+    with place.open(mode="r") as log:
+        report = log.verify()
+    assert max(in_parts) > 3
+    assert report == expected
+    assert (report.records, report.batches) == (120, 40)
+
+
+def test_damage_is_reported_the_same_however_a_segment_is_read(memory_place: Place, in_parts: list[int]) -> None:
+    many(memory_place)
+    noticed = 0
+    for at in range(20, len(memory_place.files()[named(0)]), 97):  # not in the leader epoch of the first batch
+        place = memory_place.copy()
+        place.flip(named(0), at, 0x08)
+        with place.open(mode="r") as log:
+            report = log.verify()
+        assert report == in_order(place)
+        noticed += not report.ok
+    assert noticed > 50
+    assert max(in_parts) > 3

@@ -27,6 +27,7 @@ if not cython.compiled:
         JSON_BOOLEAN,
         JSON_CHILD,
         JSON_DEPTH,
+        JSON_DIGITS,
         JSON_DOUBLE,
         JSON_KIND,
         JSON_LONG,
@@ -122,7 +123,8 @@ def json_number(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: c
     digits = p
     while p < end and 48 <= b[p] <= 57:
         p += 1
-    if p == digits or (b[digits] == 48 and p - digits > 1):
+    # With very many digits and an exponent it may be more than a double can hold: Python decides.
+    if p == digits or (b[digits] == 48 and p - digits > 1) or p - digits > JSON_DIGITS:
         return -1
     if p < end and b[p] == 46:
         p += 1
@@ -261,7 +263,9 @@ def json_double(
         power *= 10.0
         after -= 1
     made = cython.cast(cython.double, number) / power
-    return (-made if negative else made), True
+    if negative and (point or number != 0):  # -0 is an integer in Python, and has no sign
+        made = -made
+    return made, True
 
 
 @cython.cfunc

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ...clock import now_ms
-from ...errors import DirectoryLocked, GroupActive, LogClosed, SawlogError
+from ...errors import DirectoryLocked, GroupActive, LogClosed, SawlogError, StorageFull
 from ...topics.groups.assignment import Share
 from ...topics.groups.groups import Change
 from ...topics.groups.offsets import Committed
@@ -111,6 +111,8 @@ class CommitQueue:
         except (DirectoryLocked, LogClosed) as error:  # another process is stuck in its turn, or we are stopping
             _logger.warning("offsets could not be committed, clients try again: %s", error)
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        except StorageFull:  # which the broker logs, once
+            code = ErrorCode.KAFKA_STORAGE_ERROR
         except (SawlogError, OSError) as error:
             _logger.error("offsets could not be committed: %s", error)
             code = ErrorCode.KAFKA_STORAGE_ERROR

@@ -8,14 +8,18 @@ Fetch sessions are not kept: each request names all of its partitions.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
-from ...errors import OffsetOutOfRange, SawlogError
+from ...errors import CorruptBatch, OffsetOutOfRange, SawlogError
+from ...storage.counting import count_damage
 from ..partitions import Partition
 from ..trouble import code_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Answer, Body, Context, KafkaError
+
+_logger = logging.getLogger("sawlog.broker")
 
 _NO_ID = bytes(16)
 #: From this version on topics are named by their ids.
@@ -114,7 +118,7 @@ class _Fetch:
         if isinstance(found, ErrorCode) or found.is_gone:
             made["error_code"] = found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER
             return made
-        log = found.log
+        log, start = found.log, part["fetch_offset"]
         try:
             check_epoch(part["current_leader_epoch"], log.leader_epoch)
             made["high_watermark"] = end = log.visible_offset
@@ -122,7 +126,6 @@ class _Fetch:
             made["log_start_offset"] = log.lowest_offset
             if self._diverges(part, found, made):
                 return made
-            start = part["fetch_offset"]
             if start > end or start < 0:
                 raise OffsetOutOfRange(start, log.lowest_offset, end)
             room = min(part["partition_max_bytes"], left)
@@ -131,6 +134,8 @@ class _Fetch:
         except SawlogError as error:
             made["error_code"] = code = code_of(error)
             self._context.broker.metrics.failed("Fetch", code.name)
+            if isinstance(error, CorruptBatch) and count_damage(error.path, error.position):
+                _logger.error("%s/%s cannot be read from offset %s on: %s", found.topic.name, found.index, start, error)
         return made
 
     def _fill(self, made: Body, found: Partition, start: int, room: int, *, first: bool) -> None:

@@ -94,14 +94,15 @@ async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
 
 
 def _end_of(log: Log, epoch: int) -> tuple[int, int]:
-    """The largest epoch that is not above the given one, and its end; (-1, -1) if there is none."""
+    """The largest epoch that is not above the given one, and its end. An epoch of which nothing is left ends where the
+    log begins; (-1, -1) for one that is yet to come."""
     end, current = log.position(isolation="uncommitted")
     if epoch == current:
         return current, end
     if epoch > current or epoch < 0:
         return -1, -1
     known = [each for each, _ in log.leader_epochs if each <= epoch]
-    return (known[-1], log.epoch_end(known[-1])) if known else (-1, -1)
+    return (known[-1], log.epoch_end(known[-1])) if known else (epoch, log.epoch_end(epoch))
 
 
 async def delete_records(context: Context, request: Body) -> Body:

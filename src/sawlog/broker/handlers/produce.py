@@ -17,7 +17,7 @@ from typing import Any
 
 from ...batch.header import HEADER_BYTES
 from ...clock import now_ms
-from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError
+from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError, StorageFull
 from ..partitions import Partition
 from ..trouble import code_of, message_of
 from ..wire.apis import Key
@@ -115,24 +115,33 @@ class _Pending:
         trusted = not self._context.broker.config.check_records
         append = found.topic.append_batches
         async with found.asking:
-            placed = await self._context.broker.ask(append, data, found.index, trusted=trusted)
-        self._context.broker.metrics.produced(found.topic.name, len(placed), len(data))
-        _accept(made, found, placed, data)
+            try:
+                placed = await self._context.broker.ask(append, data, found.index, trusted=trusted)
+            except StorageFull as error:
+                self._context.broker.room.lacks(_name(found), error)
+                raise
+        self._stored(found, placed, data, made)
 
     def _place(self, found: Partition, part: Body, made: Body) -> None:
         try:
             data = self._checked(found, part["records"])
             trusted = not (self._context.broker.config.check_records or found.limits.compacted)
             placed = found.log.place_batches(data, trusted=trusted, wait=False)
-        except SawlogError as error:
+        except (SawlogError, OSError) as error:
+            if isinstance(error, StorageFull):
+                self._context.broker.room.lacks(_name(found), error)
             self._refuse(made, error)
             return
-        except OSError as error:
-            self._refuse(made, error)
-            return
-        self._context.broker.metrics.produced(found.topic.name, len(placed), len(data))
-        _accept(made, found, placed, data)
+        self._stored(found, placed, data, made)
         self._settle(found, placed.stop, made)
+
+    def _stored(self, found: Partition, placed: range, data: memoryview, made: Body) -> None:
+        """A batch is in the log."""
+        broker = self._context.broker
+        broker.metrics.produced(found.topic.name, len(placed), len(data))
+        if broker.room.is_short:
+            broker.room.found(_name(found))
+        _accept(made, found, placed, data)
 
     def _checked(self, found: Partition, records: Any) -> memoryview:
         """The batch, if its header may be stored; the log checks the rest."""
@@ -196,14 +205,26 @@ class _Pending:
     def answer(self) -> Answer:
         """The response, now or later."""
         if self._acks == 0:
+            self._check_unanswered()
             return None
         if not self._waits:
             return self._response()
         self._done = self._context.broker.loop.create_future()
         return self._done
 
+    def _check_unanswered(self) -> None:
+        """A client that wants no answer notices an error only if its connection is closed, as Kafka does it."""
+        for topic in self._topics:
+            for part in topic["partition_responses"]:
+                if part["error_code"] != ErrorCode.NONE:
+                    raise KafkaError(part["error_code"], f"{part['error_code'].name}: {part['error_message']}")
+
     def _response(self) -> Body:
         return {"responses": self._topics, "throttle_time_ms": 0}
+
+
+def _name(found: Partition) -> str:
+    return f"{found.topic.name}/{found.index}"
 
 
 def _accept(made: Body, found: Partition, placed: range, data: memoryview) -> None:

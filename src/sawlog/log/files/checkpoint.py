@@ -19,11 +19,14 @@ open that began before that segment. (The JSON is on one line.)
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
+from ...errors import CorruptFile
 from ...storage import Directory
 from ...storage.checked import TitledFile, parsing
+from .epochs import load_epochs
 from .names import CHECKPOINT
 
 T = TypeVar("T", int, bool)
@@ -83,6 +86,18 @@ def load(directory: Directory) -> Checkpoint | None:
     """The checkpoint, None if there is none; `CorruptFile` if it is damaged."""
     data = _FILE.find(directory, CHECKPOINT)
     return None if data is None else Checkpoint.decode(data)
+
+
+def last_epoch(directory: Directory) -> int:
+    """The latest leader epoch of a log that is not open; damaged files do not count."""
+    found = [0]
+    with suppress(CorruptFile):
+        saved = load(directory)
+        found.append(0 if saved is None else saved.leader_epoch or 0)
+    with suppress(CorruptFile):
+        epochs = load_epochs(directory)
+        found.append(0 if epochs is None else epochs.current)
+    return max(found)
 
 
 def store(directory: Directory, checkpoint: Checkpoint) -> None:

@@ -22,6 +22,7 @@ from ...clock import Stopwatch
 from ...config import LogConfig
 from ...errors import CorruptBatch, CorruptFile, InvalidConfig
 from ...storage import Directory, Storage
+from ...storage.counting import count_damage
 from ..files import checkpoint
 from ..files.checkpoint import Checkpoint
 from ..files.epochs import Epochs, load_epochs, store_epochs
@@ -230,6 +231,7 @@ class _Recovery:
             self._cut_overlap(segment, storage, following, walk.position)
         elif walk.damage is not None:
             self._find(Where.SEALED_SEGMENT, str(walk.damage))
+            count_damage(walk.damage.path, walk.damage.position)
         elif walk.next_offset < following:
             self._find(
                 Where.GAP_BETWEEN_SEGMENTS, f"{segment.path} ends at {walk.next_offset}, the next begins at {following}"
@@ -306,6 +308,7 @@ class _Recovery:
         else:
             detail = str(walk.damage) if walk.damage is not None else f"{segment.path} ends at byte {walk.position}"
             self._find(Where.TAIL_BELOW_WATERMARK, f"{detail}; it was durable up to byte {below}")
+            count_damage(segment.path, walk.position)
         return self._go_on_behind(segment, storage, index, walk)
 
     def _watermark(self, base: int) -> tuple[int, int | None]:

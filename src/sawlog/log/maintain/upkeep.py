@@ -14,7 +14,7 @@ from ...batch.compression import codec_id
 from ...clock import Stopwatch, now_ms
 from ...config import UpkeepConfig
 from ...errors import CorruptBatch, InvalidConfig, StorageError
-from ...storage.counting import count
+from ...storage.counting import count, count_damage
 from ..files.state import load_state, store_state
 from ..read.verify import Checked, Problem, VerifyReport, verify_segment
 from ..segment.segment import Segment
@@ -285,7 +285,7 @@ def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
             found = VerifyReport()
             try:
                 with unless_gone(appender, [segment]):
-                    verify_segment(segment, found, appender.config.max_decompressed_bytes)
+                    verify_segment(segment, found, appender.config.max_decompressed_bytes, threads=1)
             except Gone:
                 continue
             if segment not in appender.segments.all:
@@ -295,6 +295,8 @@ def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
             report.problems.extend(found.problems)
             count("scrubbed_bytes", segment.size)
             count("scrub_problems", len(found.problems))
+            for problem in found.problems:
+                count_damage(problem.path, problem.position)
             if found.ok:
                 known[segment.base_offset] = now
         with locked(appender):  # as in `recompress`

@@ -2,15 +2,24 @@
 
 `verify` reads the whole log and changes nothing. Damage is listed, not raised, and reading continues after it, so that
 one report shows everything.
+
+A large segment is cut where the index names a batch, and its parts are checked in threads: checksums, decompression
+and decoding do not hold the GIL. That answers only whether all is good. If a part is not, or does not end where the
+next one begins, the segment is read again, in order, and the report is that of this reading.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from ...batch.header import BASE, COUNT, LAST, POSITION, SIZE, Rows
+from ...batch.header import BASE, COUNT, HEADER_BYTES, LAST, POSITION, SIZE, Rows
 from ...batch.read import malformed
 from ...errors import CorruptBatch, StorageError
+from ...storage import Storage
+from ...storage.system import cores
 from ..segment.batches import Chunk, names_batch
 from ..segment.index import SegmentIndex
 from ..segment.segment import Segment
@@ -18,6 +27,9 @@ from ..segment.segments import SegmentSet
 
 #: How often it starts again because segments were replaced meanwhile.
 _RETRIES = 20
+#: The smallest part of a segment that is worth a thread, and how many parts there are for each thread.
+_PART_BYTES = 4 << 20
+_PARTS_PER_THREAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +105,79 @@ def _verify_all(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyRepo
     return report
 
 
-def verify_segment(segment: Segment, report: VerifyReport, most: int) -> None:
-    """Read one segment and add what it contains, and what is wrong with it, to the report."""
+def verify_segment(segment: Segment, report: VerifyReport, most: int, *, threads: int | None = None) -> None:
+    """Read one segment and add what it contains, and what is wrong with it, to the report. Without `threads`, as many
+    as there are cores."""
+    if not _is_good(segment, report, most, cores() if threads is None else threads):
+        _verify_in_order(segment, report, most)
+    _verify_index(segment, segment.index, report)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Bytes of a segment, and the offsets that they should have: from `first` up to, not including, `following`."""
+
+    position: int
+    stop: int
+    first: int
+    following: int
+
+
+def _is_good(segment: Segment, report: VerifyReport, most: int, threads: int) -> bool:
+    """Check the parts of a segment at the same time; if all are good, add them to the report."""
+    storage = segment.storage
+    parts = _parts(segment, storage, threads)
+    if len(parts) < 2:
+        return False
+    pool = ThreadPoolExecutor(min(threads, len(parts)), thread_name_prefix="sawlog-verify")
+    try:
+        found = list(pool.map(lambda part: _verify_part(segment, storage, part, most), parts))
+    except CorruptBatch:
+        return False
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    if not all(each.ok for each in found):
+        return False
+    report.segments += 1
+    report.size_bytes += parts[-1].stop
+    report.batches += sum(each.batches for each in found)
+    report.records += sum(each.records for each in found)
+    return True
+
+
+def _parts(segment: Segment, storage: Storage, threads: int) -> list[_Part]:
+    """About equal parts, each of which begins with a batch that the index names."""
+    following, size = segment.tail
+    least = max(_PART_BYTES, size // max(threads * _PARTS_PER_THREAD, 1))
+    if threads < 2 or size < 2 * _PART_BYTES:
+        return []
+    positions = segment.index.positions
+    cuts = [0]
+    while (at := bisect_left(positions, cuts[-1] + least)) < len(positions) and positions[at] + least <= size:
+        cuts.append(positions[at])
+    # The base offset of a batch is its first field.
+    firsts = [int.from_bytes(storage.view(cut, HEADER_BYTES)[:8], "big") for cut in cuts]
+    firsts[0] = segment.base_offset
+    ends = pairwise([*zip(cuts, firsts, strict=True), (size, following)])
+    return [_Part(position, stop, first, behind) for (position, first), (stop, behind) in ends]
+
+
+def _verify_part(segment: Segment, storage: Storage, part: _Part, most: int) -> VerifyReport:
+    """What is in a part. Anything that is not as expected is a problem, however it would be reported."""
+    found = VerifyReport()
+    position, expected = part.position, part.first
+    for chunk in segment.batches(storage, part.position, part.stop, part.first):
+        _verify_records(segment, chunk, found, most)
+        last = chunk.rows[-1]
+        position, expected = chunk.origin + int(last[POSITION] + last[SIZE]), int(last[LAST]) + 1
+    joined = expected == part.following if segment.dense else expected <= part.following
+    if position != part.stop or not joined:
+        found.problems.append(Problem(segment.path, position, "it does not end where the next part begins", expected))
+    return found
+
+
+def _verify_in_order(segment: Segment, report: VerifyReport, most: int) -> None:
+    """Read it from its beginning to its end, also after damage."""
     following, size = segment.tail
     storage = segment.storage
     report.segments += 1
@@ -120,7 +203,6 @@ def verify_segment(segment: Segment, report: VerifyReport, most: int) -> None:
     if expected < following and segment.dense:
         reason = f"offsets {expected} to {following - 1} are missing"
         report.problems.append(Problem(segment.path, size, reason, following))
-    _verify_index(segment, segment.index, report)
 
 
 def _without_surplus(segment: Segment, chunk: Chunk, report: VerifyReport) -> Rows:

@@ -16,7 +16,7 @@ from ...errors import DirectoryLocked, GroupActive, GroupNotFound, InvalidConfig
 from ...log.files.epochs import MAX_EPOCH
 from ...log.log import Log
 from ...storage import Directory
-from ..documents import load, store
+from ...storage.documents import load, store
 from ..topic import Topic
 from .assignment import Share
 from .host import Host

@@ -15,9 +15,8 @@ import threading
 
 from ...clock import Deadline, now_ms
 from ...errors import CorruptFile, DirectoryLocked, SawlogError, StorageError
-from ...storage import Directory
+from ...storage import Directory, documents
 from ...storage.forking import forkable
-from .. import documents
 from ..names import STAGING, TMP
 from .intent import INTENT
 from .notes import is_note

@@ -23,7 +23,7 @@ from typing import Any
 
 from ...batch.checksum import crc32c
 from ...errors import CorruptFile, InvalidConfig
-from .. import documents
+from ...storage import documents
 from ..names import is_text, quoted
 
 #: The suffix of an intent's file.

@@ -22,8 +22,7 @@ from dataclasses import replace
 
 from ...clock import Deadline, now_ms
 from ...errors import CorruptFile, DirectoryLocked, SawlogError, StorageError
-from ...storage import Directory, Lock
-from .. import documents
+from ...storage import Directory, Lock, documents
 from ..names import quoted
 from .intent import Intent, end_of_document
 

@@ -266,7 +266,7 @@ class Confluent:
                 "enable.idempotence": idempotent or transactional_id is not None,
                 "linger.ms": linger_ms,
                 "message.max.bytes": max_request_bytes,
-                "message.timeout.ms": min(timeout_ms, transaction_timeout_ms),
+                "message.timeout.ms": min(timeout_ms, transaction_timeout_ms if transactional_id else timeout_ms),
                 # How long it hopes that a topic will be there: by default 30 s, even if messages time out before.
                 "topic.metadata.propagation.max.ms": timeout_ms // 2,
                 **given,

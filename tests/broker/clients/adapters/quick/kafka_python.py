@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -91,10 +92,18 @@ class _Consumer:
     def subscribe(self, *topics: str) -> None:
         # It joins before it knows how many partitions there are. As the leader it then joins again when it does; and if
         # that ends between two polls, version 3.0.12 drops the assignment, joins no more and sends no heartbeats
-        # (`need_rejoin` is false as soon as it has assigned). So let it know them first.
-        for topic in topics:
-            self.made.partitions_for_topic(topic)
+        # (`need_rejoin` is false as soon as it has assigned). So let it know them first: what it compares is a copy,
+        # which is made when metadata comes after it has subscribed.
+        known = {topic: self.made.partitions_for_topic(topic) for topic in topics}
         self.made.subscribe(list(topics))
+        deadline = time.monotonic() + PATIENCE_S
+        while known != self._copy() and time.monotonic() < deadline:
+            self.made._coordinator._cluster.request_update()
+            time.sleep(0.01)
+
+    def _copy(self) -> dict[str, set[int] | None]:
+        copy = self.made._coordinator._metadata_snapshot
+        return {topic: partitions or None for topic, partitions in copy.items()}
 
     def poll(self, timeout_s: float = 0.2) -> list[Seen]:
         with _named():

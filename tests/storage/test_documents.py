@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog.errors import CorruptFile
-from sawlog.storage import MemoryDirectory
-from sawlog.topics import documents
+from sawlog.storage import MemoryDirectory, documents
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -13,14 +13,17 @@ The checksum covers every byte before its own line; see `sawlog.storage.checked`
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import Any, TypeVar
 
 from ..batch.text import parse_json
 from ..errors import CorruptFile
-from ..storage import Directory
-from ..storage.checked import FIELD, parsing
+from .checked import FIELD, parsing
+from .interface import Directory
 
+#: The errors of a document that is not there.
+MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 T = TypeVar("T")
 
 

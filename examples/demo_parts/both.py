@@ -1,0 +1,96 @@
+"""The second half of the demo: a topic of some millions that is also a table, and queries over both."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from tour_parts.screen import Screen
+
+import sawlog
+
+from . import processes, sales
+
+JOB = Path(__file__).with_name("table_job.py")
+PARTITIONS = 4
+#: The last query, over a topic with a table and over Parquet files; the best of that many.
+QUERY = "select decode(key) as customer, count(*) as sales from {} group by key order by sales desc, customer limit 5"
+BEST_OF = 5
+
+
+def play(screen: Screen, output: Path, path: Path, count: int) -> None:
+    """The sixth and the seventh act."""
+    screen.act(
+        "Table", f"{count:,} sales of a year. A Spark job makes a Delta table of them, with the fields as columns."
+    )
+    totals = sales.Totals()
+    newer = round(count * (1 - sales.TAIL))
+    with sawlog.open(path, upkeep_interval_s=None) as store:
+        topic = store.create_topic("sales", PARTITIONS, durability="os", compression_type="lz4")
+        sell(screen, topic, totals, 0, newer, count)
+        with processes.started(output, JOB, path, output / "lake", output / "parquet") as process:
+            with screen.waiting("starting Spark, then making the table"):
+                made = answer(process, output)
+            screen.check(made["records"] == newer, f"{made['records']:,} sales are in the table")
+            screen.result("parsed and added to the table", newer, "sales", made["seconds"])
+            screen.act(
+                "Query", "Sales go on. One query over the table and the log's tail; the same over plain Parquet files."
+            )
+            sell(screen, topic, totals, newer, count, count)
+            with screen.waiting("copying everything to Parquet files, then asking both"):
+                process.stdin.write("go\n")  # type: ignore[union-attr]
+                process.stdin.flush()  # type: ignore[union-attr]
+                found = answer(process, output)
+        screen.check(
+            (found["sales"], found["cents"]) == (totals.sales, totals.cents), "Spark has added up every sale once"
+        )
+        rate_of(screen, "Spark", count, found["seconds"], found["parquet_seconds"])
+        ask(screen, store, output, totals)
+
+
+def sell(screen: Screen, topic: sawlog.Topic, totals: sales.Totals, first: int, last: int, count: int) -> None:
+    """Write the sales with these numbers."""
+    spent = 0.0
+    with screen.progress(last - first) as bar:
+        for chunk in sales.sales(first, last, count, totals):
+            began = time.perf_counter()
+            topic.append_arrow(chunk)
+            spent += time.perf_counter() - began
+            bar.advance(chunk.num_rows)
+    screen.result("written" if not first else "newer ones written", last - first, "sales", spent)
+
+
+def answer(process: subprocess.Popen[str], output: Path) -> dict[str, Any]:
+    """The next line of the job."""
+    said = process.stdout.readline()  # type: ignore[union-attr]
+    if not said:
+        sys.exit(f"the job ended too early; {output / 'job.log'} says why")
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+def ask(screen: Screen, store: sawlog.Store, output: Path, totals: sales.Totals) -> None:
+    """The same in one line of SQL, without Spark."""
+    ours, theirs = [], []
+    for _ in range(BEST_OF):
+        began = time.perf_counter()
+        found = store.sql(QUERY.format("sales")).to_pylist()
+        ours.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        duckdb.sql(QUERY.format(f"'{output}/parquet/*.parquet'")).fetchall()
+        theirs.append(time.perf_counter() - began)
+    same = [(row["customer"], row["sales"]) for row in found] == totals.best(len(found))
+    screen.check(same, f"store.sql: the best customer, {found[0]['customer']}, has bought {found[0]['sales']:,} times")
+    rate_of(screen, "SQL", totals.sales, min(ours), min(theirs))
+
+
+def rate_of(screen: Screen, who: str, count: int, seconds: float, parquet_seconds: float) -> None:
+    """One line: the rate, and how it compares with Parquet."""
+    rate, ratio = count / seconds / 1e6, parquet_seconds / seconds
+    screen.print(f"{who}, table and log: {rate:.1f} million events/s, {ratio:.2f} × Parquet", "bold")
+    screen.result(f"queried by {who}", count, "sales", seconds)

@@ -1,0 +1,66 @@
+"""The topic `sales` as a table, as a program of its own: keep it, then measure a query over the table and the log.
+
+    python table_job.py STORE LAKE PARQUET
+
+It prints one line of JSON when the table is up to date, and waits for a line: meanwhile newer sales are appended. Then
+it copies everything to plain Parquet files, runs the same query over both, alternating, and prints another line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import sawlog.spark
+from sawlog.pipelines import table
+from sawlog.pipelines.table import TableParams
+
+try:
+    from demo_parts.sales import SCHEMA
+except ImportError:  # started as a program: its folder is on the path, not the one above
+    from sales import SCHEMA  # type: ignore[no-redef]
+
+ROUNDS = 3
+
+
+def main(store: str, lake: str, parquet: str) -> None:
+    """All of it."""
+    spark = sawlog.spark.session("sales", cores=2, memory="1g")
+    began = time.perf_counter()
+    report = table.run(spark, TableParams(store, "sales", lake, schema=SCHEMA))
+    _say(records=report.records, quarantined=report.quarantined, seconds=time.perf_counter() - began)
+    sys.stdin.readline()
+
+    sawlog.spark.table(spark, store, "sales").write.parquet(parquet)
+    both = sawlog.spark.table(spark, store, "sales")
+    plain = spark.read.parquet(parquet)
+    ours, theirs = [], []
+    for _ in range(ROUNDS):
+        found, seconds = _asked(both)
+        ours.append(seconds)
+        same, seconds = _asked(plain)
+        theirs.append(seconds)
+    _say(sales=found[0], cents=found[1], same=found == same, seconds=min(ours), parquet_seconds=min(theirs))
+    spark.stop()
+
+
+def _asked(frame: Any) -> tuple[tuple[int, int], float]:
+    """Sales and revenue of all products, added up; and how long that took."""
+    from pyspark.sql import functions as f
+
+    began = time.perf_counter()
+    by = frame.groupBy("product", "customer").agg(
+        f.count("*").alias("sales"), f.sum("cents").alias("cents"), f.max("timestamp").alias("last")
+    )
+    row = by.agg(f.sum("sales"), f.sum("cents"), f.max("last")).collect()[0]
+    return (row[0], row[1]), time.perf_counter() - began
+
+
+def _say(**facts: object) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
