@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
 
-from ..batch.kernel import Record, RecordCursor
+from ..batch.kernel import Record, RecordCursor, handed_out
 from ..clock import Deadline
 from ..errors import LogClosed
 from ..topics.groups.assignment import Share
@@ -68,37 +68,42 @@ class AsyncConsumer:
         """Records up to where each owned partition ended when it was first read."""
         return self._records(drain=True)
 
-    async def _records(self, *, drain: bool) -> AsyncIterator[Record]:
-        consumer = await self._consumer()
-        feed = consumer.feed(drain=drain)
-        waker, pace = Waker(), Pace()
-        self._waker = waker
-        try:
-            while not isinstance(cursor := await _step(consumer, feed), End):
-                if cursor is None:
-                    await self._wait(consumer, waker, _LOOK_S)
-                    continue
-                for record in cursor:
-                    yield record
-                if pace.is_due:
-                    await sleep(0)
-        finally:
-            waker.close()
+    def _records(self, *, drain: bool) -> AsyncIterator[Record]:
+        pace, feeds = Pace(), list[Iterator[RecordCursor | None]]()
+
+        async def step() -> RecordCursor | None:
+            """The next cursor, when there is one; None at the end."""
+            consumer = await self._consumer()
+            if not feeds:
+                feeds.append(consumer.feed(drain=drain))
+            elif pace.is_due:
+                await sleep(0)
+            while (cursor := await _step(consumer, feeds[0])) is None:
+                await self._wait(consumer, _LOOK_S)
+            return None if isinstance(cursor, End) else cursor
+
+        made: AsyncIterator[Record] = handed_out(step)
+        return made
 
     async def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[Record]:
         """The next records, as soon as there are any; at most that many, and an empty list after `timeout_s`."""
         consumer, deadline = await self._consumer(), Deadline(timeout_s)
-        waker = self._waker = self._waker or Waker()
         while True:
-            waker.arm()
+            self._waking().arm()
             if consumer.is_due:
                 await in_thread(consumer.go_on)
             records = consumer.poll(0.0, max_records)
             if records or deadline.passed or consumer.closed:
                 return records
-            await self._wait(consumer, waker, deadline.at_most(_LOOK_S))
+            await self._wait(consumer, deadline.at_most(_LOOK_S))
 
-    async def _wait(self, consumer: Consumer, waker: Waker, seconds: float) -> None:
+    def _waking(self) -> Waker:
+        if self._waker is None:
+            self._waker = Waker()
+        return self._waker
+
+    async def _wait(self, consumer: Consumer, seconds: float) -> None:
+        waker = self._waking()
         waker.watch(consumer.logs)
         await (waker.wait(seconds) if waker.is_armed else sleep(0))
         waker.arm()  # and look once more: some may have come before

@@ -88,6 +88,17 @@ class Record:
         )
 
 
+async def handed_out(step):
+    """Records for `async for`: `step` is awaited for one cursor after the other, None ends it. Compiled, because an
+    async generator is resumed for every record."""
+    while True:
+        cursor = await step()
+        if cursor is None:
+            return
+        for record in cursor:
+            yield record
+
+
 def placed(record: Record, topic, partition):
     """The same record, with the place where it was read."""
     record.topic = topic
