@@ -3,8 +3,10 @@
     python benchmarks/topics.py [--quick] [--only PATTERN] [--dir DIRECTORY] [--json FILE] [--list]
 
 - *writing*: records with keys through `topic.writer()` to 16 partitions, compared with a writer of one log.
+- *turns*: two processes that append to one partition, a hundred records at a time, compared with one process that
+  appends as many.
 - *consuming*: a topic of 16 partitions to its end as the only member of a group, including joining and committing,
-  compared with `topic.scan()` of the same records.
+  compared with `topic.scan()` of the same records; and the same with asyncio, compared with that.
 - *compaction*: a log of 1 GB in which one key of ten is live, in a separate process, so that its memory can be
   measured; compared with copying as many bytes from file to file.
 - *queue* and *typed*: see `benchmarks/queues.py`.
@@ -12,6 +14,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import shutil
@@ -30,8 +33,10 @@ from dataset import Dataset
 from ours import Sawlog
 from rounds import Candidate, Sample, Trial, best_of, expect, timed
 from rows import Figure, Row, Unit, at_least, at_most, rate, share
+from turning import take_turns
 
 import sawlog
+from sawlog.aio.store import AsyncStore
 
 PARTITIONS = 16
 MIB = 1 << 20
@@ -131,6 +136,29 @@ def _consuming(store: Topic, data: Dataset) -> Candidate:
     return Candidate("group", trial)
 
 
+def _consuming_async(store: Topic, data: Dataset) -> Candidate:
+    @contextmanager
+    def trial() -> Iterator[Trial]:
+        found: list[object] = []
+        group = f"group-{time.monotonic_ns()}"
+
+        async def main() -> None:
+            count = size = 0
+            async with AsyncStore(store.store).consumer(group, ["measured"]) as consumer:
+                async for record in consumer.drain():
+                    count += 1
+                    size += len(record.key or b"") + len(record.value or b"")
+            found.append((count, size))
+
+        def check() -> None:
+            expect(found, [data.content], "consumed")
+            store.store.groups.delete(group)
+
+        yield Trial(lambda: timed(lambda: asyncio.run(main())), check)
+
+    return Candidate("async", trial)
+
+
 def _scanning(store: Topic, data: Dataset) -> Candidate:
     @contextmanager
     def trial() -> Iterator[Trial]:
@@ -147,10 +175,14 @@ def _consume(bench: Bench) -> list[Row]:
     data = Dataset(100, bench.scaled(1_000_000, 200_000))
     with bench.fresh(Topic) as store:
         store.append_each(_batches(data))
-        best = best_of([_consuming(store, data), _scanning(store, data)], bench.effort)
+        candidates = [_consuming(store, data), _consuming_async(store, data), _scanning(store, data)]
+        best = best_of(candidates, bench.effort)
     figures = {name: rate(Unit.RECORDS, sample, data.count) for name, sample in best.items()}
     what = f"consuming as a group, {PARTITIONS} partitions, {data.size}"
-    return [Row(what, figures["group"], "topic.scan()", figures["scan"], share(0.6), percent=True)]
+    return [
+        Row(what, figures["group"], "topic.scan()", figures["scan"], share(0.6), percent=True),
+        Row("the same with async for", figures["async"], "for", figures["group"], share(0.7), percent=True),
+    ]
 
 
 def _compact(bench: Bench) -> list[Row]:
@@ -204,7 +236,13 @@ def _copy(path: Path) -> tuple[int, Sample]:
         copy.unlink()
 
 
-CASES = [Case("writing", _write), Case("consuming", _consume), Case("compaction", _compact), *queues.CASES]
+CASES = [
+    Case("writing", _write),
+    Case("turns", take_turns),
+    Case("consuming", _consume),
+    Case("compaction", _compact),
+    *queues.CASES,
+]
 
 if __name__ == "__main__":
     command.run(CASES, "Measure sawlog's topics against the log that they are made of.")

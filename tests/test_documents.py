@@ -23,6 +23,7 @@ from .interop.kafkas import batch
 from .interop.test_unindexed import behind, with_metadata
 
 ROOT = Path(__file__).resolve().parent.parent
+PROCESSES = (ROOT / "docs" / "several-processes.md").read_text(encoding="utf-8")
 INTEROP = (ROOT / "docs" / "interop.md").read_text(encoding="utf-8")
 #: What differs from run to run: how long it took, and how fast that was.
 _TIMING = re.compile(r" in [\d.]+ (ms|s|min)(: [\d.]+ \S+/s, [\d.]+k? records/s)?$")
@@ -79,6 +80,12 @@ def sessions(block: str) -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_console_session_prints_what_the_document_shows(place: Path, number: int) -> None:
     for command, expected in sessions(blocks(INTEROP, "console")[number]):
+        assert shell(place, command) == without_timing(expected), command
+
+
+def test_the_session_with_several_processes_prints_what_the_document_shows(place: Path) -> None:
+    [session] = blocks(PROCESSES, "console")
+    for command, expected in sessions(session):
         assert shell(place, command) == without_timing(expected), command
 
 

@@ -6,7 +6,7 @@ other half of the promise: which modules of the standard library a package may u
     os, mmap, fcntl, open()   storage alone, and one unit of the kernel on its behalf: batch/kernel/files.py writes to a
                               descriptor of the storage's (ADR 19); what stands outside the engine may as well: cli,
                               console, testing, the pipelines, and what finds Java and starts a session for Spark
-    asyncio                   broker and what runs one for tests, console, and the log's async facade
+    asyncio                   aio, broker and what runs one for tests, console, and the log's async facade
     time                      the clock, the background and the kernel; what stands outside the engine may as well
     any other I/O             never batch, never broker/wire: they turn bytes into records and messages, and back
 """
@@ -55,7 +55,7 @@ RULES = [
             "spark/session.py",
         ),
     ),
-    Rule(frozenset({"asyncio"}), allowed=("broker/", "console/", "log/write/aio.py", "testing/broker.py")),
+    Rule(frozenset({"asyncio"}), allowed=("aio/", "broker/", "console/", "log/write/aio.py", "testing/broker.py")),
     Rule(
         frozenset({"time"}),
         allowed=(

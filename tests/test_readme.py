@@ -46,7 +46,8 @@ def test_the_shell_block_runs_after_the_first_python_block(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
-        ("docs/processes.md", ["-W", "error"]),
+        ("docs/async.md", ["-W", "error"]),
+        ("docs/several-processes.md", ["-W", "error"]),
         ("docs/testing-kafka-programs.md", []),  # Kafka's clients warn
         ("docs/visibility.md", ["-W", "error"]),
     ],

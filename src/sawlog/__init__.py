@@ -4,6 +4,7 @@ It needs no server. Start with `sawlog.open(path)` for a store of topics, or wit
 README shows the rest.
 """
 
+from . import aio
 from ._kernel_info import KernelInfo, kernel_info
 from .batch.build import Producer
 from .batch.kernel import Record
@@ -106,6 +107,10 @@ from .typed.topic import TypedTopic
 
 #: Opens a store of topics; see `Store.open`.
 open = Store.open
+
+#: Opens a store of topics for asyncio, and a single log; see `sawlog.aio`.
+open_async = aio.open_async
+open_log_async = aio.open_log_async
 
 __version__ = "0.3.0"
 
@@ -226,5 +231,7 @@ __all__ = [
     "__version__",
     "kernel_info",
     "open",
+    "open_async",
+    "open_log_async",
     "redrive",
 ]

@@ -345,6 +345,10 @@ class DirectoryLocked(SawlogError, BlockingIOError):
             'or open with mode="r" to read while it is open'
         )
 
+    def after(self, seconds: float) -> DirectoryLocked:
+        """The same error, which says that somebody has waited."""
+        return DirectoryLocked(self.path, f"{self.holder or 'another writer'} (timed out after {seconds:g} s)")
+
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.path, self.holder)
 

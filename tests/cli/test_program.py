@@ -214,7 +214,7 @@ def test_a_partition_of_a_process_that_takes_no_requests_is_locked_for_others_an
 ) -> None:
     with Log.open(orders / "topics" / "orders" / "partition-0") as log:
         log.append(b"mine")
-        refused = program("produce", "orders", "-p", 0, stdin=b"theirs\n")
+        refused = program("produce", "orders", "-p", 0, "--lock-timeout", 0.2, stdin=b"theirs\n")
         assert "locked" in refused.failed(5)
         assert str(os.getpid()) in refused.err
         assert "locked" in program("topic", "delete", "orders", "--yes").failed(5)
@@ -230,7 +230,7 @@ def test_what_is_produced_beside_a_process_that_holds_the_topic_is_handed_over_t
     with Store.open(orders) as store:
         topic = store.topic("orders")
         for number in range(topic.partitions):
-            topic.append(b"mine", partition=number)
+            topic.partition(number).append(b"mine")  # through the log: it is kept
         (orders.parent / "file").write_bytes(b"a file")
         before = topic.describe().records
         program("produce", "orders", stdin=b"1\n2\n3\n").ok()

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any
 
 import sawlog.topics.store
-from sawlog import SawlogError, Store
+from sawlog import DirectoryLocked, SawlogError, Store
 from sawlog.storage import FileDirectory
 from sawlog.testing.faulty import Call, FaultyDirectory
 from sawlog.topics.handover.doorway import SocketDoorway
@@ -91,7 +91,10 @@ def hold(
     ended = Ending()
     ended.listen()
     for number in partitions:
-        store[topic].append(b"held", partition=number)
+        try:
+            store[topic].partition(number).append(b"held")  # through the log, so that it is kept
+        except DirectoryLocked:
+            store[topic].append(b"held", partition=number)
     stopping.arm()
     say("ready")
     count = 0

@@ -30,7 +30,7 @@ from .locking import in_child, refused
 def hold(directory: str, topic: str) -> None:
     store = Store.open(directory)
     for number in range(store[topic].partitions):
-        store[topic].append(b"held", partition=number)
+        store[topic].partition(number).append(b"held")  # through the log, so that it is kept
     say("ready")
     sys.stdin.readline()
     store.close()

@@ -26,9 +26,9 @@ class StorePlace:
         """The directory itself, made if it is missing: to look at files and to damage them."""
         raise NotImplementedError
 
-    def open(self, mode: Any = "w") -> Store:
+    def open(self, mode: Any = "w", *, lock_timeout: float = 30.0) -> Store:
         """Open the store; closed at the end of the test if it is still open then."""
-        store = Store.open(self.directory(), mode, upkeep_interval_s=None)
+        store = Store.open(self.directory(), mode, upkeep_interval_s=None, lock_timeout=lock_timeout)
         self.stores.append(store)
         return store
 

@@ -58,7 +58,7 @@ def test_a_partition_is_locked_by_its_first_write_only(path: Path) -> None:
         assert values(store["orders"].scan()) == []
         store["stock"].append(b"ours")
         assert run("storing", "append", path, "orders") == "0\n"
-        store["orders"].append(b"ours", partition=0)
+        store["orders"].partition(0).append(b"ours")
         assert run("storing", "append", path, "orders").startswith("locked by process")
 
 

@@ -123,7 +123,7 @@ def test_no_record_is_refused(topic: Topic) -> None:
 
 
 def test_if_one_of_the_partitions_belongs_to_somebody_who_takes_nothing_nothing_is_written(place: StorePlace) -> None:
-    topic = place.open().create_topic("orders", partitions=3)
+    topic = place.open(lock_timeout=0).create_topic("orders", partitions=3)
     place.occupy("orders", 2).append(b"theirs")
     records = [(b"v", key) for key in KEYS]
     table = pa.table({"value": [b"v"] * 20, "key": KEYS})

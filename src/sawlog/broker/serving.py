@@ -55,7 +55,10 @@ class running:
     async def __aenter__(self) -> Broker:
         config = self._config
         async with AsyncExitStack() as stack:
-            store = await asyncio.to_thread(Store.open, self._data, upkeep_interval_s=config.upkeep_interval_s)
+            # Clients try again themselves: a request does not wait for a process that takes none.
+            store = await asyncio.to_thread(
+                Store.open, self._data, upkeep_interval_s=config.upkeep_interval_s, lock_timeout=0
+            )
             stack.push_async_callback(asyncio.to_thread, store.close)
             broker = Broker(store, config)
             stack.push_async_callback(broker.stop)

@@ -18,6 +18,7 @@ import typer
 
 from ..errors import CorruptFile, LogNotFound
 from ..log.log import Log
+from ..topics.turns import LOCK_TIMEOUT_S
 from .stores import SomeLog, SomeStore, SomeTopic
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class NamedLog(Generic[Log_co]):
 
 
 @contextmanager
-def open_store(data: Path, mode: Literal["w", "r"] = "r", *, create: bool = False) -> Iterator[Store]:
+def open_store(
+    data: Path, mode: Literal["w", "r"] = "r", *, create: bool = False, lock_timeout: float = LOCK_TIMEOUT_S
+) -> Iterator[Store]:
     """Open the store in that directory, by default for reading. A short command runs no upkeep."""
     from ..topics.store import Store
 
@@ -54,7 +57,7 @@ def open_store(data: Path, mode: Literal["w", "r"] = "r", *, create: bool = Fals
         check_directory(data)
     elif mode == "w":
         Store.open(data, mode="r").close()  # a mistyped directory must not become a store
-    with Store.open(data, mode=mode, upkeep_interval_s=None) as store:
+    with Store.open(data, mode=mode, upkeep_interval_s=None, lock_timeout=lock_timeout) as store:
         yield store
 
 
@@ -66,7 +69,12 @@ def check_directory(data: Path) -> None:
 
 @contextmanager
 def open_place(
-    data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r", *, create: bool = False
+    data: Path | None,
+    broker: str | None,
+    mode: Literal["w", "r"] = "r",
+    *,
+    create: bool = False,
+    lock_timeout: float = LOCK_TIMEOUT_S,
 ) -> Iterator[SomeStore]:
     """Open the store in that directory, or behind that broker."""
     if broker is not None:
@@ -75,7 +83,7 @@ def open_place(
         return
     if data is None:
         raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
-    with open_store(data, mode, create=create) as store:
+    with open_store(data, mode, create=create, lock_timeout=lock_timeout) as store:
         yield store
 
 

@@ -18,6 +18,7 @@ from ..errors import DirectoryLocked, InvalidRecord
 from ..schemas.checking import why_not
 from ..topics.partitioner import partition_for
 from ..topics.settings import SCHEMA, is_compacted
+from ..topics.turns import LOCK_TIMEOUT_S
 from .inputs import BadInput, Fields, InputFormat, InputRecord, kind_of, parquet_batches, plain_rows, read_input
 from .options import BrokerAt, MaybeData, Output, Topic
 from .output import Output as Printer
@@ -124,6 +125,15 @@ def produce(
     on_error: Annotated[
         OnError, typer.Option("--on-error", metavar="stop|skip", help="What to do about invalid input.")
     ] = OnError.STOP,
+    lock_timeout: Annotated[
+        float,
+        typer.Option(
+            "--lock-timeout",
+            min=0.0,
+            metavar="SECONDS",
+            help="How long to wait for a process that has locked a partition and takes no requests.",
+        ),
+    ] = LOCK_TIMEOUT_S,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Write records to a topic, from stdin or from files.
@@ -162,7 +172,7 @@ def produce(
     sources = [(path, kind or kind_of(path)) for path in _sources(files)]
     for _, each in sources:
         _check(each, wishes)
-    with open_place(data, broker, "w") as store:
+    with open_place(data, broker, "w", lock_timeout=lock_timeout) as store:
         into = store.topic(topic)
         chosen(into, None if partition is None else [partition])
         if check and not into.settings.get(SCHEMA):

@@ -261,6 +261,18 @@ class Access:
 
     # --- releasing and closing
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is open or in progress that `release` would end."""
+        appender = self.appender
+        return appender is not None and (
+            bool(appender.writers or appender.spools)
+            or appender.streaming.locked()
+            or appender.blocks.current is not None
+            or appender.upkeep.is_running
+            or any(appends.is_busy for appends in self.loops.all())
+        )
+
     def release(self) -> None:
         """Release the writer's lock cleanly and keep reading."""
         with self._locking:

@@ -40,7 +40,7 @@ from ..typed.views import typed_log
 from . import access
 from .access import Access
 from .files import checkpoint
-from .files.locking import is_wanted, note_in
+from .files.locking import is_wanted, note_in, want
 from .files.producers import OpenTransaction
 from .maintain import compaction, retention, upkeep
 from .maintain import trimming as truncation
@@ -188,8 +188,18 @@ class Log(Closing):
 
     @property
     def wanted(self) -> bool:
-        """Whether a writer waits for a log whose lock upkeep holds."""
+        """Whether a writer waits for the lock."""
         return is_wanted(self._access.directory)
+
+    def want_lock(self) -> None:
+        """Ask the process that holds the writer's lock to release it: upkeep does so, and a store whose topics have
+        locked it."""
+        want(self._access.directory)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this process should keep the writer's lock for now: a writer is open, an append or upkeep runs."""
+        return self._access.is_busy
 
     def end_upkeep(self) -> None:
         """Stop upkeep that is running in another thread (it raises `LogClosed` there)."""
@@ -246,6 +256,17 @@ class Log(Closing):
         """Whether this process currently holds the writer's lock of this log."""
         access = self._access
         return access.appender is not None and not access.closed and access.appender.held.held
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no other thread is appending at this moment: a stream can take long."""
+        appender = self._access.appender
+        return appender is None or appender.is_free
+
+    @property
+    def held_lock(self) -> object | None:
+        """The writer's lock, if this process holds it: another object each time it is taken."""
+        return self._access.appender.held if self._access.appender is not None and self.locked else None
 
     @property
     def lowest_offset(self) -> int:
@@ -431,6 +452,15 @@ class Log(Closing):
         appender.settle(placed.stop)
         return placed
 
+    def place_many(self, records: Iterable[Any], expect_offset: int | None = None) -> range:
+        """As `append_many`, without waiting for the disk: see `when_settled`."""
+        appender = self._access.appender or self._writable()
+        encoder = appender.encoders.take()
+        try:
+            return appender.place(encoder.many(records), expect_offset)
+        finally:
+            appender.encoders.give_back(encoder)
+
     def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None) -> range:
         """Append the rows of an Arrow table: `value`, and optionally `key`, `timestamp`, `headers`.
 
@@ -442,22 +472,37 @@ class Log(Closing):
         appender.settle(placed.stop)
         return placed
 
-    def append_batches(self, raw: bytes | bytearray | memoryview, *, trusted: bool = False, wait: bool = True) -> range:
+    def append_batches(
+        self,
+        raw: bytes | bytearray | memoryview,
+        *,
+        trusted: bool = False,
+        wait: bool = True,
+        expect_offset: int | None = None,
+    ) -> range:
         """Place encoded batches unchanged, giving them the next offsets. All of them or none.
 
         They are checked first: structure, checksums, and that their records parse (not if they are `trusted`, because
         this library has made them: decoding compressed ones costs more than all the rest). A producer's batch that is
         already stored is recognised; if all of them are, the offsets they got the first time are returned. With
-        `wait=False` it does not wait for the disk: `when_settled` says when they may be acknowledged.
+        `expect_offset` the others are placed at that offset, or `OffsetMismatch` is raised. With `wait=False` it does
+        not wait for the disk: `when_settled` says when they may be acknowledged.
         """
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
-        return self.place_batches(bytearray(raw), trusted=trusted, wait=wait)
+        return self.place_batches(bytearray(raw), trusted=trusted, wait=wait, expect_offset=expect_offset)
 
-    def place_batches(self, raw: bytearray | memoryview, *, trusted: bool = True, wait: bool = True) -> range:
+    def place_batches(
+        self,
+        raw: bytearray | memoryview,
+        *,
+        trusted: bool = True,
+        wait: bool = True,
+        expect_offset: int | None = None,
+    ) -> range:
         """As `append_batches`, for a buffer that the caller no longer uses."""
         appender = self._access.appender or self._writable()
-        placed = incoming.place(appender, memoryview(raw), trusted=trusted)
+        placed = incoming.place(appender, memoryview(raw), trusted=trusted, expect_offset=expect_offset)
         if wait:
             appender.settle(placed.stop)
         return placed
@@ -592,9 +637,12 @@ class Log(Closing):
         headers: Any = (),
         timestamp: int | datetime | None = None,
     ) -> int:
-        """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync."""
+        """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync.
+
+        Once it has begun it is finished: a cancellation that comes later is delivered after the offset. So if it raises
+        `CancelledError`, nothing is stored."""
         appends = self._access.loops.appends(self._access.appender or self._writable())
-        return await appends.add(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
+        return await appends.append(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         """A buffered writer: the fast way to append records one by one. See `Writer`."""
@@ -638,6 +686,16 @@ class Log(Closing):
 
     def __iter__(self) -> Iterator[Record]:
         return self.scan()
+
+    def __contains__(self, offset: object) -> bool:
+        """`5 in log`: whether there is a record at this offset."""
+        if isinstance(offset, bool) or not isinstance(offset, int):
+            raise InvalidRecordType(f"`in` expects an offset, not {type(offset).__name__}")
+        try:
+            self.read(offset)
+        except LookupError:
+            return False
+        return True
 
     def scan(
         self,
@@ -710,6 +768,13 @@ class Log(Closing):
         """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds. `OffsetOutOfRange`,
         with the end of the leader epoch, if the log was truncated below what was returned."""
         return self._readable().follow(start, timeout, committed=is_committed(isolation))
+
+    def following(
+        self, start: int | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[kernel.RecordCursor | None]:
+        """As `follow`, for code that waits elsewhere (`watch`): cursors to iterate over one after the other, and None
+        where there is nothing new at the moment. Ends when the log is closed."""
+        return self._readable().following(start, committed=is_committed(isolation))
 
     def offset_at(self, timestamp: int | datetime) -> int:
         """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""

@@ -15,16 +15,26 @@ if TYPE_CHECKING:
 class Appends(Protocol):
     """What appends to a partition: its `Log`, or what hands over to the process that holds it."""
 
-    def append(self, value: bytes | None, key: bytes | None, headers: Any, timestamp: int | datetime | None, /) -> int:
-        """Append one record and return its offset."""
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Any,
+        timestamp: int | datetime | None,
+        expect_offset: int | None = None,
+        /,
+    ) -> int:
+        """Append one record and return its offset; with `expect_offset` only there, else `OffsetMismatch`."""
 
-    def append_many(self, records: Iterable[Any], /) -> range:
+    def append_many(self, records: Iterable[Any], expect_offset: int | None = None, /) -> range:
         """Append records as one batch and return their offsets."""
 
-    def append_arrow(self, table: pa.Table | pa.RecordBatch, /) -> range:
+    def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None, /) -> range:
         """Append the rows of an Arrow table and return their offsets."""
 
-    def append_batches(self, raw: bytes | bytearray | memoryview, /, *, trusted: bool = False) -> range:
+    def append_batches(
+        self, raw: bytes | bytearray | memoryview, /, *, trusted: bool = False, expect_offset: int | None = None
+    ) -> range:
         """Append encoded batches and return their offsets."""
 
     def writer(self, batch_bytes: int, linger_ms: float | None, /) -> Writer:

@@ -9,9 +9,10 @@ with sawlog.open("data") as store:
 ```
 
 Opening a store keeps no lock. A partition has one writing process at a time, its *holder*: the first write takes its
-lock, closing the store releases it. Other processes hand over to it what they append (`sawlog.topics.handover`),
-so any number of processes write to one topic, others only read, and consumers anywhere commit. With mode "r" nothing is
-ever written, created or locked, except what a task stages for others to publish (`staging`).
+lock, and it is given back when another process writes instead, or nobody does (`sawlog.topics.turns`), at the latest
+when the store is closed. Other processes hand over to it what they append (`sawlog.topics.handover`), so any number of
+processes write to one topic, others only read, and consumers anywhere commit. With mode "r" nothing is ever written,
+created or locked, except what a task stages for others to publish (`staging`).
 
 Topics created, changed or deleted by other processes are visible at the next call of `topics()` or `topic(name)`. Every
 method may be called from any thread. A forked child must open its own store.
@@ -29,7 +30,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ..closing import Closing
 from ..errors import (
@@ -49,9 +50,11 @@ from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable
 from .catalog import Catalog
 from .entry import TopicEntry
-from .groups.consumer import Consumer
+from .groups.consumer import Consumer, OnShares
 from .groups.groups import Groups
+from .groups.kafka_names import KafkaNames, translated
 from .groups.offsets import Start
+from .groups.position import OnLost
 from .handover.doorway import doorway_of
 from .handover.handover import Handover
 from .handover.lines import Lines
@@ -61,6 +64,7 @@ from .transactions.intent import Part
 from .transactions.intents import Intents
 from .transactions.staging import Staging
 from .transactions.transaction import PlacedOffsets, Transaction
+from .turns import LOCK_TIMEOUT_S
 from .upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -79,7 +83,13 @@ class Store(Closing):
     """A directory of topics. Created by `Store.open`, which is also `sawlog.open`."""
 
     def __init__(
-        self, directory: Directory, catalog: Catalog, *, owns_directory: bool, handover_timeout_s: float = _PATIENCE_S
+        self,
+        directory: Directory,
+        catalog: Catalog,
+        *,
+        owns_directory: bool,
+        handover_timeout_s: float = _PATIENCE_S,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
     ) -> None:
         self._directory = directory
         self._owns_directory = owns_directory
@@ -90,8 +100,9 @@ class Store(Closing):
         lines = Lines(doorway)
         self._intents = Intents(directory, self.topic, lines)
         self._handover = Handover(
-            doorway, lines, self._intents, self._held, self._committing, timeout_s=handover_timeout_s
+            doorway, lines, self._intents, self._held, self._committing, self._give_back, timeout_s=handover_timeout_s
         )
+        self._lock_timeout_s = lock_timeout_s
         self._topics: dict[str, Topic] = {}
         self._transactions: set[Transaction] = set()
         self._consumers: weakref.WeakSet[Consumer | Queue] = weakref.WeakSet()
@@ -109,11 +120,13 @@ class Store(Closing):
         *,
         upkeep_interval_s: float | None = 60.0,
         handover_timeout_s: float = _PATIENCE_S,
+        lock_timeout: float = LOCK_TIMEOUT_S,
     ) -> Store:
         """Open the store in a directory; with mode "w" (the default) create it if the directory is missing or empty.
 
-        Appends to a partition that another process holds are handed over to it; `handover_timeout_s` is how long they
-        wait for its answer.
+        Appends to a partition that another process holds are handed over to it; `handover_timeout_s` is how many
+        seconds they wait for its answer. If it takes no requests, they wait `lock_timeout` seconds for the lock, and
+        raise `DirectoryLocked` then; with 0 they do not wait.
         """
         if mode not in ("w", "r"):
             raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
@@ -126,7 +139,15 @@ class Store(Closing):
             catalog = Catalog(directory, mode)
             undo.callback(catalog.close)
             _check_seconds("handover_timeout_s", handover_timeout_s)
-            store = cls(directory, catalog, owns_directory=owned, handover_timeout_s=handover_timeout_s)
+            if lock_timeout != 0:
+                _check_seconds("lock_timeout", lock_timeout, " or 0")
+            store = cls(
+                directory,
+                catalog,
+                owns_directory=owned,
+                handover_timeout_s=handover_timeout_s,
+                lock_timeout_s=lock_timeout,
+            )
             if mode == "w":
                 store._recover()
                 store._tend(upkeep_interval_s)
@@ -288,7 +309,9 @@ class Store(Closing):
             found.update(entry)
             return found
         self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and recreated"))
-        made = self._topics[entry.name] = Topic(self._catalog, entry, self._locked, self._handover, self)
+        made = self._topics[entry.name] = Topic(
+            self._catalog, entry, self._locked, self._handover, self, lock_timeout_s=self._lock_timeout_s
+        )
         return made
 
     def _drop(self, name: str, why: TopicNotFound) -> None:
@@ -309,6 +332,11 @@ class Store(Closing):
         """The log of a partition that this process holds; None if it does not. Takes no lock: workers call it."""
         topic = self._topics.get(name)
         return topic.held(number) if topic is not None and topic.id == topic_id else None
+
+    def _give_back(self, name: str, number: int) -> bool:
+        """Release the lock of a partition that an append of this process has taken, unless it is in use."""
+        topic = self._topics.get(name)
+        return topic is not None and topic.give_back(number)
 
     # --- changing
 
@@ -507,9 +535,45 @@ class Store(Closing):
                 self._groups = Groups(self)
             return self._groups
 
-    def consumer(self, group: str | None, topics: str | Iterable[str], **options: Any) -> Consumer:
-        """Read topics as a member of a group; see `Consumer` for the options."""
+    def consumer(
+        self,
+        group: str | None,
+        topics: str | Iterable[str],
+        *,
+        start: Start = "earliest",
+        on_lost: OnLost = "earliest",
+        auto_commit_ms: int | None = 5000,
+        session_timeout_ms: int = 10_000,
+        max_poll_interval_ms: int = 300_000,
+        member: str | None = None,
+        isolation: Isolation = "committed",
+        on_assigned: OnShares | None = None,
+        on_revoked: OnShares | None = None,
+        **kafka: Unpack[KafkaNames],
+    ) -> Consumer:
+        """Read topics as a member of a group (None: alone, without committing); see `Consumer`.
+
+        `start` is where a group without committed offsets begins: "earliest", "latest", an offset or a datetime.
+        `on_lost` is where to continue if the records at a position are gone: "earliest", "latest", or "error" to raise
+        `PositionLost`. Offsets are committed every `auto_commit_ms`; with None by `commit` only. A member loses its
+        partitions if it sends no heartbeat for `session_timeout_ms`, or requests no record for `max_poll_interval_ms`.
+        `member` is its name for display. `on_assigned` and `on_revoked` are called with the partitions that it has
+        got, and is about to give up. Some of Kafka's names are understood too, with a warning.
+        """
         self._check_open()
+        options: dict[str, Any] = {
+            "start": start,
+            "on_lost": on_lost,
+            "auto_commit_ms": auto_commit_ms,
+            "session_timeout_ms": session_timeout_ms,
+            "max_poll_interval_ms": max_poll_interval_ms,
+            "member": member,
+            "isolation": isolation,
+            "on_assigned": on_assigned,
+            "on_revoked": on_revoked,
+        }
+        if kafka:
+            options |= translated(kafka)
         made = Consumer(self, group, [topics] if isinstance(topics, str) else list(topics), **options)
         self._consumers.add(made)
         return made

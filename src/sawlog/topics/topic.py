@@ -11,10 +11,11 @@ Records of one partition are ordered; those of different partitions are not. A c
 checks and encodes everything and takes all locks first, so it is refused as a whole; but a crash or a full disk in the
 middle may leave the records of some partitions only. Use `Store.transaction` for all or nothing.
 
-A partition is read without a lock; the first write takes its lock and keeps it until the store is closed. If another
-process has it, what is appended is handed over to that process, which places it (`sawlog.topics.handover`); `partition`
-still returns a log that reads. Settings apply when a partition is opened: those of an open log do not change. Every
-method may be called from any thread.
+A partition is read without a lock; the first write takes its lock, and keeps it as long as this process is the one that
+writes (`sawlog.topics.turns`). If another process has it, what is appended is handed over to that process, which places
+it (`sawlog.topics.handover`); if it takes no requests, an append waits until the lock is released. `partition` still
+returns a log that reads. Settings apply when a partition is opened: those of an open log do not change. Every method
+may be called from any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -34,6 +35,7 @@ import numpy as np
 from ..batch.build import Encoder
 from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
+from ..clock import Deadline
 from ..config import LogConfig
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, TopicNotFound
 from ..log.log import Log
@@ -56,6 +58,7 @@ from .entry import TopicEntry
 from .packing import Packer
 from .partitioner import Sticky, partition_for, partitions_for
 from .tableinfo import TableInfo
+from .turns import LOCK_TIMEOUT_S, Turns
 from .writer import TopicWriter
 
 if TYPE_CHECKING:
@@ -141,6 +144,8 @@ class Topic:
         on_lock: Callable[[TopicEntry, int, Log], None],
         elsewhere: Elsewhere | None = None,
         home: Home | None = None,
+        *,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
     ) -> None:
         self._catalog = catalog
         self._entry = entry
@@ -150,12 +155,15 @@ class Topic:
         self._elsewhere = elsewhere
         #: Its store, for typed views: the topic of bad records, and consumers.
         self._home = home
+        #: How long an append waits for a partition that another process has locked, if it cannot hand over.
+        self.lock_timeout_s = lock_timeout_s
         #: For partitions that other processes hold.
         self._outlets: dict[int, Outlet] = {}
         self._lock = forkable(threading.RLock())
         self._logs: dict[int, Log] = {}
         #: Those of them that were locked by a write. One that has released its lock since takes it again by itself.
         self._ready: dict[int, Log] = {}
+        self._turns = Turns(self._ready)
         self._writers: set[TopicWriter] = set()
         #: Logs that were opened for upkeep only.
         self._tended: set[Log] = set()
@@ -299,7 +307,7 @@ class Topic:
             if log.locked or log.was_closed_cleanly:
                 continue
             try:
-                reports[number] = self._writable(number).recovery
+                reports[number] = self.take(number).recovery
             except DirectoryLocked:
                 continue
         return reports
@@ -307,6 +315,7 @@ class Topic:
     def reopen(self) -> None:
         """Close the open logs; the next use opens them again, with the current settings."""
         with self._lock, ExitStack() as last:
+            self._turns.end()
             self._ready.clear()
             for log in self._logs.values():
                 last.callback(log.close)
@@ -316,6 +325,7 @@ class Topic:
         """Close everything; from now on it only raises this error."""
         with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
             self._ended = self._ended or why
+            self._turns.end()
             self._ready.clear()
             for log in self._logs.values():
                 last.callback(log.close)
@@ -340,8 +350,10 @@ class Topic:
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
+        expect_offset: int | None = None,
     ) -> Position:
-        """Append one record and return its position. The partition is the key's, or chosen, unless it is given."""
+        """Append one record and return its position. The partition is the key's, or chosen, unless it is given. With
+        `expect_offset`: at that offset of the partition, or `OffsetMismatch` and nothing."""
         if partition is None and self._entry.partitions == 1 and (key is not None or not self._keyed):
             number = 0
         else:
@@ -349,14 +361,29 @@ class Topic:
         log = self._ready.get(number)
         if log is not None:
             try:
-                return _position((number, log.append(value, key, headers, timestamp)))
+                return _position((number, log.append(value, key, headers, timestamp, expect_offset)))
             except DirectoryLocked:  # it had released its lock, and another process has it now
                 self._ready.pop(number, None)
-        return _position((number, self._appends(number).append(value, key, headers, timestamp)))
+            except LogClosed:  # it was released at this moment: nothing is stored
+                if self._ready.get(number) is log:
+                    raise
+        with self._turns.using(number):
+            return _position((number, self._appends(number).append(value, key, headers, timestamp, expect_offset)))
 
     def _appends(self, number: int) -> Appends:
         """The log of a partition, locked; or, if another process holds the lock and takes requests, what hands over to
-        it."""
+        it. If it takes none, wait for the lock. What is returned is for a block of `using`."""
+        deadline: Deadline | None = None
+        while True:
+            try:
+                return self.reach(number)
+            except DirectoryLocked as error:
+                deadline = deadline or Deadline(self.lock_timeout_s)
+                deadline.pause(or_raise=error.after(self.lock_timeout_s))
+
+    def reach(self, number: int) -> Appends:
+        """The same without waiting: `DirectoryLocked` if another process holds the lock and takes no requests; it is
+        asked to give it back."""
         log = self.partition(number)
         if log.locked:
             return log
@@ -364,12 +391,43 @@ class Topic:
         if known is not None:
             return known  # it takes the lock when the other process has released it
         try:
-            return self._writable(number)
+            return self.take(number)
         except DirectoryLocked:
             outlet = None if self._elsewhere is None else self._elsewhere.outlet(self, number, log)
             if outlet is None:
+                log.want_lock()
                 raise
             return self._outlets.setdefault(number, outlet)
+
+    def using(self, *numbers: int) -> AbstractContextManager[None]:
+        """The locks of these partitions are not given back within this block."""
+        return self._turns.using(*numbers)
+
+    def take(self, number: int) -> Log:
+        """The log of a partition, locked until others want to write (see `sawlog.topics.turns`). `DirectoryLocked` if
+        another process writes to it."""
+        with self.lending(number):
+            return self._writable(number)
+
+    @contextmanager
+    def lending(self, *numbers: int) -> Iterator[None]:
+        """The locks that are taken within this block are given back like those of appends."""
+        before = [self._held_lock(number) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, lock in zip(numbers, before, strict=True):
+                log = self._logs.get(number)
+                if log is not None and log.held_lock not in (None, lock):
+                    self._turns.took(number, log)
+
+    def _held_lock(self, number: int) -> object | None:
+        log = self._logs.get(number)
+        return None if log is None else log.held_lock
+
+    def give_back(self, number: int) -> bool:
+        """Release a lock that `take` has taken, unless it is in use; returns whether it is released."""
+        return self._turns.give_back(number)
 
     def _writable(self, number: int) -> Log:
         """The log of a partition, locked: raises here if another process writes to it."""
@@ -404,15 +462,21 @@ class Topic:
                 f"the topic {self.name!r} keeps the last record of each key (cleanup.policy), so a record needs a key"
             )
 
-    def append_many(self, records: Iterable[Any], *, partition: int | None = None) -> dict[int, range]:
-        """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`."""
+    def append_many(
+        self, records: Iterable[Any], *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
+        """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`. With
+        `expect_offset` all of them go to one partition, and begin at that offset: else `OffsetMismatch`."""
         parts = self.split(list(records), partition)
         if len(parts) == 1:
             [(number, of_one)] = parts.items()
-            return {number: self._appends(number).append_many(of_one)}
+            with self._turns.using(number):
+                return {number: self._appends(number).append_many(of_one, expect_offset)}
+        _check_sole(expect_offset)
         encoded = {number: self._encode(each) for number, each in sorted(parts.items())}
-        logs = {number: self._appends(number) for number in encoded}  # all of them before anything is written
-        return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
+        with self._turns.using(*encoded):
+            logs = {number: self._appends(number) for number in encoded}  # all of them before anything is written
+            return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
 
     def split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
         """Which records go where; those without a key stay together."""
@@ -429,38 +493,62 @@ class Topic:
             parts[together if key is None else partition_for(key, partitions)].append(record)
         return parts
 
+    def encoded(self, records: list[Any], partition: int | None = None) -> dict[int, bytearray]:
+        """One batch for each partition that records go to."""
+        parts = self.split(records, partition)
+        return {number: bytearray(self._encode(each)) for number, each in sorted(parts.items())}
+
     def _encode(self, records: list[Any]) -> bytes:
         return bytes(Encoder(recipe_of(self.config)).many(records).data)
 
-    def append_arrow(self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> dict[int, range]:
+    def append_arrow(
+        self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
         """Append the rows of an Arrow table, by their keys, and return their offsets. Columns as in
-        `Log.append_arrow`."""
+        `Log.append_arrow`, `expect_offset` as in `append_many`."""
         keys = table.column("key") if "key" in table.schema.names else None
         if keys is None or keys.null_count:
             self._refuse_keyless()
         if partition is not None or self.partitions == 1 or keys is None:
             number = self._sticky.take(table.nbytes) if partition is None else partition
-            return {number: self._appends(number).append_arrow(table)}
+            with self._turns.using(number):
+                return {number: self._appends(number).append_arrow(table, expect_offset)}
+        _check_sole(expect_offset)
         together = self._sticky.take(0)
         chosen = partitions_for(keys, self.partitions, together)
-        logs = {number: self._appends(number) for number in np.unique(chosen).tolist()}
-        return {number: log.append_arrow(table.take(np.flatnonzero(chosen == number))) for number, log in logs.items()}
+        numbers = np.unique(chosen).tolist()
+        with self._turns.using(*numbers):
+            logs = {number: self._appends(number) for number in numbers}
+            return {
+                number: log.append_arrow(table.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
+            }
 
-    def append_batches(self, raw: bytes | bytearray | memoryview, partition: int, *, trusted: bool = False) -> range:
+    def append_batches(
+        self,
+        raw: bytes | bytearray | memoryview,
+        partition: int,
+        *,
+        trusted: bool = False,
+        expect_offset: int | None = None,
+    ) -> range:
         """Append encoded batches to a partition unchanged, all of them or none, and return their offsets. They are
         checked as by `Log.append_batches`."""
-        return self._appends(partition).append_batches(raw, trusted=trusted)
+        with self._turns.using(partition):
+            return self._appends(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
     def partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
         """A buffered writer for one partition."""
-        return self._appends(partition).writer(batch_bytes, linger_ms)
+        with self._turns.using(partition):
+            return self._appends(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         """A buffered writer over all partitions: the fast way to append records one by one."""
-        logs = [self._appends(number) for number in range(self.partitions)]
-        writers = [log.writer(batch_bytes, linger_ms) for log in logs]
+        numbers = range(self.partitions)
+        with self._turns.using(*numbers):
+            logs = [self._appends(number) for number in numbers]
+            writers = [log.writer(batch_bytes, linger_ms) for log in logs]
         made = TopicWriter(writers, batch_bytes, keyed=self._keyed, on_close=self._writers.discard)
         self._writers.add(made)
         return made
@@ -470,7 +558,7 @@ class Topic:
         config = self.partition(partition or 0).config
         return Packer(
             self.partitions,
-            lambda number, batch: self._appends(number).append_batches(batch.data),
+            lambda number, batch: self.append_batches(batch.data, number),
             recipe_of(config.with_(compression=compression, compression_level=None)),
             partition=partition,
             batch_bytes=min(BATCH_BYTES, config.segment_bytes),
@@ -479,8 +567,9 @@ class Topic:
 
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return how many."""
-        logs = {number: self._writable(number) for number in sorted(offsets)}
-        return sum(log.trim(offsets[number]) for number, log in logs.items())
+        with self.using(*offsets):
+            logs = {number: self.take(number) for number in sorted(offsets)}
+            return sum(log.trim(offsets[number]) for number, log in logs.items())
 
     def upkeep(self) -> list[UpkeepReport]:
         """Do now what the settings ask for (retention, compaction, merging) and return what was done per partition.
@@ -495,8 +584,9 @@ class Topic:
         used = self._logs.get(number)
         if self._ended is not None:
             raise self._ended
-        if used is not None and used.locked:
-            return used.upkeep(config)
+        with self.using(number):
+            if used is not None and used.locked:
+                return used.upkeep(config)
         # Not one that stays open: a store may have more partitions than a process may open files.
         log = self._open(number)
         try:
@@ -701,6 +791,12 @@ def _per_partition(limit: TableEnd, numbers: range) -> dict[int, int] | None:
     if isinstance(limit, Mapping):
         return dict(limit)
     return None if limit is None or isinstance(limit, datetime) else dict.fromkeys(numbers, limit)
+
+
+def _check_sole(expect_offset: int | None) -> None:
+    """Records of several partitions have no offset that could be expected."""
+    if expect_offset is not None:
+        raise InvalidRecord("expect_offset is for one partition, and these records go to several: give partition=")
 
 
 def key_of(record: Any) -> Any:

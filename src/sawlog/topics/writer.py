@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
 
 from ..batch import kernel
 from ..closing import Closing
@@ -22,9 +21,6 @@ from ..storage.forking import forkable
 
 class TopicWriter(Closing):
     """Collects records into batches, per partition. Thread-safe."""
-
-    #: `append(value, key=None, headers=(), timestamp=None)`: add one record; its offset is known when it is placed.
-    append: Callable[..., None]
 
     def __init__(
         self,
@@ -40,11 +36,19 @@ class TopicWriter(Closing):
             [writer.builder for writer in writers], batch_bytes, lambda: random.randrange(len(writers)), keyed
         )
         # A call into the compiled kernel is atomic under the interpreter's lock; interpreted it is not.
-        self.append = self._dispatcher.add if kernel.COMPILED else self._append_locked
+        if kernel.COMPILED:
+            self.__dict__["append"] = self._dispatcher.add  # instead of the method below, which is the same with a lock
         #: Called once, with the writer, when it is closed.
         self._on_close = on_close
 
-    def _append_locked(self, value: Any, key: Any = None, headers: Any = (), timestamp: Any = None) -> None:
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp: int | None = None,
+    ) -> None:
+        """Add one record; its offset is known when it is placed. The timestamp is in milliseconds since 1970."""
         with self._lock:
             self._dispatcher.add(value, key, headers, timestamp)
 

@@ -87,7 +87,7 @@ class Codec(Generic[V, K, M]):
 
     def decode_many(self, records: Sequence[Record]) -> Iterator[TypedRecord[V, K, M]]:
         """Many records as objects; any exception if one of them does not parse."""
-        data = [record.value for record in records]
+        data: list[Any] = [record.value for record in records]
         if not self._sees_none and None in data:
             raise ValueError("a record has no value")
         values = map(self._value.decode, data)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypedDict
@@ -148,5 +148,6 @@ class Home(Protocol):
     def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False) -> Sink:
         """The topic of that name, created if it does not exist."""
 
-    def consumer(self, group: str | None, topics: str, **options: Any) -> ConsumerLike:
-        """Read a topic as a member of a group."""
+    @property
+    def consumer(self) -> Callable[..., ConsumerLike]:
+        """Read a topic as a member of a group: called with the group, the topic and the store's options."""

@@ -82,14 +82,70 @@ def test_cancelled_task_does_not_disturb_the_others(place: Place) -> None:
         await asyncio.sleep(0)
         for task in tasks[::3]:
             task.cancel()
-        done = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(isinstance(each, asyncio.CancelledError) for each in done[::3])
-        return [each for each in done if isinstance(each, int)]
+        return await asyncio.gather(*tasks)
 
     offsets = asyncio.run(main())
-    assert len(offsets) == 13
-    assert len(set(offsets)) == 13
-    assert {log.read(offset).value for offset in offsets} == {b"%d" % i for i in range(20) if i % 3}
+    assert [log.read(offset).value for offset in offsets] == [b"%d" % i for i in range(20)]
+    assert len(log) == 20
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 50])
+def test_an_append_that_raises_cancelled_is_not_stored_and_one_that_is_stored_returns_its_offset(
+    place: Place, steps: int
+) -> None:
+    log = place.open()
+    returned: list[int] = []
+    cancelled: list[str] = []
+
+    async def work() -> None:
+        try:
+            returned.append(await log.append_async(b"x"))
+        except asyncio.CancelledError:
+            cancelled.append("at the append")
+            raise
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append("later")
+            raise
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(work()) for _ in range(5)]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        for done in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(done, asyncio.CancelledError)
+
+    asyncio.run(main())
+    assert sorted(returned) == list(range(len(log)))
+    assert cancelled == (["later"] * 5 if steps else [])
+
+
+def test_a_timeout_that_comes_too_late_for_an_append_does_not_cancel_what_follows(place: Place) -> None:
+    log = place.open()
+
+    async def main() -> None:
+        for _ in range(20):
+            before = len(log)
+            try:
+                async with asyncio.timeout(0.0):
+                    assert await log.append_async(b"x") == before
+            except TimeoutError:
+                assert len(log) == before
+            await asyncio.sleep(0)
+            task = asyncio.current_task()
+            assert task is not None
+            assert not task.cancelling()
+        for timeout in (0.0, 0.0001, 0.001):
+            before = len(log)
+            try:
+                assert await asyncio.wait_for(log.append_async(b"x"), timeout) == before
+            except TimeoutError:
+                assert len(log) == before
+
+    asyncio.run(main())
 
 
 def test_error_of_a_shared_batch_reaches_everyone_in_it() -> None:

@@ -395,12 +395,10 @@ def test_a_cancelled_task_does_not_disturb_the_others() -> None:
         return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
 
     found = asyncio.run(cancel_some())
-    for number, outcome in enumerate(found):
-        if number % 2:
-            assert isinstance(outcome, int)
-            assert content.name_of(log.read(outcome).value) == str(number)
-        else:
-            assert isinstance(outcome, asyncio.CancelledError)
+    for number, outcome in enumerate(found):  # too late to be cancelled: the offset comes first
+        assert isinstance(outcome, int)
+        assert content.name_of(log.read(outcome).value) == str(number)
+    assert len(log) == 20
 
 
 # --- iterators

@@ -44,6 +44,8 @@ Interpreted, the same code is some 20 to 200 times slower: a correctness fallbac
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .arrow import decode_columns, decode_headers, decode_views, encode_arrow, oldest_times
 from .batches import (
     any_attribute,
@@ -144,19 +146,23 @@ from .partitions import Dispatcher, murmur2, partition_of, partitions_of
 from .placing import UsualAppends
 from .records import (
     MAX_TIMESTAMP,
-    Record,
     RecordCursor,
     decode_records,
+    handed_out,
     head_of,
     landmarks,
     payload,
-    placed,
     record_after,
     record_at,
     records_parse,
 )
 from .slots import SLOTS_BYTES, Slots
 from .sparse import SparseIndex
+
+if TYPE_CHECKING:
+    from .typed import Record, placed
+else:
+    from .records import Record, placed
 
 COMPILED = False
 
@@ -269,6 +275,7 @@ __all__ = [
     "gather",
     "gather_chunks",
     "gather_slices",
+    "handed_out",
     "head_of",
     "json_fields",
     "keep_records",

@@ -30,11 +30,20 @@ _LITTLE_BYTES = 65536
 @cython.no_gc
 @cython.cclass
 class Record:
-    """One record: `offset`, `timestamp` (ms since 1970, -1 none), `key`, `value`, `headers`, `timestamp_type`.
+    """One record. Immutable, comparable, hashable.
 
-    `key` and `value` are bytes or None; `headers` is a tuple of (str, bytes or None); `timestamp_type` is 0 where
-    the producer set the time and 1 where the log did. `topic` and `partition` say where it was read, if it was read
-    from a topic (else None and -1); they are ignored when records are compared. Immutable, comparable, hashable.
+    Record(value=None, key=None, headers=(), timestamp=None, offset=-1, timestamp_type=0, topic=None, partition=-1)
+
+        offset: int                                  its number in its partition; -1: none
+        timestamp: int                               milliseconds since 1970; -1: none
+        timestamp_type: int                          0 where the producer set the time, 1 where the log did
+        key: bytes | None
+        value: bytes | None
+        headers: tuple[tuple[str, bytes | None], ...]
+        topic: str | None                            where it was read; None if not from a topic
+        partition: int                               where it was read; -1 if not from a topic
+
+    `topic` and `partition` are ignored when records are compared.
     """
 
     offset = cython.declare(cython.longlong, visibility="readonly")
@@ -77,6 +86,17 @@ class Record:
         return (
             f"Record({place}offset={self.offset}, timestamp={self.timestamp}{key}, value={_short(self.value)}{headers})"
         )
+
+
+async def handed_out(step):
+    """Records for `async for`: `step` is awaited for one cursor after the other, None ends it. Compiled, because an
+    async generator is resumed for every record."""
+    while True:
+        cursor = await step()
+        if cursor is None:
+            return
+        for record in cursor:
+            yield record
 
 
 def placed(record: Record, topic, partition):

@@ -3,7 +3,8 @@
 A partition has one writer, and a second one gets an error immediately. There is one exception: upkeep takes the lock of
 a log that nobody is writing, for as long as its work takes, and says so in the lock's note. A writer then waits for it
 instead of failing, for a limited time, and asks it to stop with a file `wanted`: upkeep checks for that between two
-steps, stops, and does the rest later."""
+steps, stops, and does the rest later. Topics wait for other writers too, and ask in the same way
+(`sawlog.topics.turns`)."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def take_lock(directory: Directory, note: bytes = b"") -> Lock:
         except DirectoryLocked as error:
             busy = note_in(directory) == UPKEEP_NOTE
             refusals = 0 if busy else refusals + 1
-            if busy and note != UPKEEP_NOTE and not is_wanted(directory):
-                _ask(directory)
+            if busy and note != UPKEEP_NOTE:
+                want(directory)
             # Checked twice, because upkeep takes the lock a moment before it leaves its note.
             if refusals > 1:
                 raise
@@ -46,15 +47,17 @@ def take_lock(directory: Directory, note: bytes = b"") -> Lock:
 
 
 def is_wanted(directory: Directory) -> bool:
-    """Whether a writer waits for upkeep to end."""
+    """Whether a writer waits for the lock."""
     return directory.exists(WANTED)
 
 
-def _ask(directory: Directory) -> None:
+def want(directory: Directory) -> None:
+    """Ask the process that holds the lock to release it. Whoever gets the lock removes the request."""
     try:
-        directory.replace(WANTED, b"", durable=False)
+        if not is_wanted(directory):
+            directory.replace(WANTED, b"", durable=False)
     except StorageError:
-        pass  # on a full disk the writer waits until upkeep has finished
+        pass  # on a full disk the writer waits until the holder has finished
 
 
 def note_in(directory: Directory) -> bytes:

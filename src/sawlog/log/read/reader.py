@@ -429,6 +429,23 @@ class Reader:
         offset, _ = self.span(start, None)
         return chain.from_iterable(self._follow(offset, epoch, timeout, committed))
 
+    def following(self, start: int | None, *, committed: bool = True) -> Iterator[kernel.RecordCursor | None]:
+        """As `follow`, for callers that wait elsewhere: cursors, each to be drained before the next; None where there
+        is nothing new at the moment."""
+        self.segments.refresh()
+        epoch = self.segments.current_epoch
+        offset, _ = self.span(start, None)
+        return self._following(offset, epoch, committed)
+
+    def _following(self, offset: int, epoch: int, committed: bool) -> Iterator[kernel.RecordCursor | None]:
+        while True:
+            for cursor in self._follow(offset, epoch, 0.0, committed):
+                yield cursor
+                offset, epoch = cursor.next_offset, max(epoch, cursor.leader_epoch)
+            if not self._is_open():
+                return
+            yield None
+
     def _follow(self, offset: int, epoch: int, timeout: float | None, committed: bool) -> Iterator[kernel.RecordCursor]:
         while True:
             end, ended = self.segments.position(committed=committed)

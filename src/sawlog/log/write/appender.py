@@ -152,7 +152,7 @@ class Appender(kernel.AppenderFields):
         self.encoders = Encoders(recipe_of(config))
         self.upkeep = UpkeepTurns(directory, self._check_alive, self._is_kept, lent=lent)
         self.history = History(segments, self.marks, self.checkpoints)
-        self.settling = Settling(self.commit, self._waits)
+        self.settling = Settling(self.commit, self.waits)
         self.blocks = OpenAppends(self.lock, self.take_back, self.appended)
         self._unfinished = None
         self._rolling_back = False
@@ -449,14 +449,22 @@ class Appender(kernel.AppenderFields):
 
     # --- durability
 
-    def _waits(self) -> bool:
+    @property
+    def is_free(self) -> bool:
+        """Whether no other thread has the lock."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        self.lock.release()
+        return True
+
+    def waits(self) -> bool:
         """Whether an append waits for the disk by now."""
         policy = self.config.durability
         return policy == "always" or (policy != "os" and self.active.unsynced_bytes >= policy.bytes)
 
     def settle(self, offset: int) -> None:
         """Do what the policy requires before an append that ended at `offset` is acknowledged."""
-        if self._waits() and (self.blocks.current is None or not self._is_held()):  # a part of an append is not
+        if self.waits() and (self.blocks.current is None or not self._is_held()):  # a part of an append is not
             self.commit.ensure(offset)
 
     def sync(self) -> None:

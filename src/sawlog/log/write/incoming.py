@@ -58,13 +58,14 @@ def checked_rows(data: memoryview, *, max_unpacked_bytes: int | None = None) -> 
     return rows
 
 
-def place(appender: Appender, data: memoryview, *, trusted: bool) -> range:
-    """Place batches in a buffer of ours, giving them the next offsets; all of them or none. Does not wait for a
-    disk."""
+def place(appender: Appender, data: memoryview, *, trusted: bool, expect_offset: int | None = None) -> range:
+    """Place batches in a buffer of ours, giving them the next offsets; all of them or none. Does not wait for a disk.
+    What is expected is compared after duplicates are recognised: whoever sends again has the old expectation."""
     max_unpacked_bytes = None if trusted else appender.config.max_decompressed_bytes
-    sole = _place_sole(appender, data, max_unpacked_bytes)
-    if sole is not None:
-        return sole
+    if expect_offset is None:
+        sole = _place_sole(appender, data, max_unpacked_bytes)
+        if sole is not None:
+            return sole
     rows = checked_rows(data, max_unpacked_bytes=max_unpacked_bytes)
     with appender.lock:
         rows, placed = _without_duplicates(appender.producers, rows)
@@ -73,7 +74,7 @@ def place(appender: Appender, data: memoryview, *, trusted: bool) -> range:
                 _stamp_batches(data, rows)
             if not _is_contiguous(rows):
                 data, rows = _compacted(data, rows)
-            placed = appender.place_rows(data, rows)
+            placed = appender.place_rows(data, rows, expect_offset)
     return placed
 
 

@@ -47,6 +47,11 @@ class UpkeepTurns:
                 self.check()  # missing files of a log that was closed or removed meanwhile are not a failure
                 raise
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a task is at it."""
+        return self._lock.locked()
+
     def cancel(self) -> None:
         """The log is about to be closed: upkeep stops where it is."""
         self._closing = True

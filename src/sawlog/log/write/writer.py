@@ -12,7 +12,7 @@ error is raised; the next `flush` tries again. Leaving the `with` block flushes,
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from ...batch import kernel
@@ -58,9 +58,6 @@ class Target(Protocol):
 class Writer(Closing):
     """Collects records into batches and places them. Thread-safe."""
 
-    #: `append(value, key=None, headers=(), timestamp=None)`: add one record; its offset is known when it is placed.
-    append: Callable[..., None]
-
     def __init__(self, target: Target, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
         if isinstance(batch_bytes, bool) or not isinstance(batch_bytes, int) or batch_bytes < 1:
             raise InvalidConfig(f"batch_bytes must be a number of bytes, at least 1, not {batch_bytes!r}")
@@ -79,7 +76,8 @@ class Writer(Closing):
         #: The offsets of the batch that was placed last.
         self.last: range = range(0)
         # A call into the compiled kernel is atomic under the interpreter's lock; interpreted it is not.
-        self.append = self._batcher.add if kernel.COMPILED else self._append_locked
+        if kernel.COMPILED:
+            self.__dict__["append"] = self._batcher.add  # instead of the method below, which is the same with a lock
         self._lingering = None if linger_ms is None else Lingering(linger_ms / 1000, self._waits, self.flush)
         target.writers.add(self)
 
@@ -92,7 +90,14 @@ class Writer(Closing):
         """Whether there is a record that is not placed."""
         return not self._closed and self._batcher.count > 0
 
-    def _append_locked(self, value: Any, key: Any = None, headers: Any = (), timestamp: Any = None) -> None:
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp: int | None = None,
+    ) -> None:
+        """Add one record; its offset is known when it is placed. The timestamp is in milliseconds since 1970."""
         with self._lock:
             self._batcher.add(value, key, headers, timestamp)
 

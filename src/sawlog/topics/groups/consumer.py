@@ -26,6 +26,11 @@ is, so that no record at a reused offset is skipped; `on_lost="error"` raises `P
 logged in `sawlog.topics.consumer`, and counted in `positions_lost`. Damage in a log is raised (`CorruptBatch`) and not
 skipped; use `seek` to continue after it.
 
+*Rebalancing.* `on_assigned` is called with the partitions that it has got, before their first record is returned;
+`on_revoked` with those that it is about to give up, when everything returned is processed: it may still commit. Both
+run in the thread that reads, or closes. Partitions of an expired session are gone already, and are not reported.
+`pause` keeps partitions assigned but reads nothing of them until `resume`.
+
 *Transactions.* A consumer sees no record of a Kafka transaction that was aborted, and waits where one is open
 (`Log.last_stable_offset`): Kafka calls this read_committed, and its own default is the other one. With
 `isolation="uncommitted"` it sees everything at once. `start="latest"` is where everything is decided.
@@ -45,7 +50,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, islice
 from types import TracebackType
@@ -82,6 +87,10 @@ _logger = logging.getLogger("sawlog.topics.consumer")
 _BEAT_S = 0.25
 
 
+#: Called with partitions.
+OnShares = Callable[[set[Share]], None]
+
+
 class Consumer:
     """Reads topics as a member of a group. Created by `Store.consumer`."""
 
@@ -98,6 +107,8 @@ class Consumer:
         max_poll_interval_ms: int = 300_000,
         member: str | None = None,
         isolation: Isolation = "committed",
+        on_assigned: OnShares | None = None,
+        on_revoked: OnShares | None = None,
     ) -> None:
         group = group if group is None else check_group_name(group)
         names = checked_topics(topics)
@@ -124,6 +135,9 @@ class Consumer:
         self._thread = threading.get_ident()
         #: When to commit next; never without automatic commits.
         self._commit_due = Deadline(self._auto_commit_s)
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
+        #: Partitions that it has got and `on_assigned` has not been told of.
+        self._news: set[Share] = set()
         #: Without a group: the topics whose reading has begun.
         self._begun: set[str] = set()
 
@@ -149,11 +163,11 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Record]:
         """Records as they arrive, endless; until `close`."""
-        return chain.from_iterable(self._feed(drain=False))
+        return chain.from_iterable(self._waiting_feed())
 
     def drain(self) -> Iterator[Record]:
         """Records up to where each owned partition ended when it was first read."""
-        return chain.from_iterable(self._feed(drain=True))
+        return chain.from_iterable(cursor for cursor in self.feed(drain=True) if cursor is not None)
 
     def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[Record]:
         """The next records, as soon as there are any; at most that many, and an empty list after `timeout_s`."""
@@ -163,7 +177,7 @@ class Consumer:
         self._check_open()
         while True:
             pauses.look()
-            self._go_on()
+            self.go_on()
             records = self._collect(max_records)
             if records or deadline.passed or self._ended.wait(deadline.at_most(pauses.next_s())):
                 return records
@@ -188,23 +202,36 @@ class Consumer:
             raise
         return records
 
-    def _feed(self, *, drain: bool) -> Iterator[RecordCursor]:
-        """One cursor after the other; when the next is requested, all records of the previous ones are processed."""
-        ends: dict[Share, int] | None = {} if drain else None
+    def _waiting_feed(self) -> Iterator[RecordCursor]:
+        """As `feed`, waiting where there is nothing new."""
         pauses = Pauses()
+        pauses.look()
+        for cursor in self.feed():
+            if cursor is not None:
+                yield cursor
+                pauses.found()
+            elif self._ended.wait(pauses.next_s()):
+                return
+            pauses.look()
+
+    def feed(self, *, drain: bool = False) -> Iterator[RecordCursor | None]:
+        """For code that waits elsewhere: one cursor after the other, None where there is nothing new at the moment.
+        When the next is requested, all records of the previous ones are processed. Ends when the consumer is closed;
+        with `drain`, where each owned partition ended when it was first read."""
+        ends: dict[Share, int] | None = {} if drain else None
         self._check_open()
         while True:
-            pauses.look()
-            self._go_on()
+            self.go_on()
             found = None if self._ended.is_set() else self._next_cursor(ends)
             if found is not None:
                 owned, cursor = found
                 self._position.hand_out(owned)
                 yield cursor
                 owned.drained()
-                pauses.found()
-            elif drain or self._ended.wait(pauses.next_s()):
+            elif drain or self._ended.is_set():
                 return
+            else:
+                yield None
 
     def _next_cursor(self, ends: dict[Share, int] | None) -> tuple[PartitionPosition, RecordCursor] | None:
         """The next partition in the round that has records, with a cursor over some of them."""
@@ -225,7 +252,12 @@ class Consumer:
 
     # --- between two records
 
-    def _go_on(self) -> None:
+    @property
+    def is_due(self) -> bool:
+        """Whether `go_on` has something to do that may take a while: commit, or look at topics and the group."""
+        return self._stirred or self._watch.is_due or self._commit_due.passed
+
+    def go_on(self) -> None:
         """Everything that was returned is processed: commit if it is time, and check the group."""
         self._position.all_processed()
         self._thread = threading.get_ident()
@@ -245,7 +277,14 @@ class Consumer:
                     self._share_out()
             except DirectoryLocked as error:
                 _logger.warning("the groups of %s are locked; trying again: %s", self._offsets.path, error)
+        self._tell()
         self._position.begin_poll()
+
+    def _tell(self) -> None:
+        """Report partitions that it has got since the last time."""
+        news, self._news = self._news & self._position.shares(), set()
+        if news and self._on_assigned is not None:
+            self._on_assigned(news)
 
     @property
     def _stirred(self) -> bool:
@@ -328,13 +367,21 @@ class Consumer:
         at, epoch = (resolve(log, start), epoch) if committed is None else committed
         known = None if committed is None else at
         self._position.add(PartitionPosition(topic, number, log, at, epoch, committed=known, isolation=self._isolation))
+        self._news.add((topic.name, number))
 
     def _give_up(self, shares: Sequence[Share]) -> None:
         """Release partitions to others, after everything was committed."""
+        self._warn(shares)
         if shares and self._auto_commit_s is not None:
             reached = self._position.reached()
             self._commit(self._position.sure({share: reached[share] for share in shares}))
         self._remove(shares)
+
+    def _warn(self, shares: Iterable[Share]) -> None:
+        """These are about to be released: `on_revoked` may still commit."""
+        told = set(shares) - self._news
+        if told and self._on_revoked is not None:
+            self._on_revoked(told)
 
     def _remove(self, shares: Sequence[Share]) -> None:
         for share in shares:
@@ -397,6 +444,16 @@ class Consumer:
     # --- inspecting and moving
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._ended.is_set()
+
+    @property
+    def logs(self) -> list[Log]:
+        """The partitions that it reads now."""
+        return [owned.log for owned in self._position]
+
+    @property
     def _group(self) -> str | None:
         return None if self._session is None else self._session.group
 
@@ -440,18 +497,40 @@ class Consumer:
             epoch = owned.log.leader_epoch
             owned.move(resolve(owned.log, place), epoch)
 
+    def pause(self, *shares: Share) -> None:
+        """Read nothing of these partitions until `resume`; they stay assigned. All of them if none is given."""
+        with self._lock:
+            self._check_open()
+            for share in [self._mine(*share).share for share in shares] or self._position.shares():
+                self._position.pause(share)
+
+    def resume(self, *shares: Share) -> None:
+        """Continue with these partitions where they were paused. With all of them if none is given."""
+        with self._lock:
+            self._check_open()
+            for share in shares or self._position.paused:
+                self._position.resume(share)
+
+    @property
+    def paused(self) -> set[Share]:
+        """The partitions that are paused."""
+        return self._position.paused
+
     # --- closing
 
     def close(self) -> None:
         """Commit what was processed (see above), and leave the group. Safe to call twice, and from any thread."""
         failing = sys.exc_info()[0] is not None
-        self._close(everything=self._thread == threading.get_ident() and not failing, quiet=failing)
+        self.finish(everything=self._thread == threading.get_ident() and not failing, quiet=failing)
 
-    def _close(self, *, everything: bool, quiet: bool) -> None:
+    def finish(self, *, everything: bool, quiet: bool) -> None:
+        """Close it. With `everything`, the current record counts as processed; with `quiet`, an error of the last
+        commit is logged and not raised."""
         with self._lock:
             if self._ended.is_set():
                 return
             try:
+                self._warn(self._position.shares())
                 if self._auto_commit_s is not None and self._session is not None and self._session.is_member:
                     self._check_member()
                     reached = self._position.reached() if everything else self._position.processed()
@@ -480,7 +559,7 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close(everything=kind is None, quiet=kind is not None)
+        self.finish(everything=kind is None, quiet=kind is not None)
 
     def __del__(self) -> None:
         """Dropped without `close`: the partitions are free for others, nothing more is committed."""

@@ -171,6 +171,8 @@ class ConsumerPosition:
         #: The partition whose cursor the caller iterates over; or the positions before its last `poll`.
         self._given: PartitionPosition | None = None
         self._before: dict[Share, int] | None = None
+        #: Partitions that are not read for now.
+        self._paused: set[Share] = set()
         #: Partitions that have gone back, which the reader was told by an error: not committed before it continues.
         self._unsure: set[Share] = set()
         #: How often a position was no longer in the log.
@@ -200,6 +202,7 @@ class ConsumerPosition:
     def remove(self, share: Share) -> None:
         """Remove a partition."""
         owned = self._owned.pop(share)
+        self._paused.discard(share)
         self._round = deque(each for each in self._round if each != share)
         owned.stop()
 
@@ -208,6 +211,20 @@ class ConsumerPosition:
         for share in list(self._owned):
             self.remove(share)
         self._given = self._before = None
+
+    def pause(self, share: Share) -> None:
+        """Do not read a partition for now."""
+        self._paused.add(share)
+        self._owned[share].stop()
+
+    def resume(self, share: Share) -> None:
+        """Read it again."""
+        self._paused.discard(share)
+
+    @property
+    def paused(self) -> set[Share]:
+        """Those that are not read for now."""
+        return set(self._paused)
 
     # --- records
 
@@ -218,7 +235,7 @@ class ConsumerPosition:
             share = order[0]
             order.rotate(-1)
             owned = self._owned.get(share)
-            if owned is not None:
+            if owned is not None and share not in self._paused:
                 yield owned
 
     def cursor(self, owned: PartitionPosition, ends: dict[Share, int] | None) -> RecordCursor | None:

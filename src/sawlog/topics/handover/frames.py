@@ -11,6 +11,7 @@ Numbers are big endian. A connection has one request at a time, and one answer f
 
     request                                                        answer
     append   topic, topic_id, partition, until_ns; body: batches   first, count: the offsets
+    append_at  the same, and offset: where it must begin           the same
     prepare  id, parts                                             elsewhere: parts whose partitions are not held here
     place    id, parts                                             elsewhere
 

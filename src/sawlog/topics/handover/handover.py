@@ -15,7 +15,7 @@ from ..topic import Topic
 from ..transactions.intent import Part
 from ..transactions.intents import Intents
 from .doorway import Doorway
-from .holder import Held, Holder
+from .holder import GiveBack, Held, Holder
 from .lines import Lines, note_of
 from .outlet import Outlet
 
@@ -30,13 +30,14 @@ class Handover:
         intents: Intents,
         held: Held,
         committing: threading.RLock,
+        give_back: GiveBack,
         *,
         timeout_s: float,
     ) -> None:
         self._doorway = doorway
         self._lines = lines
         self._intents = intents
-        self._holder = Holder(intents, held)
+        self._holder = Holder(intents, held, give_back)
         self._committing = committing
         self._timeout_s = timeout_s
 
@@ -47,8 +48,8 @@ class Handover:
 
     def locked(self, log: Log) -> None:
         """This process has got the lock of a partition: take requests from now on."""
-        if self._doorway.address and not self._doorway.open(self._holder):
-            log.leave_note(self.note)
+        if not self._doorway.address or not self._doorway.open(self._holder):
+            log.leave_note(self.note)  # what the log has left says that it is reached
 
     def outlet(self, topic: Topic, number: int, log: Log) -> Outlet | None:
         """For appends to a partition whose lock another process holds; None if that takes no requests."""
@@ -73,9 +74,10 @@ class Handover:
                     sum(count for _, count in written),
                     tuple(piece for piece, _ in written),
                 )
-                intent = self._intents.commit(
-                    stage, [part], lambda part: topic.partition(part.partition), lock_timeout_s=self._timeout_s
-                )
+                with topic.lending(number):
+                    intent = self._intents.commit(
+                        stage, [part], lambda part: topic.partition(part.partition), lock_timeout_s=self._timeout_s
+                    )
             except TransactionAborted as error:
                 stage.end()
                 raise error.__cause__ if isinstance(error.__cause__, SawlogError) else error from None

@@ -9,6 +9,7 @@ Threads: a `Session` is for one at a time; there may be many sessions.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +18,14 @@ from ...errors import DirectoryLocked, LogClosed, SawlogError
 from ...log.log import Log
 from ..transactions.intent import Intent
 from ..transactions.intents import Intents
+from ..turns import Streak
 from .frames import Head, Malformed, encode_error
 
 #: The log of a partition, by topic, its id and number, if this process holds its lock.
 Held = Callable[[str, str, int], Log | None]
+
+#: Releases the lock of a partition, by topic and number, unless this process uses it; returns whether it is released.
+GiveBack = Callable[[str, int], bool]
 
 #: How long a process may need to die.
 _DYING_S = 2.0
@@ -33,21 +38,25 @@ _logger = logging.getLogger("sawlog")
 class Holder:
     """The partitions that this process holds, for others."""
 
-    def __init__(self, intents: Intents, held: Held) -> None:
+    def __init__(self, intents: Intents, held: Held, give_back: GiveBack) -> None:
         self._intents = intents
         self._held = held
+        self._give_back = give_back
 
     def session(self) -> Session:
         """For one connection."""
-        return Session(self._intents, self._held)
+        return Session(self._intents, self._held, self._give_back)
 
 
 class Session:
     """The requests of one connection."""
 
-    def __init__(self, intents: Intents, held: Held) -> None:
+    def __init__(self, intents: Intents, held: Held, give_back: GiveBack) -> None:
         self._intents = intents
         self._held = held
+        self._give_back = give_back
+        #: What the other side appends, by topic and partition.
+        self._streaks: defaultdict[tuple[str, int], Streak] = defaultdict(Streak)
         #: The intents that the other side has prepared here, and the logs that have claimed space for them.
         self._prepared: dict[str, list[Log]] = {}
 
@@ -57,6 +66,8 @@ class Session:
             match head.get("request"):
                 case "append":
                     return self._append(head, body)
+                case "append_at":
+                    return self._append(head, body, _number(head, "offset"))
                 case "prepare":
                     return self._prepare(_text(head, "id"), _numbers(head))
                 case "place":
@@ -67,14 +78,19 @@ class Session:
 
     # --- plain appends
 
-    def _append(self, head: Head, body: bytearray) -> Head:
-        log = self._held(_text(head, "topic"), _text(head, "topic_id"), _number(head, "partition"))
+    def _append(self, head: Head, body: bytearray, expect_offset: int | None = None) -> Head:
+        topic, number = _text(head, "topic"), _number(head, "partition")
+        log = self._held(topic, _text(head, "topic_id"), number)
         if log is None or is_over(_number(head, "until_ns")):
             return {"elsewhere": True}
+        streak = self._streaks[topic, number]
+        if streak.is_long(log.next_offset) and self._give_back(topic, number):
+            return {"elsewhere": True}  # the other side takes the lock: it is the one that writes
         try:
-            placed = log.place_batches(body)
+            placed = log.place_batches(body, expect_offset=expect_offset)
         except _RELEASED:
             return {"elsewhere": True}
+        streak.placed(placed)
         return {"first": placed.start, "count": len(placed)}
 
     # --- intents

@@ -35,10 +35,10 @@ from ...errors import (
     InvalidRecord,
     InvalidRecordType,
     LogClosed,
+    OffsetMismatch,
     OutOfOrderSequence,
     ProducerError,
     SawlogError,
-    StorageError,
     TopicNotFound,
     TransactionPending,
 )
@@ -50,7 +50,7 @@ from ...log.write.writer import BATCH_BYTES, Writer
 from ...storage.forking import this_process
 from ...storage.interface import Buffer
 from ..topic import Topic
-from ..transactions.neighbours import Lost, Refused, Silent
+from ..transactions.neighbours import Lost, Silent
 from .frames import MOST_BODY_BYTES
 from .lines import Lines
 
@@ -68,7 +68,7 @@ _WRAP = 2**31
 
 #: Errors after which nothing is stored. After others, such as a failed fsync, a batch may be there when the log is
 #: opened again.
-_NOT_STORED = InvalidRecord, ProducerError, CorruptBatch, TopicNotFound, DirectoryLocked, LogClosed
+_NOT_STORED = InvalidRecord, ProducerError, CorruptBatch, TopicNotFound, DirectoryLocked, LogClosed, OffsetMismatch
 
 #: Stores batches in one partition as a transaction and returns their offsets.
 Commit = Callable[[Topic, int, Iterable[tuple[Buffer, int]]], range]
@@ -142,6 +142,7 @@ class Outlet:
         key: bytes | None = None,
         headers: Any = (),
         timestamp: int | datetime | None = None,
+        expect_offset: int | None = None,
     ) -> int:
         """Append one record and return its offset."""
         encoder = self._encoders.take()
@@ -149,9 +150,9 @@ class Outlet:
             data = bytearray(encoder.one(value, key, headers, milliseconds(timestamp)).data)
         finally:
             self._encoders.give_back(encoder)
-        return self._store(memoryview(data), 1).start
+        return self._store(memoryview(data), 1, expect_offset).start
 
-    def append_many(self, records: Iterable[Any]) -> range:
+    def append_many(self, records: Iterable[Any], expect_offset: int | None = None) -> range:
         """Append records as one batch and return their offsets."""
         encoder = self._encoders.take()
         try:
@@ -159,9 +160,9 @@ class Outlet:
             data, count = bytearray(batch.data), batch.count
         finally:
             self._encoders.give_back(encoder)
-        return self._store(memoryview(data), count)
+        return self._store(memoryview(data), count, expect_offset)
 
-    def append_arrow(self, table: pa.Table | pa.RecordBatch) -> range:
+    def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None) -> range:
         """Append the rows of an Arrow table and return their offsets."""
         encoder = self._encoders.take()
         try:
@@ -171,12 +172,15 @@ class Outlet:
             if first is None:
                 raise InvalidRecord("no record to append")
             if second is None:
-                return self._store(memoryview(first[0]), first[1])
+                return self._store(memoryview(first[0]), first[1], expect_offset)
+            _refuse_expectation(expect_offset)
             return self._commit(self._topic, self._number, chain([first, second], batches))
         finally:
             self._encoders.give_back(encoder)
 
-    def append_batches(self, raw: bytes | bytearray | memoryview, *, trusted: bool = False) -> range:
+    def append_batches(
+        self, raw: bytes | bytearray | memoryview, *, trusted: bool = False, expect_offset: int | None = None
+    ) -> range:
         """Append encoded batches, all of them or none, and return their offsets; checked as by `Log.append_batches`."""
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
@@ -184,12 +188,13 @@ class Outlet:
         rows = checked_rows(data, max_unpacked_bytes=None if trusted else self._topic.config.max_decompressed_bytes)
         of_producers = rows[:, PRODUCER_ID] >= 0
         if of_producers.all():
-            return self._send(data)  # not staged: the log decides which of them it has already
+            return self._send(data, expect_offset)  # not staged: the log decides which of them it has already
         if of_producers.any():
             raise InvalidRecord("batches with and without a producer cannot be appended together")
         if len(rows) > 1:
+            _refuse_expectation(expect_offset)
             return self._commit(self._topic, self._number, _split(data, rows))
-        return self._store(data, int(rows[0, LAST] - rows[0, BASE]) + 1)
+        return self._store(data, int(rows[0, LAST] - rows[0, BASE]) + 1, expect_offset)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         """A buffered writer. Unlike a single append, a batch in doubt is sent again with the next flush, exactly."""
@@ -203,13 +208,14 @@ class Outlet:
 
     # --- one batch
 
-    def _store(self, data: memoryview, count: int) -> range:
+    def _store(self, data: memoryview, count: int, expect_offset: int | None = None) -> range:
         """Store a batch without a producer."""
         if len(data) > _MESSAGE_BYTES:
+            _refuse_expectation(expect_offset)
             return self.commit(data, count)
         lane = self._lanes.pop() if self._lanes else _Lane.new()
         try:
-            placed = self.store_on(lane, data, count)
+            placed = self.store_on(lane, data, count, expect_offset)
         finally:
             if not lane.in_doubt:
                 self._lanes.append(lane)
@@ -219,12 +225,13 @@ class Outlet:
         """Store a large batch: it is staged in a file."""
         return self._commit(self._topic, self._number, [(data, count)])
 
-    def store_on(self, lane: _Lane, data: memoryview, count: int) -> range:
+    def store_on(self, lane: _Lane, data: memoryview, count: int, expect_offset: int | None = None) -> range:
         """Store a batch on a lane. If the lane is in doubt, it must be the same batch again."""
         again, lane.in_doubt = lane.in_doubt, True  # until the opposite is known, whatever is raised
         lane.stamp(data)
         try:
-            placed = self._send(data)
+            with self._topic.using(self._number):
+                placed = self._send(data, expect_offset)
         except OutOfOrderSequence as error:
             # The log no longer has the lane's last batch: it was truncated.
             if again:
@@ -233,14 +240,14 @@ class Outlet:
                 ) from error
             lane.renew()
             lane.stamp(data)
-            placed = self._send(data)
+            placed = self._send(data, expect_offset)
         except _NOT_STORED:
             lane.in_doubt = again
             raise
         lane.advance(count)
         return placed
 
-    def _send(self, data: memoryview) -> range:
+    def _send(self, data: memoryview, expect_offset: int | None = None) -> range:
         """Have batches with a producer appended by whoever holds the partition."""
         if self._process != this_process():
             raise LogClosed(f"the store of {self._log.path} was opened by the parent process, before the fork")
@@ -250,10 +257,9 @@ class Outlet:
         sent = False
         while not self._log.locked:
             try:
-                placed = None if self._address is None else self._ask(self._address, data, deadline)
-            except _Unsent as error:
-                if isinstance(error.__cause__, Refused):
-                    deadline = Deadline(0.0)  # look once more whether the lock is free
+                placed = None if self._address is None else self._ask(self._address, data, deadline, expect_offset)
+            except _Unsent:  # a process of another user, or one that takes no requests any more
+                self._log.want_lock()
             except Lost as error:
                 sent = True
                 if isinstance(error, Silent):
@@ -262,21 +268,25 @@ class Outlet:
                 if placed is not None:
                     return placed
             self._look_again(deadline, sent=sent)
-        return self._log.place_batches(bytearray(data))
+        return self._log.place_batches(bytearray(data), expect_offset=expect_offset)
 
-    def _ask(self, address: str, data: memoryview, deadline: Deadline) -> range | None:
+    def _ask(
+        self, address: str, data: memoryview, deadline: Deadline, expect_offset: int | None = None
+    ) -> range | None:
         """Send batches; None if the partition is not held there any more."""
         try:
             line = self._lines.take(address, deadline)
         except Lost as error:
             raise _Unsent from error
         head = {
-            "request": "append",
+            "request": "append" if expect_offset is None else "append_at",
             "topic": self._topic.name,
             "topic_id": self._topic.id,
             "partition": self._number,
             "until_ns": deadline.until_ns,
         }
+        if expect_offset is not None:
+            head["offset"] = expect_offset
         try:
             answer = line.ask(head, data, deadline=deadline)
         except SawlogError:  # of the holder
@@ -289,26 +299,21 @@ class Outlet:
         return range(answer["first"], answer["first"] + answer["count"]) if "first" in answer else None
 
     def _look_again(self, deadline: Deadline, *, sent: bool) -> None:
-        """Look who holds the partition, and take the lock if it is free. Raises if another process holds it that cannot
-        be asked, or if it is too late."""
+        """Look who holds the partition, and take the lock if it is free. Raises if it is too late."""
         if self._address is not None:
             self._lines.drop(self._address)
         try:
-            with self._log.hold():
-                pass
+            self._topic.take(self._number)
         except DirectoryLocked as error:
             self._address = self._lines.address_soon(self._log)
+            if self._address is None:
+                self._log.want_lock()
             try:
-                if self._address is None:
-                    raise
-                deadline.pause(or_raise=error)
+                deadline.pause(or_raise=error.after(self._timeout_s))
             except DirectoryLocked:
                 if sent:
                     raise self._in_doubt(error) from error
                 raise
-        except StorageError:
-            self._topic.refresh()  # if the topic was deleted meanwhile, raise that
-            raise
 
     def _in_doubt(self, why: BaseException) -> AmbiguousAppend:
         self._address = None
@@ -316,6 +321,15 @@ class Outlet:
             f"the process that holds {self._log.path} was asked to append and did not answer (timeout "
             f"{self._timeout_s:g} s): the records may be stored, now or when it continues, or not. A transaction with "
             f"a name and a sequence can be repeated without doubt. {why}"
+        )
+
+
+def _refuse_expectation(expect_offset: int | None) -> None:
+    """What is staged in a file gets its offsets after it is committed: none can be expected."""
+    if expect_offset is not None:
+        raise InvalidRecord(
+            f"another process holds the partition: several batches, or one above {_MESSAGE_BYTES:,} bytes, cannot be "
+            "handed over with expect_offset"
         )
 
 

@@ -9,7 +9,8 @@ Threads: one at a time; `Transaction` ensures that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ...batch.build import Encoded, Encoder, Recipe
@@ -184,6 +185,14 @@ class Drafts:
     def log_of(self, part: Part) -> Log:
         """The log that a part goes to."""
         return self._drafts[part.order].log()
+
+    @contextmanager
+    def lending(self) -> Iterator[None]:
+        """Locks that are taken within this block are given back: see `Topic.lending`."""
+        with ExitStack() as each:
+            for draft in self._drafts.values():
+                each.enter_context(draft.topic.lending(draft.number))
+            yield
 
     def end(self, *, pending: bool) -> None:
         """Forget everything. Staged files are removed as well, unless it is `pending`: then an intent needs them."""

@@ -146,15 +146,16 @@ class Transaction:
         if not self._drafts.seal_all() and self.name is None:
             return
         stage, data = self._drafts.stage()
-        intent = self._intents.commit(
-            stage,
-            self._drafts.parts(),
-            self._drafts.log_of,
-            data=data,
-            name=self.name,
-            sequence=self.sequence,
-            lock_timeout_s=self._lock_timeout_s,
-        )
+        with self._drafts.lending():
+            intent = self._intents.commit(
+                stage,
+                self._drafts.parts(),
+                self._drafts.log_of,
+                data=data,
+                name=self.name,
+                sequence=self.sequence,
+                lock_timeout_s=self._lock_timeout_s,
+            )
         self._offsets = intent.offsets
         if intent.id != stage.id:  # another process was first with this sequence
             self._take_over(intent)

@@ -1,0 +1,67 @@
+"""The library for asyncio: stores, topics, logs and consumers whose calls are awaited.
+
+```python
+async with sawlog.open_async("data") as store:
+    orders = await store.create_topic("orders", exist_ok=True)
+    await orders.append(b"value", key=b"customer 7")
+    async with store.consumer("billing", ["orders"]) as consumer:
+        async for record in consumer: ...
+```
+
+What only computes, reads what is mapped or writes to the page cache is done in the event loop, in small portions. What
+waits for a disk, for a lock or for another process is done elsewhere: an append is placed at once, and the group commit
+reports when it is durable; opening, closing, committing and everything that changes a store runs in a thread of the
+loop's executor. A reader at the end of a log is woken up by it.
+
+*Cancellation.* A call that raises `CancelledError` has not appended anything. Once an append is on its way it cannot be
+called back: then its result comes first, and the task is cancelled where it waits next. So what was cancelled can be
+tried again, and nothing is stored twice. Other calls (commit, truncate, close) end before the cancellation is
+delivered; repeating them does no harm.
+
+Everything here belongs to the event loop in which it was opened. docs/async.md shows it.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING, Literal
+
+from ..topics.turns import LOCK_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from ..config import LogConfig
+    from ..storage import Directory
+    from .log import AsyncLog
+    from .opening import Opening
+    from .store import AsyncStore
+
+
+def open_async(
+    path: str | PathLike[str] | Directory,
+    mode: Literal["w", "r"] = "w",
+    *,
+    upkeep_interval_s: float | None = 60.0,
+    handover_timeout_s: float = 30.0,
+    lock_timeout: float = LOCK_TIMEOUT_S,
+) -> Opening[AsyncStore]:
+    """Open a store of topics for asyncio: `async with open_async(path) as store`, or `await open_async(path)`. The
+    arguments are those of `Store.open`."""
+    from .store import opening  # with asyncio, which not every program needs
+
+    return opening(
+        path,
+        mode,
+        upkeep_interval_s=upkeep_interval_s,
+        handover_timeout_s=handover_timeout_s,
+        lock_timeout=lock_timeout,
+    )
+
+
+def open_log_async(
+    path: str | PathLike[str] | Directory, config: LogConfig | None = None, *, mode: Literal["w", "r", "a"] = "w"
+) -> Opening[AsyncLog]:
+    """Open a single log for asyncio: `async with open_log_async(path) as log`. The arguments are those of
+    `Log.open`."""
+    from .log import opening
+
+    return opening(path, config, mode=mode)

@@ -1,0 +1,188 @@
+"""`AsyncLog`: one partition for asyncio. See the package's docstring for what runs where."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
+from functools import partial
+from os import PathLike
+from typing import Any, Literal
+
+from ..batch.kernel import Record
+from ..clock import Deadline
+from ..config import LogConfig
+from ..log.log import Log
+from ..log.read.isolation import Isolation
+from ..storage import Directory
+from .opening import Opening
+from .waiting import Pace, Waker, in_portions, in_thread, opened_in_thread, past_recall, settled
+
+
+class AsyncLog:
+    """One partition's log. Opened by `sawlog.aio.open_log_async`, or `AsyncTopic.partition`."""
+
+    def __init__(self, log: Log, using: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self._log = log
+        #: A block within which its lock is not given back: see `sawlog.topics.turns`.
+        self._using = using
+
+    @property
+    def sync(self) -> Log:
+        """The log itself, for everything else. Its calls may block: use `asyncio.to_thread`."""
+        return self._log
+
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return self._log.path
+
+    @property
+    def lowest_offset(self) -> int:
+        """The first offset (in an empty log: the offset that the first record would have)."""
+        return self._log.lowest_offset
+
+    @property
+    def visible_offset(self) -> int:
+        """Every record below this can be read, and none from here on."""
+        return self._log.visible_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Every record below this survives a power cut."""
+        return self._log.durable_offset
+
+    def __len__(self) -> int:
+        return len(self._log)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._log)[1:]}"
+
+    # --- appending
+
+    async def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Any = (),
+        timestamp: int | datetime | None = None,
+    ) -> int:
+        """Append one record and return its offset. Tasks that do so at the same time share a batch and its fsync."""
+        with self._using():
+            await self._lock()
+            return await self._log.append_async(value, key, headers, timestamp)
+
+    async def append_many(self, records: Iterable[Any], expect_offset: int | None = None) -> range:
+        """Append records as one batch, all or none, and return their offsets. A record is as in `Log.append_many`."""
+        with self._using():
+            await self._lock()
+            if not self._log.is_free:
+                return await past_recall(self._log.append_many, list(records), expect_offset)
+            placed = self._log.place_many(records, expect_offset)
+            await settled(self._log, placed.stop)
+            return placed
+
+    async def append_stream(
+        self,
+        chunks: AsyncIterable[bytes],
+        key: bytes | None = None,
+        max_bytes: int | None = None,
+        *,
+        headers: Any = (),
+        timestamp: int | datetime | None = None,
+    ) -> int:
+        """Append one record from an async iterable of chunks without holding it in memory, and return its offset."""
+        with self._using():
+            await self._lock()
+            return await self._log.append_stream_async(chunks, key, max_bytes, headers=headers, timestamp=timestamp)
+
+    async def _lock(self) -> None:
+        """A log that is locked by its first write: taking the lock may mean recovery."""
+        if not self._log.locked and not self._log.closed:
+            await in_thread(_hold, self._log)
+
+    # --- reading
+
+    async def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
+        """The record at `offset`; `OffsetOutOfRange` if there is none."""
+        return self._log.read(offset, isolation=isolation)
+
+    def scan(
+        self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
+    ) -> AsyncIterator[Record]:
+        """The records with start <= offset < end, in order, as of now; by default all of them."""
+        return in_portions(self._log.scan(start, end, isolation=isolation))
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self.scan()
+
+    async def follow(
+        self,
+        start: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - ends the iteration, cancels nothing
+        *,
+        isolation: Isolation = "committed",
+    ) -> AsyncIterator[Record]:
+        """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds, or when the log is
+        closed."""
+        waker, pace, deadline = Waker(), Pace(), Deadline(timeout)
+        waker.watch([self._log])
+        waker.arm()
+        try:
+            for cursor in self._log.following(start, isolation=isolation):
+                if cursor is not None:
+                    for record in cursor:
+                        yield record
+                    if pace.is_due:
+                        await asyncio.sleep(0)
+                    deadline = Deadline(timeout)
+                    waker.arm()
+                elif deadline.passed:
+                    return
+                else:
+                    await waker.wait(deadline.at_most(1.0))
+                    waker.arm()
+        finally:
+            waker.close()
+
+    async def offset_at(self, timestamp: int | datetime) -> int:
+        """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
+        return self._log.offset_at(timestamp)
+
+    # --- changing
+
+    async def truncate(self, offset: int) -> int:
+        """Drop the records from `offset` on and return how many. The next record gets that offset."""
+        return await in_thread(self._log.truncate, offset)
+
+    async def trim(self, offset: int) -> int:
+        """Drop the records below `offset` and return how many."""
+        return await in_thread(self._log.trim, offset)
+
+    async def flush(self) -> None:
+        """Return when everything appended so far survives a power cut."""
+        await in_thread(self._log.sync)
+
+    async def close(self) -> None:
+        """Sync, and mark the log as closed cleanly. Safe to call twice."""
+        await in_thread(self._log.close)
+
+
+def _hold(log: Log) -> None:
+    with log.hold():
+        pass
+
+
+def opening(
+    path: str | PathLike[str] | Directory, config: LogConfig | None, *, mode: Literal["w", "r", "a"]
+) -> Opening[AsyncLog]:
+    """See `open_log_async`."""
+
+    async def open_() -> AsyncLog:
+        return AsyncLog(await opened_in_thread(partial(Log.open, path, config, mode=mode), Log.close))
+
+    return Opening(open_)

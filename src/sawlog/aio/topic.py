@@ -1,0 +1,208 @@
+"""`AsyncTopic`: partitions under one name, for asyncio. See the package's docstring for what runs where.
+
+A partition that this process has locked is written in the event loop. For others a thread takes the lock, or hands over
+to the process that holds it; while neither is possible the task sleeps, up to the store's `lock_timeout`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..batch.kernel import Record
+from ..clock import Deadline
+from ..errors import DirectoryLocked, InvalidRecord, LogClosed
+from ..log.log import Log
+from ..log.read.isolation import Isolation
+from ..topics.appends import Appends
+from ..topics.settings import Value
+from ..topics.topic import Offsets, Position, Topic
+from .log import AsyncLog
+from .waiting import END, End, Pace, Waker, in_portions, in_thread, past_recall, settled
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: How long to sleep before the next try to get a lock.
+_PAUSE_S = 0.01
+
+
+class AsyncTopic:
+    """Partitions under one name. Returned by `AsyncStore.topic` and `AsyncStore.create_topic`."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+
+    @property
+    def sync(self) -> Topic:
+        """The topic itself, for everything else. Its calls may block: use `asyncio.to_thread`."""
+        return self._topic
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._topic.name
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+        return self._topic.partitions
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """The settings that were given, under Kafka's names."""
+        return self._topic.settings
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._topic)[1:]}"
+
+    def partition(self, number: int) -> AsyncLog:
+        """The log of one partition."""
+        return AsyncLog(self._topic.partition(number), partial(self._topic.using, number))
+
+    # --- appending
+
+    async def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Any = (),
+        timestamp: int | datetime | None = None,
+        *,
+        partition: int | None = None,
+    ) -> Position:
+        """Append one record and return its position. Tasks that do so at the same time share a batch and its fsync."""
+        topic = self._topic
+        number = topic.place_for(value, key, partition)
+        while True:
+            log = topic.held(number)
+            if log is None:
+                appends = await self._reach(number)
+                if not isinstance(appends, Log):
+                    return Position(number, await past_recall(appends.append, value, key, headers, timestamp))
+                log = appends
+            try:
+                return Position(number, await log.append_async(value, key, headers, timestamp))
+            except (LogClosed, DirectoryLocked):
+                if topic.held(number) is log:
+                    raise
+                # Its lock was given back at this moment: nothing is stored.
+
+    async def append_many(
+        self, records: Iterable[Any], *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
+        """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`,
+        `expect_offset` as in `Topic.append_many`."""
+        topic = self._topic
+        parts = topic.encoded(list(records), partition)
+        if expect_offset is not None and len(parts) > 1:
+            raise InvalidRecord("expect_offset is for one partition, and these records go to several: give partition=")
+        with topic.using(*parts):
+            targets = {number: topic.held(number) or await self._reach(number) for number in parts}
+            placed: dict[int, range] = {}
+            for number, target in targets.items():  # all of them can be reached: from here on it is past recall
+                if isinstance(target, Log) and target.is_free:
+                    placed[number] = target.place_batches(parts[number], wait=False, expect_offset=expect_offset)
+                else:
+                    append = partial(target.append_batches, parts[number], expect_offset=expect_offset)
+                    placed[number] = await past_recall(append)
+            for number, target in targets.items():
+                if isinstance(target, Log):
+                    await settled(target, placed[number].stop)
+        return placed
+
+    async def append_arrow(self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> dict[int, range]:
+        """Append the rows of an Arrow table, by their keys, and return their offsets."""
+        return await past_recall(lambda: self._topic.append_arrow(table, partition=partition))
+
+    async def _reach(self, number: int) -> Appends:
+        """What appends to a partition; waits if another process has it and takes no requests."""
+        topic = self._topic
+        deadline = Deadline(topic.lock_timeout_s)
+        while True:
+            try:
+                return await in_thread(topic.reach, number)
+            except DirectoryLocked as error:
+                if deadline.passed:
+                    raise error.after(topic.lock_timeout_s) from None
+                await asyncio.sleep(_PAUSE_S)
+
+    # --- reading
+
+    async def read(self, position: Position | tuple[int, int], *, isolation: Isolation = "committed") -> Record:
+        """The record at a position: (partition, offset)."""
+        number, offset = position
+        return self._topic.partition(number).read(offset, isolation=isolation)
+
+    def scan(
+        self,
+        start: Mapping[int, int] | None = None,
+        end: Mapping[int, int] | None = None,
+        *,
+        partitions: Iterable[int] | None = None,
+        isolation: Isolation = "committed",
+    ) -> AsyncIterator[Record]:
+        """The current records, partition by partition, each from its start to its end: by default all of them."""
+        return in_portions(self._topic.scan(start, end, partitions=partitions, isolation=isolation))
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self.scan()
+
+    async def follow(
+        self,
+        start: Mapping[int, int] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - ends the iteration, cancels nothing
+        *,
+        partitions: Iterable[int] | None = None,
+        isolation: Isolation = "committed",
+    ) -> AsyncIterator[Record]:
+        """Records of all partitions, in the order of offsets in each, and new ones as they come; ends when none came
+        for `timeout` seconds, or when the store is closed. Partitions that are added later are not followed."""
+        numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
+        logs = {number: self._topic.partition(number) for number in numbers}
+        feeds = {number: log.following((start or {}).get(number), isolation=isolation) for number, log in logs.items()}
+        waker, pace, deadline = Waker(), Pace(), Deadline(timeout)
+        waker.watch(logs.values())
+        try:
+            while feeds:
+                waker.arm()
+                found = False
+                for number, feed in list(feeds.items()):
+                    cursor = next(feed, END)
+                    if isinstance(cursor, End):
+                        del feeds[number]
+                    elif cursor is not None:
+                        for record in cursor:
+                            yield record
+                        if pace.is_due:
+                            await asyncio.sleep(0)
+                        found = True
+                if found:
+                    deadline = Deadline(timeout)
+                elif deadline.passed:
+                    return
+                else:
+                    await waker.wait(deadline.at_most(1.0))
+        finally:
+            waker.close()
+
+    async def offsets(self) -> dict[int, Offsets]:
+        """What each partition contains."""
+        return self._topic.offsets()
+
+    async def offset_at(self, timestamp: int | datetime) -> dict[int, int]:
+        """In each partition the first offset whose record is not older than `timestamp`; the next offset if all are."""
+        return self._topic.offset_at(timestamp)
+
+    # --- changing
+
+    async def truncate(self, partition: int, offset: int) -> int:
+        """Drop the records of a partition from `offset` on and return how many. It needs the partition's lock."""
+        return await self.partition(partition).truncate(offset)
+
+    async def trim(self, offsets: Mapping[int, int]) -> int:
+        """Drop the records below these offsets and return how many. It needs the locks of these partitions."""
+        return await in_thread(self._topic.trim, offsets)

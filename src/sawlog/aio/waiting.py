@@ -1,0 +1,160 @@
+"""Waiting in an event loop: for calls in threads, for the disk, and for new records.
+
+`in_thread` and `past_recall` are those of the log (`sawlog.log.write.aio`): both wait for the call when the task is
+cancelled; the second one returns its result first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from itertools import islice
+from threading import get_ident
+from typing import TypeVar
+
+from ..batch.kernel import Record
+from ..clock import Stopwatch
+from ..log.log import Log
+from ..log.write.aio import in_thread, outcome, past_recall
+
+__all__ = [
+    "END",
+    "End",
+    "Pace",
+    "Waker",
+    "in_portions",
+    "in_thread",
+    "opened_in_thread",
+    "past_recall",
+    "settled",
+]
+
+T = TypeVar("T")
+
+#: How many records are taken at a time, and after which time other tasks get their turn.
+_PORTION, _TURN_S = 500, 0.002
+#: How long to wait at most before looking again, whatever was reported.
+_LONGEST_S = 0.5
+
+
+async def settled(log: Log, offset: int) -> None:
+    """Return when an append that ended at `offset` is as durable as the policy promises. It is past recall."""
+    loop, thread = asyncio.get_running_loop(), get_ident()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def finish(error: BaseException | None) -> None:
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    def call(error: BaseException | None) -> None:
+        if get_ident() == thread:
+            finish(error)
+            return
+        try:
+            loop.call_soon_threadsafe(finish, error)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any longer
+
+    log.when_settled(offset, call)
+    await outcome(future)
+
+
+class Pace:
+    """Says when a task that returns many records should let others run: that costs as much as some dozen records."""
+
+    def __init__(self) -> None:
+        self._watch = Stopwatch()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time; then it begins again."""
+        if self._watch.elapsed_s < _TURN_S:
+            return False
+        self._watch.restart()
+        return True
+
+
+async def in_portions(records: Iterator[Record]) -> AsyncIterator[Record]:
+    """Records one by one; other tasks get their turn in between."""
+    pace = Pace()
+    while portion := list(islice(records, _PORTION)):
+        for record in portion:
+            yield record
+        if pace.is_due:
+            await asyncio.sleep(0)
+
+
+async def opened_in_thread(open_: Callable[[], T], close: Callable[[T], None]) -> T:
+    """Open something in a thread. If the task is cancelled meanwhile, it is closed again."""
+    future = asyncio.get_running_loop().run_in_executor(None, open_)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait({future})
+        if not future.cancelled() and future.exception() is None:
+            await in_thread(close, future.result())
+        raise
+
+
+class End:
+    """What `next` returns instead of raising, which a coroutine and a thread cannot pass on."""
+
+
+END = End()
+
+
+class Waker:
+    """Wakes up a task when one of some logs has grown. For one task at a time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._armed = False
+        self._watched: dict[Log, Callable[[], None]] = {}
+
+    def watch(self, logs: Iterable[Log]) -> None:
+        """These are the logs from now on."""
+        wanted = set(logs)
+        for log in self._watched.keys() - wanted:
+            self._watched.pop(log)()
+        for log in wanted - self._watched.keys():
+            self._watched[log] = log.watch(self._moved)
+
+    def _moved(self) -> None:
+        """Called in any thread, while the log is locked."""
+        if self._armed:
+            self._armed = False
+            try:
+                self._loop.call_soon_threadsafe(self._event.set)
+            except RuntimeError:
+                pass  # the loop is closed
+
+    def arm(self) -> None:
+        """Report from now on. Look for records once more before waiting: some may have come just before."""
+        self._event.clear()
+        self._armed = True
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether it reports, and has not yet."""
+        return self._armed
+
+    def wake(self) -> None:
+        """Wake up the task. In the event loop."""
+        self._armed = False
+        self._event.set()
+
+    async def wait(self, seconds: float = _LONGEST_S) -> None:
+        """Return when something was reported, or after some time."""
+        try:
+            async with asyncio.timeout(min(seconds, _LONGEST_S)):
+                await self._event.wait()
+        except TimeoutError:
+            pass
+        self._armed = False
+
+    def close(self) -> None:
+        """Stop watching."""
+        self.watch(())

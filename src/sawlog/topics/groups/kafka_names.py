@@ -1,0 +1,61 @@
+"""Kafka's names for the options of a consumer: they are understood, with a hint what they are called here.
+
+Programs that move from Kafka keep their options at first. An option that means the same under another name is
+translated, and a warning names ours.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Literal, TypedDict
+
+from ...errors import InvalidConfig
+
+
+class KafkaNames(TypedDict, total=False):
+    """What is understood."""
+
+    auto_offset_reset: Literal["earliest", "latest", "none"]
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    isolation_level: Literal["read_committed", "read_uncommitted"]
+    client_id: str
+
+
+def _reset(value: object) -> dict[str, object]:
+    """Kafka asks it for two questions: where a new group begins, and where to continue if the records are gone."""
+    if value == "none":
+        return {"on_lost": "error"}
+    if value in ("earliest", "latest"):
+        return {"start": value, "on_lost": value}
+    raise InvalidConfig(f'auto_offset_reset must be "earliest", "latest" or "none", not {value!r}')
+
+
+def _isolation(value: object) -> dict[str, object]:
+    known = {"read_committed": "committed", "read_uncommitted": "uncommitted"}
+    if not isinstance(value, str) or value not in known:
+        raise InvalidConfig(f'isolation_level must be "read_committed" or "read_uncommitted", not {value!r}')
+    return {"isolation": known[value]}
+
+
+_OURS: dict[str, Callable[[object], dict[str, object]]] = {
+    "auto_offset_reset": _reset,
+    "enable_auto_commit": lambda value: {} if value else {"auto_commit_ms": None},
+    "auto_commit_interval_ms": lambda value: {"auto_commit_ms": value},
+    "isolation_level": _isolation,
+    "client_id": lambda value: {"member": value},
+}
+
+
+def translated(given: Mapping[str, object]) -> dict[str, object]:
+    """The same options with our names; `TypeError` for a name that nobody knows. Warns the caller of the caller."""
+    made: dict[str, object] = {}
+    for name in sorted(given, key="enable_auto_commit".__eq__):  # that comes last: it wins over the interval
+        if name not in _OURS:
+            raise TypeError(f"consumer() got an unexpected keyword argument {name!r}")
+        ours = _OURS[name](given[name])
+        made |= ours
+        shown = ", ".join(f"{each}={value!r}" for each, value in ours.items()) or "nothing: it is the default"
+        warnings.warn(f"{name} is Kafka's name; here it is {shown}", UserWarning, stacklevel=3)
+    return made

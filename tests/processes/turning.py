@@ -1,0 +1,39 @@
+"""Processes that append to one topic, and one that has a log open beside them.
+
+python -m tests.processes.turning append STORE TOPIC TAG COUNT    appends COUNT turns of ten records, tells each
+python -m tests.processes.turning open DIRECTORY                  has a log open until it is told to end
+"""
+
+from __future__ import annotations
+
+import sys
+
+from sawlog import Log, Store
+
+from .launch import say
+
+TURN = 10
+
+
+def append(path: str, topic: str, tag: str, count: str) -> None:
+    """Append, and say which records are acknowledged."""
+    with Store.open(path, upkeep_interval_s=None) as store:
+        orders = store[topic]
+        say("ready")
+        sys.stdin.readline()
+        for number in range(int(count)):
+            orders.append_many([b"%s %d %d" % (tag.encode(), number, each) for each in range(TURN)], partition=0)
+            say(number)
+
+
+def keep_open(path: str) -> None:
+    """Hold a log as its writer."""
+    with Log.open(path) as log:
+        log.append(b"theirs")
+        say("ready")
+        sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    role, *arguments = sys.argv[1:]
+    {"append": append, "open": keep_open}[role](*arguments)
