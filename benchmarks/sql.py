@@ -42,7 +42,7 @@ from rows import Figure, Row, Unit, at_most, times
 import sawlog
 from sawlog import Topic
 from sawlog.sql import engine
-from sawlog.sql.history import History
+from sawlog.sql.history import History, HistoryFile
 
 PARTITIONS = 4
 KEYS = 10_000
@@ -295,7 +295,7 @@ def _table_of(bench: Bench) -> list[Row]:
     with pq.ParquetWriter(file, topic.dataset().schema, compression="zstd") as writer:
         for batches in _grouped(topic.dataset(end=ends)):
             writer.write_table(pa.Table.from_batches(batches), row_group_size=_ROW_GROUP)
-    source = _WithTable(topic, History([str(file)], ends, {}))
+    source = _WithTable(topic, History([HistoryFile(str(file))], ends, pq.read_schema(file)))
     rows = []
     for what, query in (
         (f"group by key, {KEYS:,} keys, 95 % in a table", _BY_KEY),

@@ -9,6 +9,7 @@
   compared with `topic.scan()` of the same records; and the same with asyncio, compared with that.
 - *compaction*: a log of 1 GB in which one key of ten is live, in a separate process, so that its memory can be
   measured; compared with copying as many bytes from file to file.
+- *queue* and *typed*: see `benchmarks/queues.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import command
+import queues
 from bench import Bench, Case
 from dataset import Dataset
 from ours import Sawlog
@@ -239,6 +241,7 @@ CASES = [
     Case("turns", take_turns),
     Case("consuming", _consume),
     Case("compaction", _compact),
+    *queues.CASES,
 ]
 
 if __name__ == "__main__":

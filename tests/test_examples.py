@@ -90,6 +90,23 @@ aborted: not that many {'orders': 1, 'stock': 1}
 attempt 1 replayed: False {'orders': 2, 'stock': 1}
 attempt 2 replayed: True {'orders': 2, 'stock': 1}
 """,
+    "typed_orders.py": """\
+orders/0 offset 1: the value cannot be decoded: id: expected an integer, got 'two'
+total: 18.75
+set aside: b'{"id": "two"}' of offset 1
+""",
+    "dead_letter_queue.py": """\
+first worker: died with b'resize'
+second worker: b'resize' delivery 2
+second worker: b'publish' delivery 1
+second worker: b'publish' delivery 2
+second worker: b'impossible' delivery 1
+second worker: b'impossible' delivery 2
+second worker: b'impossible' delivery 3
+dead: b'impossible' released after 3 deliveries
+put back: 1
+after the fix: b'impossible' delivery 1
+""",
     "compaction.py": """\
 298 records removed; 1 segment left
 297 b'apples' b'199 cents'

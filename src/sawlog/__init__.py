@@ -21,6 +21,7 @@ from .errors import (
     CorruptData,
     CorruptFile,
     DataLoss,
+    DecodeFailed,
     DecompressionLimit,
     DirectoryLocked,
     ExportRefused,
@@ -88,10 +89,21 @@ from .log.read.verify import VerifyReport
 from .log.write.writer import Writer
 from .topics.groups.consumer import Consumer
 from .topics.groups.groups import GroupDescription, GroupRow, Groups
+from .topics.queues.message import Message
+from .topics.queues.queue import Queue
+from .topics.queues.redrive import Redriven, redrive
 from .topics.store import Store
 from .topics.topic import Offsets, PartitionDescription, Position, Topic, TopicDescription
 from .topics.transactions.transaction import Transaction
 from .topics.writer import TopicWriter
+from .typed.consumer import TypedConsumer
+from .typed.headers import Headers
+from .typed.json import JSON
+from .typed.log import TypedLog
+from .typed.record import TypedRecord
+from .typed.rows import ArrowRows
+from .typed.serializer import Bytes, MetadataSerializer, Nullable, Serializer, Utf8
+from .typed.topic import TypedTopic
 
 #: Opens a store of topics; see `Store.open`.
 open = Store.open
@@ -103,12 +115,15 @@ open_log_async = aio.open_log_async
 __version__ = "0.3.0"
 
 __all__ = [
+    "JSON",
     "AmbiguousAppend",
+    "ArrowRows",
     "BaseMismatch",
     "BrokerError",
     "BrokerRefused",
     "BrokerTimeout",
     "BrokerUnavailable",
+    "Bytes",
     "ChecksumMismatch",
     "CompactionReport",
     "Consumer",
@@ -116,6 +131,7 @@ __all__ = [
     "CorruptData",
     "CorruptFile",
     "DataLoss",
+    "DecodeFailed",
     "DecompressionLimit",
     "DirectoryLocked",
     "ExportRefused",
@@ -128,6 +144,7 @@ __all__ = [
     "GroupNotFound",
     "GroupRow",
     "Groups",
+    "Headers",
     "ImportMismatch",
     "IndexGap",
     "IndexSizeMismatch",
@@ -145,9 +162,12 @@ __all__ = [
     "LogNotFound",
     "Malformed",
     "MergeReport",
+    "Message",
+    "MetadataSerializer",
     "MissingPackage",
     "MissingRecords",
     "NoBase",
+    "Nullable",
     "OffsetMismatch",
     "OffsetOutOfRange",
     "Offsets",
@@ -161,6 +181,7 @@ __all__ = [
     "ProducerFenced",
     "ProducerInTransaction",
     "QueryFailed",
+    "Queue",
     "ReadBeyondEnd",
     "ReadOnlyLog",
     "RecompressionReport",
@@ -168,10 +189,12 @@ __all__ = [
     "RecordRemoved",
     "RecordTooLarge",
     "RecoveryReport",
+    "Redriven",
     "RetentionReport",
     "SawlogError",
     "ScrubReport",
     "SegmentInfo",
+    "Serializer",
     "SourceInUse",
     "StorageError",
     "StorageFull",
@@ -190,6 +213,10 @@ __all__ = [
     "TransactionAborted",
     "TransactionError",
     "TransactionPending",
+    "TypedConsumer",
+    "TypedLog",
+    "TypedRecord",
+    "TypedTopic",
     "Unencodable",
     "UnknownFormat",
     "UnreadableRecord",
@@ -197,6 +224,7 @@ __all__ = [
     "UnsupportedVersion",
     "UpkeepConfig",
     "UpkeepReport",
+    "Utf8",
     "VerifyReport",
     "WireError",
     "Writer",
@@ -205,4 +233,5 @@ __all__ = [
     "open",
     "open_async",
     "open_log_async",
+    "redrive",
 ]

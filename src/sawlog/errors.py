@@ -7,6 +7,7 @@ SawlogError
 │   ├── InvalidRecordType (TypeError)            such as a value that is not bytes, or a header key that is not str
 │   └── RecordTooLarge                           larger than the log allows
 │       └── StreamTooLong                          a streamed record exceeded its limit
+├── DecodeFailed (ValueError)                  a record does not parse as its view declares; has the record
 ├── StreamAborted (RuntimeError)               the caller's stream raised; the log is unchanged
 ├── OffsetOutOfRange (IndexError)              no record at that offset; has the valid range
 │   └── RecordRemoved                            removed by compaction, or aborted; has the next existing offset
@@ -79,6 +80,7 @@ Where the standard library has a matching type, the error is also an instance of
 from __future__ import annotations
 
 import io
+from typing import Any
 
 
 class SawlogError(Exception):
@@ -111,6 +113,25 @@ class RecordTooLarge(InvalidRecord):
 
 class StreamTooLong(RecordTooLarge):
     """A streamed record exceeded its limit; the log is unchanged, byte for byte."""
+
+
+class DecodeFailed(SawlogError, ValueError):
+    """A record that was read through a typed view does not parse. `record` is the record as it is stored, with topic,
+    partition and offset; `part` is "value", "key" or "metadata"; `reason` says why."""
+
+    def __init__(self, part: str, reason: str = "", record: Any = None) -> None:
+        self.part, self.reason, self.record = part, reason, record
+        super().__init__(f"{_place_of(record)}the {part} cannot be decoded: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DecodeFailed, (self.part, self.reason, self.record)
+
+
+def _place_of(record: Any) -> str:
+    if record is None:
+        return ""
+    where = "" if record.topic is None else f"{record.topic}/{record.partition} "
+    return f"{where}offset {record.offset}: "
 
 
 class StreamAborted(SawlogError, RuntimeError):

@@ -499,6 +499,24 @@ def test_a_time_is_never_that_of_a_marker(place: Place) -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["active", "sealed"])
+def test_a_time_is_never_that_of_an_aborted_record(place: Place, sealed: bool) -> None:
+    log = place.open()
+    log.append(b"old", timestamp=T - 10)
+    log.append_batches(batch([b"aborted", b"as well"], 7, timestamp=T))
+    log.append(b"new", timestamp=T)
+    log.append_batches(batch([b"committed"], 8, timestamp=T + 5))
+    assert log.offset_at(T) == 1  # not decided yet
+    log.append_marker(7, 0, commit=False)
+    log.append_marker(8, 0, commit=True)
+    if sealed:
+        log.seal()
+    assert [log.offset_at(time) for time in (T - 10, T - 9, T, T + 1, T + 6)] == [0, 3, 3, 4, log.next_offset]
+    log.close()
+    again = place.open(mode="r")
+    assert [again.offset_at(time) for time in (T - 10, T - 9, T, T + 1)] == [0, 3, 3, 4]
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["active", "sealed"])
 @pytest.mark.parametrize("left", ["clean", "killed", "no producers file"])
 def test_what_a_producer_writes_after_all_of_it_was_trimmed_begins_another_transaction(
     file_place: FilePlace, left: str, sealed: bool

@@ -59,7 +59,7 @@ def values(table: pa.Table) -> list[tuple[Any, ...]]:
 def plainly(store: Store, query: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> pa.Table:
     """The answer from records."""
     with monkeypatch.context() as without:
-        without.setattr(engine._Session, "_shortened", lambda self, text, name, dataset: text)
+        without.setattr(engine._Session, "_shortened", lambda self, text, name, dataset: None)
         return store.sql(query, **options)
 
 

@@ -18,6 +18,7 @@ from .interop import export, import_
 from .pipeline import pipelines
 from .produce import produce
 from .read import read
+from .redrive import redrive
 from .repair import repair
 from .serve import serve
 from .sql import sql
@@ -34,6 +35,7 @@ _COMMANDS = {
     "sql": "Query topics with SQL.",
     "serve": "Let Kafka clients connect to the store.",
     "groups": "Show consumer groups and move their offsets.",
+    "redrive": "Put dead letters of a queue back.",
     "stats": "Show sizes and rates, with a plot.",
     "verify": "Read and check all data.",
     "inspect": "Show the content of a log file, batch by batch.",
@@ -101,7 +103,23 @@ def sawlog(
 app.add_typer(topics, name="topic", short_help=_COMMANDS["topic"])
 app.add_typer(groups, name="groups", short_help=_COMMANDS["groups"])
 app.add_typer(pipelines, name="pipeline", short_help=_COMMANDS["pipeline"])
-for _each in (produce, read, sql, serve, stats, verify, inspect, import_, export, repair, upkeep, doctor, bench, cheat):
+for _each in (
+    produce,
+    read,
+    redrive,
+    sql,
+    serve,
+    stats,
+    verify,
+    inspect,
+    import_,
+    export,
+    repair,
+    upkeep,
+    doctor,
+    bench,
+    cheat,
+):
     _name = _each.__name__.rstrip("_")
     app.command(_name, cls=Command, short_help=_COMMANDS[_name])(_each)
 

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ..batch import kernel
 from ..batch.build import NOBODY, Producer
@@ -33,6 +33,10 @@ from ..closing import Closing
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed
 from ..storage import Directory, MemoryDirectory
+from ..typed.log import TypedLog
+from ..typed.places import Sink
+from ..typed.serializer import MetadataSerializer, RawHeaders, Serializer
+from ..typed.views import typed_log
 from . import access
 from .access import Access
 from .files import checkpoint
@@ -59,6 +63,10 @@ from .write.writer import BATCH_BYTES, Writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+V = TypeVar("V")
+K = TypeVar("K")
+M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
@@ -776,6 +784,46 @@ class Log(Closing):
     def newest(self) -> tuple[int, int] | None:
         """Offset and timestamp of the record with the largest timestamp, the first of them; None if there is none."""
         return self._readable().newest()
+
+    # --- as objects
+
+    @overload
+    def typed(self, value: Serializer[V], *, errors_to: Sink | None = None) -> TypedLog[V, bytes, RawHeaders]: ...
+
+    @overload
+    def typed(
+        self, value: Serializer[V], *, metadata: MetadataSerializer[M], errors_to: Sink | None = None
+    ) -> TypedLog[V, bytes, M]: ...
+
+    @overload
+    def typed(
+        self, value: Serializer[V], key: Serializer[K], *, errors_to: Sink | None = None
+    ) -> TypedLog[V, K, RawHeaders]: ...
+
+    @overload
+    def typed(
+        self,
+        value: Serializer[V],
+        key: Serializer[K],
+        *,
+        metadata: MetadataSerializer[M],
+        errors_to: Sink | None = None,
+    ) -> TypedLog[V, K, M]: ...
+
+    def typed(
+        self,
+        value: Serializer[Any],
+        key: Serializer[Any] | None = None,
+        *,
+        metadata: MetadataSerializer[Any] | None = None,
+        errors_to: Sink | None = None,
+    ) -> TypedLog[Any, Any, Any]:
+        """A view in which values, keys and metadata are objects: `log.typed(value=JSON(Order), key=Utf8())`.
+
+        A record that does not parse raises `DecodeFailed`, which has the record; or it is copied to `errors_to`,
+        another log or a topic, and skipped.
+        """
+        return typed_log(self, value, key, metadata, errors_to)
 
     # --- upkeep
 

@@ -58,6 +58,7 @@ from .groups.position import OnLost
 from .handover.doorway import doorway_of
 from .handover.handover import Handover
 from .handover.lines import Lines
+from .queues.queue import Queue
 from .topic import Topic
 from .transactions.intent import Part
 from .transactions.intents import Intents
@@ -104,7 +105,7 @@ class Store(Closing):
         self._lock_timeout_s = lock_timeout_s
         self._topics: dict[str, Topic] = {}
         self._transactions: set[Transaction] = set()
-        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._consumers: weakref.WeakSet[Consumer | Queue] = weakref.WeakSet()
         self._groups: Groups | None = None
         self._upkeep: Upkeep | None = None
         self._closed = False
@@ -309,7 +310,7 @@ class Store(Closing):
             return found
         self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and recreated"))
         made = self._topics[entry.name] = Topic(
-            self._catalog, entry, self._locked, self._handover, self._lock_timeout_s
+            self._catalog, entry, self._locked, self._handover, self, lock_timeout_s=self._lock_timeout_s
         )
         return made
 
@@ -574,6 +575,39 @@ class Store(Closing):
         if kafka:
             options |= translated(kafka)
         made = Consumer(self, group, [topics] if isinstance(topics, str) else list(topics), **options)
+        self._consumers.add(made)
+        return made
+
+    def queue(
+        self,
+        topic: str,
+        group: str,
+        *,
+        visibility_s: float = 30.0,
+        max_deliveries: int | None = 5,
+        dead_letters: str | None = None,
+        start: Start = "earliest",
+        prefetch: int = 2000,
+        worker: str | None = None,
+    ) -> Queue:
+        """Hand out the records of a topic one by one, to any number of workers, each of which acknowledges its own; see
+        `Queue`.
+
+        A message that is not answered within `visibility_s` seconds is delivered again; after `max_deliveries` it goes
+        to the topic `dead_letters` (the default is the topic's name with "-dead").
+        """
+        self._check_open()
+        made = Queue(
+            self,
+            topic,
+            group,
+            visibility_s=visibility_s,
+            max_deliveries=max_deliveries,
+            dead_letters=dead_letters,
+            start=start,
+            prefetch=prefetch,
+            worker=worker,
+        )
         self._consumers.add(made)
         return made
 

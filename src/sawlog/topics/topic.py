@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -47,6 +47,10 @@ from ..log.write.encoders import recipe_of
 from ..log.write.writer import BATCH_BYTES, Writer
 from ..storage import Directory
 from ..storage.forking import forkable
+from ..typed.places import Home, Sink
+from ..typed.serializer import MetadataSerializer, RawHeaders, Serializer
+from ..typed.topic import TypedTopic
+from ..typed.views import typed_topic
 from . import settings
 from .appends import Appends, Outlet
 from .catalog import Catalog
@@ -65,6 +69,10 @@ if TYPE_CHECKING:
     from ..sql.dataset import TopicDataset
     from ..sql.declared import Wanted
     from ..sql.history import History
+
+V = TypeVar("V")
+K = TypeVar("K")
+M = TypeVar("M")
 
 #: Where a table begins or ends: offsets by partition, one offset for all partitions, or a time.
 TableEnd = Mapping[int, int] | int | datetime | None
@@ -135,6 +143,8 @@ class Topic:
         entry: TopicEntry,
         on_lock: Callable[[TopicEntry, int, Log], None],
         elsewhere: Elsewhere | None = None,
+        home: Home | None = None,
+        *,
         lock_timeout_s: float = LOCK_TIMEOUT_S,
     ) -> None:
         self._catalog = catalog
@@ -145,6 +155,8 @@ class Topic:
         self._elsewhere = elsewhere
         #: How long an append waits for a partition that another process has locked, if it cannot hand over.
         self.lock_timeout_s = lock_timeout_s
+        #: Its store, for typed views: the topic of bad records, and consumers.
+        self._home = home
         #: For partitions that other processes hold.
         self._outlets: dict[int, Outlet] = {}
         self._lock = forkable(threading.RLock())
@@ -650,6 +662,48 @@ class Topic:
             self._check_number(number)
         numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
         return [(self.partition(number), start.get(number), end.get(number), number) for number in numbers]
+
+    # --- as objects
+
+    @overload
+    def typed(
+        self, value: Serializer[V], *, errors_to: str | Sink | None = None
+    ) -> TypedTopic[V, bytes, RawHeaders]: ...
+
+    @overload
+    def typed(
+        self, value: Serializer[V], *, metadata: MetadataSerializer[M], errors_to: str | Sink | None = None
+    ) -> TypedTopic[V, bytes, M]: ...
+
+    @overload
+    def typed(
+        self, value: Serializer[V], key: Serializer[K], *, errors_to: str | Sink | None = None
+    ) -> TypedTopic[V, K, RawHeaders]: ...
+
+    @overload
+    def typed(
+        self,
+        value: Serializer[V],
+        key: Serializer[K],
+        *,
+        metadata: MetadataSerializer[M],
+        errors_to: str | Sink | None = None,
+    ) -> TypedTopic[V, K, M]: ...
+
+    def typed(
+        self,
+        value: Serializer[Any],
+        key: Serializer[Any] | None = None,
+        *,
+        metadata: MetadataSerializer[Any] | None = None,
+        errors_to: str | Sink | None = None,
+    ) -> TypedTopic[Any, Any, Any]:
+        """A view in which values, keys and metadata are objects: `topic.typed(value=JSON(Order), key=Utf8())`.
+
+        A record that does not parse raises `DecodeFailed`, which has the record; or it is copied to the topic
+        `errors_to` (a name, a topic or a log) and skipped. A topic that is given by name is created if it is missing.
+        """
+        return typed_topic(self, self._home, value, key, metadata, errors_to)
 
     # --- as a table
 

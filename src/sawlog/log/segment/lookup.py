@@ -30,6 +30,7 @@ from ...batch.header import (
     LAST,
     MAX_TIME,
     POSITION,
+    PRODUCER_ID,
     SIZE,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -291,12 +292,18 @@ class Lookup(kernel.LookupFields):
             self._unpacked = position, body
         return body
 
-    def first_at(self, segment: Batches, timestamp: int, start: int, max_bytes: int) -> int | None:
-        """The first offset from `start` on whose record is not older than `timestamp`."""
+    def first_at(
+        self, segment: Batches, timestamp: int, start: int, max_bytes: int, outcomes: Decisions | None = None
+    ) -> int | None:
+        """The first offset from `start` on whose record is not older than `timestamp`. `outcomes` says which batches of
+        transactions contain no record."""
         offset = max(start, self._entry_before(segment, timestamp))
         for chunk in self._chunks(segment, offset, segment.next_offset, chunk_bytes=_TIME_CHUNK_BYTES):
             recent = (chunk.rows[:, MAX_TIME] >= timestamp) & (chunk.rows[:, ATTRIBUTES] & CONTROL_BIT == 0)
             for row in chunk.rows[recent]:  # markers are no records
+                is_part = row[ATTRIBUTES] & TRANSACTIONAL_BIT and row[PRODUCER_ID] >= 0
+                if is_part and outcomes is not None and outcomes.is_aborted(int(row[PRODUCER_ID]), int(row[BASE])):
+                    continue
                 stamped = bool(row[ATTRIBUTES] & TIMESTAMP_TYPE_BIT)
                 if stamped and row[COUNT] == row[LAST] - row[BASE] + 1:
                     if row[LAST] >= start:

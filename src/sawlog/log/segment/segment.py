@@ -360,9 +360,9 @@ class Segment(Batches):
         """A page of batches in one call, if all is as usual: see `Lookup.page`."""
         return (self._open or self._load()).page(self, offset, end, max_bytes)
 
-    def first_at(self, timestamp: int, start: int, max_bytes: int) -> int | None:
-        """The first offset from `start` on whose record is not older than `timestamp`."""
-        return self._data.first_at(self, timestamp, start, max_bytes)
+    def first_at(self, timestamp: int, start: int, max_bytes: int, outcomes: Decisions | None = None) -> int | None:
+        """The first offset from `start` on whose record is not older than `timestamp`: see `Lookup.first_at`."""
+        return self._data.first_at(self, timestamp, start, max_bytes, outcomes)
 
     def has_hole_at(self, offset: int) -> bool:
         """Whether the batch that covers `offset` says itself that it has fewer records than offsets."""

@@ -20,7 +20,16 @@ from ...storage.documents import load, store
 from ..topic import Topic
 from .assignment import Share
 from .host import Host
-from .members import Member, Members, check_group_name, forget_group, give_up, group_directory, groups_with_members
+from .members import (
+    Member,
+    Members,
+    check_group_name,
+    forget_group,
+    give_up,
+    group_directory,
+    groups_with_members,
+    refuse_workers,
+)
 from .offsets import Committed, OffsetStore, Start, checked_position, resolve
 from .serving import Claim, noted_server, refuse_served, server_of
 
@@ -198,14 +207,16 @@ class Groups:
             results = [None if change.by_server else self._refused(change) for change in changes]
             new = {change.transaction for change in changes if change.transaction is not None}
             new = {(name, mark) for name, mark in new if turn.mark(name) != mark}
-            turn.write_all(
-                (
-                    (change.group, change.offsets)
-                    for change, refused in zip(changes, results, strict=True)
-                    if refused is None and (change.transaction is None or change.transaction in new)
-                ),
-                dict(new),
-            )
+            wanted = [
+                change
+                for change, refused in zip(changes, results, strict=True)
+                if refused is None and (change.transaction is None or change.transaction in new)
+            ]
+            pages: dict[str, dict[Share, Mapping[int, bytes | None]]] = {}
+            for change in wanted:
+                if not change.by_server:  # members of a broker go forward, and what is below an offset counts no more
+                    pages.setdefault(change.group, {}).update(turn.without_pages(change.group, change.offsets))
+            turn.write_all([(change.group, change.offsets) for change in wanted], dict(new), pages)
         return results
 
     def _refused(self, change: Change) -> GroupActive | None:
@@ -228,7 +239,7 @@ class Groups:
             self._refuse_members(check_group_name(name))
             if not turn.offsets(name):
                 raise self._not_found(name)
-            turn.write(name, made)
+            turn.write_all([(name, made)], pages={name: turn.without_pages(name, made)})
         return found
 
     @contextmanager
@@ -248,7 +259,8 @@ class Groups:
             offsets = turn.offsets(name)
             if not offsets:
                 raise self._not_found(name)
-            turn.write(name, dict.fromkeys(offsets))
+            pages = turn.without_pages(name, turn.pages(name))
+            turn.write_all([(name, dict.fromkeys(offsets))], pages={name: pages})
             forget_group(self._store.directory, name)
 
     def _refuse_members(self, name: str) -> None:
@@ -273,6 +285,7 @@ class Groups:
             return
         with closing(found.directory), ExitStack() as undo:
             refuse_served(found.directory, name)
+            refuse_workers(found, name)
             for share in shares:
                 held = found.take(share, "")
                 if held is None:

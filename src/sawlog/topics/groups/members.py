@@ -42,7 +42,7 @@ from dataclasses import dataclass, field
 
 from ...batch.text import parse_json
 from ...clock import Stopwatch, now_ms
-from ...errors import DirectoryLocked, InvalidConfig, StorageError
+from ...errors import DirectoryLocked, GroupActive, InvalidConfig, StorageError
 from ...storage import Directory, Lock
 from ...storage.forking import forkable
 from ..names import MEMBERS, is_text, quoted, unquoted
@@ -70,6 +70,8 @@ class Member:
     beat: int
     #: When it last did, by its own clock: for display, not for decisions.
     time_ms: int
+    #: Whether it is a worker of a queue, which owns no partition: see `sawlog.topics.queues`.
+    works: bool = False
 
 
 def check_group_name(name: object) -> str:
@@ -110,7 +112,9 @@ def _is_dead(directory: Directory, name: str) -> bool:
 class Membership:
     """One member, from its own point of view: alive until `leave`, or until it is fenced."""
 
-    def __init__(self, directory: Directory, name: str, topics: Sequence[str], session_timeout_ms: int) -> None:
+    def __init__(
+        self, directory: Directory, name: str, topics: Sequence[str], session_timeout_ms: int, *, works: bool = False
+    ) -> None:
         self.id = uuid.uuid4().hex
         self._directory = directory
         self._fields: dict[str, object] = {
@@ -118,6 +122,7 @@ class Membership:
             "name": name,
             "topics": list(topics),
             "session_timeout_ms": session_timeout_ms,
+            **({"works": True} if works else {}),
         }
         self._beat = 0
         #: A heartbeat must not go to a file that is just being closed: its descriptor may be another file's by then.
@@ -170,11 +175,11 @@ class Members:
         self._watched: dict[str, _Watched] = {}
         self._watching = forkable(threading.Lock())
 
-    def join(self, name: str, topics: Sequence[str], session_timeout_ms: int) -> Membership:
-        """Become a member. In a turn."""
+    def join(self, name: str, topics: Sequence[str], session_timeout_ms: int, *, works: bool = False) -> Membership:
+        """Become a member, or a worker of the group's queue. In a turn."""
         for _ in range(100):
             try:
-                made = Membership(self.directory, name, topics, session_timeout_ms)
+                made = Membership(self.directory, name, topics, session_timeout_ms, works=works)
             except DirectoryLocked:
                 continue  # another process saw the file before our lock, and treated it as a dead member's
             if made.current:
@@ -217,6 +222,7 @@ class Members:
                 int(str(note["session_timeout_ms"])),
                 int(str(note["beat"])),
                 int(str(note["time_ms"])),
+                bool(note.get("works")),
             )
         except (KeyError, ValueError):
             return None  # it is just joining
@@ -277,6 +283,15 @@ def give_up(held: Lock) -> None:
     """Release a partition."""
     held.leave(b"")
     held.release()
+
+
+def refuse_workers(members: Members, group: str) -> None:
+    """Raise `GroupActive` if workers of a queue are in the group: they and consumers do not know of each other. In a
+    turn."""
+    working = [each for each in members.look().values() if each.works]
+    if working:
+        who = ", ".join(sorted(each.name or each.process for each in working))
+        raise GroupActive(f"the group {group!r} has workers of a queue ({who}): close them first, or use another group")
 
 
 def _owner_name(share: Share) -> str:

@@ -22,6 +22,12 @@ key     ["transaction", "payments-7", "", 0]
 value   "the mark of the last one that was applied"
 ```
 
+What a queue knows about the messages after the committed offset is here too, in pages (`sawlog.topics.queues.page`):
+
+```
+key     ["queue", "workers", "orders", "3/17"]        group, topic, partition / number of the page
+```
+
 Damage in this log does not stop the groups: it is logged in `sawlog.topics.groups` and skipped. A group that had
 committed there falls back to an earlier offset: records are read again, and none is lost.
 
@@ -56,6 +62,9 @@ from .assignment import Share
 
 #: Where to start: the first record, the end, an offset, or the first record that is not older than a time.
 Start = Literal["earliest", "latest"] | int | datetime
+
+#: Pages of queues by partition and number, to be written, or with None to be removed.
+Pages = Mapping[Share, Mapping[int, bytes | None]]
 
 _messages = logging.getLogger("sawlog.topics.groups")
 
@@ -124,6 +133,8 @@ class OffsetStore:
         self._groups: dict[str, dict[Share, Committed]] = {}
         #: The mark of the last transaction that was applied, by its name.
         self._marks: dict[str, str] = {}
+        #: The pages of queues: by group, partition and number.
+        self._pages: dict[str, dict[Share, dict[int, bytes]]] = {}
         self._position = 0
         self._read = Stopwatch()
         self._closed = False
@@ -147,6 +158,12 @@ class OffsetStore:
             self._catch_up()
             return self._marks.get(transaction)
 
+    def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
+        """The pages of a group's queues, by partition and number, as of now."""
+        with self._mutex:
+            self._catch_up()
+            return {share: dict(pages) for share, pages in self._pages.get(group, {}).items() if pages}
+
     def groups(self) -> list[str]:
         """The groups that have any offset."""
         with self._mutex:
@@ -167,7 +184,7 @@ class OffsetStore:
                 return
         end = self._reader.visible_offset
         if end < self._position or self._read.restart() > _STALE_S:
-            self._groups, self._marks, self._position = {}, {}, 0
+            self._groups, self._marks, self._pages, self._position = {}, {}, {}, 0
         self._position = max(self._position, self._reader.lowest_offset)
         while self._position < end:
             self._read_on(self._reader, end)
@@ -187,6 +204,8 @@ class OffsetStore:
             kind, group, topic, partition = parse_json(key or b"")
             if kind == "transaction":
                 self._apply_mark(str(group), value)
+            if kind == "queue":
+                self._apply_page(group, topic, partition, value)
             if kind != "offset":
                 return  # written by a later version of sawlog
             if not isinstance(group, str) or not isinstance(topic, str) or type(partition) is not int:
@@ -204,6 +223,14 @@ class OffsetStore:
             self._marks.pop(transaction, None)
         else:
             self._marks[transaction] = str(parse_json(value))
+
+    def _apply_page(self, group: str, topic: str, place: str, value: bytes | None) -> None:
+        partition, number = map(int, place.split("/"))
+        pages = self._pages.setdefault(group, {}).setdefault((topic, partition), {})
+        if value is None:
+            pages.pop(number, None)
+        else:
+            pages[number] = value
 
     # --- writing
 
@@ -277,13 +304,23 @@ class Turn:
         """The mark of the last transaction of that name: nobody else changes it now."""
         return self._offsets.mark(transaction)
 
+    def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
+        """The pages of a group's queues: nobody else changes them now."""
+        return self._offsets.pages(group)
+
+    def without_pages(self, group: str, shares: Iterable[Share]) -> Pages:
+        """Pages to be written if the group moves in these partitions: what its queues knew there no longer counts."""
+        known = self.pages(group)
+        return {share: dict.fromkeys(known[share]) for share in shares if share in known}
+
     def write_all(
         self,
         changes: Iterable[tuple[str, Mapping[Share, Committed | None]]],
         marks: Mapping[str, str] | None = None,
+        pages: Mapping[str, Pages] | None = None,
     ) -> None:
         """`write` for several groups, with one append: all of them or none, together with the marks of the transactions
-        that they come from."""
+        that they come from, and with pages of queues by group."""
         records = [
             (None if each is None else each.encode(), json.dumps(["offset", group, topic, partition]).encode())
             for group, offsets in changes
@@ -292,6 +329,12 @@ class Turn:
         records += [
             (json.dumps(mark).encode(), json.dumps(["transaction", name, "", 0]).encode())
             for name, mark in (marks or {}).items()
+        ]
+        records += [
+            (value, json.dumps(["queue", group, topic, f"{partition}/{number}"]).encode())
+            for group, of_group in (pages or {}).items()
+            for (topic, partition), of_one in of_group.items()
+            for number, value in of_one.items()
         ]
         if not records:
             return

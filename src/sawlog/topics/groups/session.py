@@ -20,7 +20,7 @@ from ...errors import GroupFenced
 from ...storage import Directory, Lock
 from ...storage.forking import forkable
 from .assignment import Share, assign
-from .members import Members, Membership, give_up, group_directory
+from .members import Members, Membership, give_up, group_directory, refuse_workers
 from .offsets import OffsetStore
 from .serving import refuse_served
 from .terms import Terms
@@ -196,6 +196,7 @@ class Session:
                         self._members.directory.close()
                     self._members = Members(group_directory(self._root, self.group, create=True))
                 refuse_served(self._members.directory, self.group)
+                refuse_workers(self._members, self.group)
                 terms = self._terms
                 self._membership = self._members.join(terms.name, terms.topics, terms.session_timeout_ms)
         return self._members, self._membership

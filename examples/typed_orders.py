@@ -1,0 +1,33 @@
+"""Orders as objects, with a record in between that is not one: an error that carries it, or a topic for such."""
+
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+
+import sawlog
+from sawlog import JSON, Utf8
+
+
+@dataclass
+class Order:
+    id: int
+    customer: str
+    amount: float
+
+
+with TemporaryDirectory() as directory, sawlog.open(directory) as store:
+    topic = store.create_topic("orders")
+    orders = topic.typed(value=JSON(Order), key=Utf8())
+    orders.append(Order(1, "ada", 10.0), key="ada")
+    topic.append(b'{"id": "two"}', key=b"eve")  # another program, with another idea
+    orders.append_many([Order(3, "bob", 7.25), Order(4, "ada", 1.5)], key=lambda order: order.customer)
+
+    try:
+        print("total:", sum(record.value.amount for record in orders.scan()))
+    except sawlog.DecodeFailed as error:
+        print(error)
+
+    careful = topic.typed(value=JSON(Order), key=Utf8(), errors_to="orders-bad")
+    with careful.consumer("billing") as consumer:
+        print("total:", sum(record.value.amount for record in consumer.drain()))
+    for record in store["orders-bad"].scan():
+        print("set aside:", record.value, "of offset", dict(record.headers)["sawlog.error.offset"].decode())

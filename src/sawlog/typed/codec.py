@@ -1,0 +1,103 @@
+"""`Codec`: the serializers of a view, and whole records through them.
+
+Reading is in two ways, because most records parse: `decode_many` takes a list and runs each serializer over a whole
+column, and raises without saying which record it was; `decode` takes one and raises `DecodeFailed`.
+
+Threads: any, if the serializers allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from ..batch.kernel import Record
+from ..errors import DecodeFailed, InvalidConfig, InvalidRecord, SawlogError
+from .headers import Unchanged
+from .json import JSON
+from .record import TypedRecord
+from .serializer import Bytes, MetadataSerializer, Nullable, RawHeaders, Serializer, Utf8
+
+V = TypeVar("V")
+K = TypeVar("K")
+M = TypeVar("M")
+
+
+class Codec(Generic[V, K, M]):
+    """How the records of a view become bytes and back."""
+
+    def __init__(self, value: Serializer[V], key: Serializer[K], metadata: MetadataSerializer[M]) -> None:
+        for part, each in (("value", value), ("key", key), ("metadata", metadata)):
+            if isinstance(each, type) or not all(callable(getattr(each, name, None)) for name in ("encode", "decode")):
+                raise InvalidConfig(f"{part} must be a serializer, such as Utf8() or JSON(Order), not {each!r}")
+        self._value, self._key, self._metadata = value, key, metadata
+        self._nullable = isinstance(value, Nullable)
+        #: Whether the serializer itself can be relied on to refuse a missing value, or to accept it.
+        self._sees_none = isinstance(value, (Nullable, JSON, Utf8))
+        #: Whether headers, and keys too, stay as they are.
+        self._raw_headers = isinstance(metadata, Unchanged)
+        self._plain = self._raw_headers and isinstance(key, Bytes)
+
+    def __repr__(self) -> str:
+        return f"value={self._value!r}, key={self._key!r}, metadata={self._metadata!r}"
+
+    # --- writing
+
+    def encode(self, value: V, key: K | None, metadata: M | None) -> tuple[bytes | None, bytes | None, RawHeaders]:
+        """Value, key and headers of a record; `InvalidRecord` if something cannot be expressed."""
+        return (
+            self._encoded("value", self._value.encode, value),
+            None if key is None else self._encoded("key", self._key.encode, key),
+            () if metadata is None and self._raw_headers else self._headers(metadata),
+        )
+
+    def _headers(self, metadata: M | None) -> RawHeaders:
+        given = self._encoded("metadata", lambda _: self._metadata.empty(), None) if metadata is None else metadata
+        found: RawHeaders = self._encoded("metadata", self._metadata.encode, given)
+        return found
+
+    @staticmethod
+    def _encoded(part: str, encode: Any, what: Any) -> Any:
+        try:
+            return encode(what)
+        except SawlogError:
+            raise
+        except Exception as error:  # whatever a serializer raises
+            raise InvalidRecord(f"the {part} cannot be encoded: {str(error) or type(error).__name__}") from error
+
+    # --- reading
+
+    def decode(self, record: Record) -> TypedRecord[V, K, M]:
+        """One record as objects; `DecodeFailed`, with the record, if a part of it does not parse."""
+        value = self._decoded(record, "value", self._value.decode, record.value, none_ok=self._nullable)
+        if self._plain:
+            return TypedRecord((value, record))
+        key = None if record.key is None else self._decoded(record, "key", self._key.decode, record.key)
+        metadata = self._decoded(record, "metadata", self._metadata.decode, record.headers)
+        return TypedRecord((value, record, key, metadata))
+
+    @staticmethod
+    def _decoded(record: Record, part: str, decode: Any, data: Any, *, none_ok: bool = False) -> Any:
+        try:
+            if data is None and not none_ok:
+                raise ValueError("there is none (a tombstone); Nullable(...) accepts that")
+            return decode(data)
+        except Exception as error:  # whatever a serializer raises
+            raise DecodeFailed(part, str(error) or type(error).__name__, record) from error
+
+    def decode_many(self, records: Sequence[Record]) -> Iterator[TypedRecord[V, K, M]]:
+        """Many records as objects; any exception if one of them does not parse."""
+        data: list[Any] = [record.value for record in records]
+        if not self._sees_none and None in data:
+            raise ValueError("a record has no value")
+        values = map(self._value.decode, data)
+        columns: Iterator[tuple[Any, ...]]
+        if self._plain:
+            columns = zip(values, records)  # noqa: B905 - of one length; strict takes time
+        else:
+            decode_key, decode_headers = self._key.decode, self._metadata.decode
+            keys = [None if record.key is None else decode_key(record.key) for record in records]
+            metadata = [decode_headers(record.headers) for record in records]
+            columns = zip(values, records, keys, metadata, strict=True)
+        made: list[TypedRecord[V, K, M]] = list(map(TypedRecord, columns))
+        return iter(made)

@@ -1,0 +1,85 @@
+"""`TypedRecord`: a record whose value, key and metadata are objects.
+
+It is a tuple, made by C code alone: (value, record), or (value, record, key, metadata) if the view has serializers for
+the last two. Making an object of a Python class for each record would take as long as parsing it.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..batch.kernel import Record
+from .serializer import RawHeaders
+
+V = TypeVar("V")
+K = TypeVar("K")
+M = TypeVar("M")
+
+
+#: For the getters of its fields, which are C: a property takes three times as long.
+_Fields = namedtuple("_Fields", ["value", "record"])
+_Fields.value.__doc__ = "The value."
+_Fields.record.__doc__ = "The record as it is stored."
+
+
+class TypedRecord(tuple[Any, ...], Generic[V, K, M]):
+    """A record that was read through a view: `value`, `key`, `metadata`, and where it is. `record` is the same one with
+    its bytes."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def value(self) -> V: ...
+
+        @property
+        def record(self) -> Record: ...
+
+    else:
+        value, record = _Fields.value, _Fields.record
+
+    @property
+    def key(self) -> K | None:
+        """The key; None if the record has none."""
+        found: K | None = self[2] if len(self) > 2 else self[1].key
+        return found
+
+    @property
+    def metadata(self) -> M:
+        """What the headers say; the headers themselves if the view declares no metadata."""
+        found: M = self[3] if len(self) > 2 else self[1].headers
+        return found
+
+    @property
+    def topic(self) -> str | None:
+        """The topic it was read from; None for a log that is not part of a topic."""
+        found: str | None = self.record.topic
+        return found
+
+    @property
+    def partition(self) -> int:
+        """The partition it was read from; -1 for a log that is not part of a topic."""
+        return int(self.record.partition)
+
+    @property
+    def offset(self) -> int:
+        """Its offset."""
+        return int(self.record.offset)
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since 1970; -1 if it has none."""
+        return int(self.record.timestamp)
+
+    @property
+    def headers(self) -> RawHeaders:
+        """All headers, as they are stored."""
+        found: RawHeaders = self.record.headers
+        return found
+
+    def __repr__(self) -> str:
+        place = "" if self.topic is None else f"topic={self.topic!r}, partition={self.partition}, "
+        metadata = f", metadata={self.metadata!r}" if self.headers else ""
+        return f"TypedRecord({place}offset={self.offset}, key={self.key!r}, value={self.value!r}{metadata})"
