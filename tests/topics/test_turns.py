@@ -6,6 +6,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -216,6 +217,10 @@ def begun() -> Iterator[list[subprocess.Popen[str]]]:
     for process in processes:
         process.kill()
         process.wait(60)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with suppress(BrokenPipeError):  # a line that was not sent yet
+                    pipe.close()
 
 
 def acknowledged(output: str, tag: str) -> list[bytes]:

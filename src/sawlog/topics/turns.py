@@ -32,7 +32,7 @@ LOCK_TIMEOUT_S = 30.0
 #: How often the background looks whether somebody waits, and after which time without an append a lock is released.
 _LOOK_S, _IDLE_S = 0.25, 5.0
 #: So many appends in a row, over so many seconds, and the lock goes to the process that hands them over.
-_STREAK_COUNT, _STREAK_S = 64, 0.1
+_STREAK_COUNT, _STREAK_S = 32, 0.05
 
 
 @dataclass(slots=True)
