@@ -21,7 +21,7 @@ from itertools import pairwise
 from ...clock import Stopwatch
 from ...config import LogConfig
 from ...errors import CorruptBatch, CorruptFile, InvalidConfig
-from ...storage import Directory, Storage
+from ...storage import Directory, Storage, open_published
 from ...storage.counting import count_damage
 from ..files import checkpoint
 from ..files.checkpoint import Checkpoint
@@ -37,6 +37,7 @@ from ..files.names import (
     TIME_INDEX,
     TMP,
     TORN,
+    VISIBLE,
     file_name,
     is_leftover,
     is_ours,
@@ -470,6 +471,7 @@ class _Recovery:
             if self._find(Where.TRUNCATION, detail) is Action.FINISH:
                 # The record of the truncation is durable before it is done, whoever wrote it.
                 store_epochs(self.directory, epochs)
+                self._hide(offset, epochs.current)
                 offset, segment, position = min(point.tail, (saved.durable_offset, saved.segment, saved.position))
                 noted = replace(saved, durable_offset=offset, segment=segment, position=position)
                 checkpoint.store(self.directory, noted)
@@ -477,6 +479,18 @@ class _Recovery:
                 segments[at:] = [cut(self.directory, self.config, point)]
                 return epochs, True, True
         return as_the_batches_say(epochs, segments), True, False
+
+    def _hide(self, offset: int, epoch: int) -> None:
+        """Before a truncation is finished: readers see nothing from there on, as if its writer had lived."""
+        published = open_published(self.directory, VISIBLE, create=True)
+        if published is None:
+            return
+        try:
+            told = published.load()
+            if told is not None and told[0] > offset:
+                published.store(offset, epoch)
+        finally:
+            published.close()
 
     def _producers(self, segments: list[Segment], epochs: Epochs, lowest: int) -> ProducerState:
         found = None
