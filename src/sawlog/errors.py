@@ -64,6 +64,7 @@ SawlogError
 │   │   └── UnsupportedVersion                     an API, or a version of one, that is not known
 │   └── Unencodable                              a message that cannot be written as given: a mistake of the caller
 ├── QueryFailed (ValueError)                   SQL that cannot be run, or is not a query
+│   └── TableNotFound (LookupError)              SQL that names something that is neither a topic nor a file
 ├── MissingPackage (ImportError)               needs a package that is not installed; the message says how to install it
 └── BrokerError                                a broker, as its client sees it
     ├── BrokerUnavailable (ConnectionError)      cannot be reached, or the connection broke
@@ -93,6 +94,10 @@ class InvalidConfig(SawlogError, ValueError):
 
 class QueryFailed(SawlogError, ValueError):
     """SQL that cannot be run: it does not parse, names what does not exist, or is not a query."""
+
+
+class TableNotFound(QueryFailed, LookupError):
+    """SQL names something that is neither a topic nor a file; the message lists the topics."""
 
 
 class MissingPackage(SawlogError, ImportError):

@@ -66,6 +66,7 @@ def test_failures_have_the_exit_codes_of_other_commands(filled: Cli, tmp_path: P
     assert "only queries" in filled("sql", f"copy orders to '{tmp_path}/x.csv'").failed(2)
     assert "there is no query" in filled("sql").failed(2)
     assert filled("sql", "-d", tmp_path / "nothing", "select 1").failed(3)
+    assert "its topics are orders" in filled("sql", "select * from nope").failed(3)
     assert "works on the files of a store" in filled("sql", "-b", "127.0.0.1:9092", "select 1").failed(2)
 
 

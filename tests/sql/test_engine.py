@@ -226,6 +226,21 @@ def test_statistics_count_what_is_committed_and_not_trimmed(store: Store) -> Non
     assert values(store.sql(limits, isolation="uncommitted")) == [(5, 2, 7)]
 
 
+@pytest.mark.parametrize("before", ["select min(timestamp) from t", "select * from t where timestamp < '2030-01-01'"])
+def test_statistics_of_older_segments_may_know_more_than_those_of_newer_ones(store: Store, before: str) -> None:
+    topic = store.create_topic("t")
+    for _ in range(3):
+        topic.append(b"v")
+        topic.partition(0).seal()
+        store.sql(before)
+        topic.append(b"v")
+        topic.partition(0).seal()
+    assert store.sql("select count(*), max(offset) from t").to_pylist() == [{"count_star()": 6, 'max("offset")': 5}]
+    assert store.sql("select partition, count(*) as n from t group by partition").to_pylist() == [
+        {"partition": 0, "n": 6}
+    ]
+
+
 def test_statistics_of_a_compacted_topic_count_what_is_left(store: Store) -> None:
     topic = store.create_topic("t", cleanup_policy="compact", durability="os")
     for number in range(30):

@@ -20,6 +20,7 @@ EXIT_CODES = {
 #: The first type that matches decides.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.TopicNotFound, NOT_FOUND),
+    (errors.TableNotFound, NOT_FOUND),
     (errors.GroupNotFound, NOT_FOUND),
     (errors.CorruptData, CORRUPT),
     (errors.DirectoryLocked, LOCKED),

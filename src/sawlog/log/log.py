@@ -49,6 +49,7 @@ from .maintain.recovery import RecoveryReport
 from .maintain.retention import RetentionReport
 from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
 from .read.isolation import Isolation, is_committed
+from .read.last import last_record
 from .read.pages import Fetched
 from .read.reader import ARROW_ROWS, Reader
 from .read.verify import VerifyReport, verify
@@ -670,12 +671,15 @@ class Log(Closing):
     def __getitem__(self, which: slice) -> list[Record]: ...
 
     def __getitem__(self, which: int | slice) -> Record | list[Record]:
-        """`log[offset]`; `log[-1]` is the last record; `log[a:b]` a list of those with a <= offset < b."""
+        """`log[offset]`; `log[-1]` is the last record, `log[-2]` the one at the offset 2 before the end; `log[a:b]` is
+        a list of those with a <= offset < b."""
         if isinstance(which, slice):
             if which.step not in (None, 1):
                 raise InvalidRecordType("a slice of a log cannot have a step")
             return list(self._slice(which.start, which.stop))
         which = whole_number(which)
+        if which == -1 and (found := last_record(self._readable())) is not None:
+            return found
         return self.read(which if which >= 0 else self.last_stable_offset + which)
 
     def _slice(self, start: int | None, stop: int | None) -> Iterator[Record]:
@@ -828,11 +832,12 @@ class Log(Closing):
     # --- upkeep
 
     def truncate(self, offset: int) -> int:
-        """Drop the records from `offset` on and return how many. The next record gets that offset."""
+        """Drop the records from `offset` on and return how many offsets that are. The next record gets that offset."""
         return self._writable().truncate(whole_number(offset))
 
     def trim(self, offset: int) -> int:
-        """Drop the records below `offset` and return how many. Files are deleted when a whole segment is below."""
+        """Drop the records below `offset` and return how many offsets that are. Files are deleted when a whole segment
+        is below."""
         return truncation.trim(self._writable(), whole_number(offset))
 
     def remove_expired(self, max_age: timedelta | float) -> int:

@@ -144,13 +144,14 @@ def _grouped(rows: Rows, origin: int, oldest: Numbers | None) -> Blocks:
 
 
 def joined(parts: list[Blocks]) -> Blocks:
-    """All blocks of several parts that follow each other; at least one."""
+    """All blocks of several parts that follow each other; at least one. With their smallest timestamps only if all
+    parts have these."""
     if len(parts) == 1:
         return parts[0]
     names = ("first", "last", "count", "newest", "special")
     made = Blocks(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
     oldest = [part.oldest for part in parts if part.oldest is not None]
-    return replace(made, oldest=np.concatenate(oldest)) if oldest else made
+    return replace(made, oldest=np.concatenate(oldest)) if len(oldest) == len(parts) else made
 
 
 def _oldest(view: memoryview, rows: Rows, max_bytes: int) -> Numbers:

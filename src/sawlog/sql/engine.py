@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..errors import QueryFailed, SawlogError
+from ..errors import QueryFailed, SawlogError, TableNotFound
 from ..log.read.isolation import Isolation
 from ..schemas.types import Schema
 from . import declared, grouping, shortcuts, statistics
@@ -38,6 +38,9 @@ _SHOW = re.compile(r"\s*(show|from\s+information_schema|from\s+duckdb_)", re.IGN
 #: The view of a topic's log, where another part of it is in a table. No topic can have such a name.
 _LOG = "{} (log)"
 _STATISTICS = "(statistics)"
+_QUOTES = '; a topic whose name has dots or dashes needs quotes: from "orders.v1"'
+#: What DuckDB says of a name in `from` that it does not know.
+_MISSING = re.compile(r"Table with name (\S+) does not exist")
 _KEYS, _LOG_KEYS = "(keys)", "(keys of the log)"
 #: What a query has that may need no column of records.
 _SHORT = re.compile(r"\b(count|min|max)\s*\(|\bdistinct\b|\bgroup\s+by\b", re.IGNORECASE)
@@ -172,7 +175,15 @@ class _Session:
                 raise
             for lost in filter(None, (past.missing() for past in self._pasts)):
                 raise lost from error
+            if (missing := _MISSING.search(str(error))) is not None:
+                raise TableNotFound(self._unknown(missing[1].strip('"'), str(error))) from error
             raise QueryFailed(_message(error)) from error
+
+    def _unknown(self, name: str, text: str) -> str:
+        """What to say of a name that is no topic, where DuckDB says this."""
+        known = sorted(self._store.topics())
+        there = f"its topics are {', '.join(known[:10])}{', …' if len(known) > 10 else ''}" if known else "it has none"
+        return f"no topic {name!r} in this store; {there}{_QUOTES if '.' in text or '-' in name else ''}"
 
     # --- what is asked
 
@@ -333,5 +344,5 @@ def _message(error: BaseException) -> str:
     text = str(error).split("\n\nLINE ")[0]
     hint = ""
     if "does not exist" in text and "." in text:
-        hint = '; a topic whose name has dots or dashes needs quotes: from "orders.v1"'
+        hint = _QUOTES
     return " ".join(text.split()) + hint

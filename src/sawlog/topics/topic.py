@@ -566,7 +566,7 @@ class Topic:
         )
 
     def trim(self, offsets: Mapping[int, int]) -> int:
-        """Drop the records below these offsets and return how many."""
+        """Drop the records below these offsets and return how many offsets that are."""
         with self.using(*offsets):
             logs = {number: self.take(number) for number in sorted(offsets)}
             return sum(log.trim(offsets[number]) for number, log in logs.items())
