@@ -69,11 +69,13 @@ def lay_out(place: Path) -> None:
 def fill(place: Path) -> None:
     """A store with the topics and the group that examples name."""
     with Store.open(place / "data", upkeep_interval_s=None) as store:
-        for name in ("orders", "prices", "pairs", "photos", "copy"):
+        for name in ("orders", "prices", "pairs", "photos", "copy", "orders-retry"):
             store.create_topic(name, partitions=4 if name == "orders" else 1)
         with store["orders"].writer() as writer:
             for number in range(100):
                 writer.append(json.dumps(ORDER).encode(), key=b"%d" % number)
+        with store.queue("orders", group="workers") as queue:
+            queue.reject(next(queue.drain()), "no such item")  # to orders-dead
     consume(place)
 
 

@@ -37,7 +37,7 @@ _WRITING = (
     _mutant(
         "interval forgotten",
         "under an interval policy, the limit on unsynced bytes is ignored",
-        ("Appender._waits", "self.active.unsynced_bytes >= policy.bytes", "False"),
+        ("Appender.waits", "self.active.unsynced_bytes >= policy.bytes", "False"),
     ),
     _mutant(
         "roll before sync",

@@ -140,6 +140,14 @@ NOT_VARIED: Mapping[str, str] = {
         "spark.reading:_BATCH_ROWS spark.history:_BATCH_ROWS": "how reading is shared out; nothing is written",
         "log.summaries:BLOCK_BYTES log.summaries:_STEP_BYTES": "how finely a log is summarised for queries, in memory",
         "spark.losses:_REMEMBERED": "warnings that were given already",
+        "batch.counting:_SLOTS batch.counting:_MOST_SLOTS batch.counting:_STORE_BYTES batch.counting:_MOST_STORE_BYTES "
+        "batch.counting:_LEAST_RECORDS": "how keys are counted for queries, in memory: tests/batch/test_counting.py",
+        "log.read.verify:_PART_BYTES": "how reading is shared out; nothing is written: tests/log/read/test_verify.py",
+        "storage.counting:_MOST_DAMAGED": "what was counted already",
+        "topics.deleted:_MOST": "how many deleted names are remembered: tests/topics/test_deleted.py",
+        "topics.queues.delivery:MOST_OPEN topics.queues.delivery:_MOST_AT_ONCE topics.queues.delivery:_MOST_BYTES "
+        "topics.queues.letters:_MOST_REASON topics.queues.queue:_MOST_ANSWERS topics.queues.redrive:_CHUNK": "of "
+        "queues, whose crashes have workloads of their own: tests/topics/queues",
         "batch.codecs.bounds:DEFAULT_MAX batch.codecs.bounds:RATIO_FREE_BYTES batch.codecs.bounds:RATIO_MAX "
         "batch.codecs.bounds:DECODER_BYTES batch.codecs.bounds:BLOCKS_MAX batch.codecs.zstd:_WINDOW_FREE "
         "batch.codecs.zstd:_WINDOW_MAX batch.codecs.bounds:MIB batch.codecs.lz4:_STORED": "what a decoder "
