@@ -14,11 +14,12 @@ from sawlog.batch.text import parse_json
 from sawlog.cli import offsets, units
 from sawlog.errors import CorruptFile, InvalidConfig
 from sawlog.log.files.checkpoint import Checkpoint
+from sawlog.log.files.producers import ProducersFile
 from sawlog.log.files.state import UpkeepState
 from sawlog.log.shared import Note
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory, documents
-from sawlog.storage.checked import FIELD, LINE
+from sawlog.storage.checked import FIELD, LINE, TitledFile
 from sawlog.topics.store import Store
 from sawlog.topics.transactions.intent import Intent, Part, Piece
 
@@ -243,3 +244,8 @@ def test_a_spark_option_may_be_the_largest_number_of_java() -> None:
 def test_a_lock_timeout_that_is_no_number_any_more_is_an_invalid_config() -> None:
     with pytest.raises(InvalidConfig, match="option locktimeout="):
         write_options({"path": "x", "lockTimeout": "9" * 400})
+
+
+def test_an_empty_line_in_the_producers_file_is_damage() -> None:
+    with pytest.raises(CorruptFile, match="a line is empty"):
+        ProducersFile.decode(TitledFile("it", "sawlog producers ").encode("1 24\n0 0 0 1 0 1 5\n\n0 0 6 7 6 7 5\n"))

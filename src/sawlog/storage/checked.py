@@ -55,7 +55,7 @@ def parsing(what: str) -> Iterator[None]:
     """A block in which a body is taken apart: `CorruptFile`, if it cannot be."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise CorruptFile(f"{what} does not parse: {error}") from error
 
 

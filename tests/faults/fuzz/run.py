@@ -16,6 +16,7 @@ bounded (`--memory-mb` above what the process has at its start), and so is time:
 from __future__ import annotations
 
 import argparse
+import ctypes
 import faulthandler
 import hashlib
 import importlib.util
@@ -30,10 +31,12 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,6 +53,8 @@ _BLOCK = 64
 _LONGEST = 1 << 16
 #: In the shared memory: executions so far, the number of the target, the length of the input; then the input.
 _HEAD = struct.Struct("<qqq")
+#: Of glibc's mallopt: how many arenas there may be.
+_M_ARENA_MAX = -8
 
 
 def names(chosen: list[str] | None) -> list[str]:
@@ -70,10 +75,19 @@ def attempt(target: Target, data: bytes) -> str | None:
     return None
 
 
+def _own_no_arenas() -> None:
+    """What is bounded is addresses, and each thread of the background would reserve 64 MiB of them for its small
+    objects, and 8 MiB for its stack: a few idle threads use up the bound, whatever the input was."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    threading.stack_size(1 << 20)
+
+
 def bound_memory(megabytes: int) -> None:
     """No more than so much beyond what is there now; not under AddressSanitizer, which maps terabytes."""
     if "libasan" in os.environ.get("LD_PRELOAD", ""):
         return
+    _own_no_arenas()
     with open("/proc/self/statm", encoding="ascii") as file:
         pages = int(file.read().split()[0])
     most = pages * resource.getpagesize() + (megabytes << 20)

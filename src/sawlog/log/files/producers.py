@@ -112,6 +112,8 @@ class ProducersFile:
         return made
 
     def _add(self, words: list[str]) -> None:
+        if not words:
+            raise ValueError("a line is empty")
         if words[0] == "marker":
             self.markers.append(Marked(*map(int, words[1:])))
         elif words[0] == "open":
