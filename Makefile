@@ -9,10 +9,12 @@ READY := .venv/.ready
 READY_BENCH := .venv/.ready-bench
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# What passed yesterday passes today: the versions that the tests were last run with, for building too. make upgrade.
+INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet
 # Empty, wherever it is set: hundreds of tests start programs, which would all compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark bench-sql bench-interop bench-broker faults mutants asan fuzz-grow kafka-jars clean distclean
+.PHONY: help setup demo tour test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark bench-sql bench-interop bench-broker faults mutants asan fuzz-grow kafka-jars upgrade clean distclean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -87,11 +89,15 @@ asan: kernel ## the kernel under AddressSanitizer and UBSan
 	@$(BIN)/python -m tests.faults asan $(ARGS)
 
 fuzz-grow: kernel ## let atheris look for inputs that reach new code, and keep them
-	@$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
+	@$(INSTALL) --editable '.[fuzz]'
 	@$(BIN)/python -m tests.faults fuzz --coverage --grow --executions 1000000 --seconds 60
 
 kafka-jars: kernel ## fetch Kafka's own jars and Spark's Kafka source (Maven), for what asks Kafka itself
 	@$(BIN)/python tools/fetch_kafka.py --connector
+
+upgrade: $(READY) ## take the newest versions of all tools and libraries, and write them into constraints.txt (then make test)
+	@$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev,bench]'
+	@$(BIN)/python tools/write_constraints.py
 
 clean: ## remove what building and testing made; .venv stays
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -105,11 +111,11 @@ $(BIN)/python:
 	@$(PYTHON) tools/check_python.py
 	@$(PYTHON) -m venv .venv
 
-$(READY): pyproject.toml setup.py | $(BIN)/python
+$(READY): pyproject.toml setup.py constraints.txt | $(BIN)/python
 	@echo "installing sawlog and its development tools into .venv"
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(INSTALL) --editable '.[dev]'
 	@touch $@
 
 $(READY_BENCH): $(READY)
-	@$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	@$(INSTALL) --editable '.[bench]'
 	@touch $@

@@ -78,7 +78,7 @@ class Header:
     count: int | None = None
 
 
-def batch(records: Iterable[Parts], header: Header = Header()) -> bytes:  # noqa: B008 - immutable
+def batch(records: Iterable[Parts], header: Header = Header()) -> bytes:
     """One batch. `last_delta` is the last record's unless the header says otherwise."""
     parts = list(records)
     latest = header.base_timestamp + max((part[1] for part in parts), default=0)

@@ -24,9 +24,11 @@ from sawlog import (
     Store,
     Writer,
 )
+from sawlog.aio.store import AsyncStore
 from sawlog.topics.groups.assignment import Share
 from sawlog.topics.handover.outlet import Outlet
 from sawlog.topics.writer import TopicWriter
+from sawlog.typed.places import ConsumerOptions
 
 from .stores import FilePlace, StorePlace, values
 
@@ -243,6 +245,14 @@ def test_help_shows_the_types_of_a_records_fields() -> None:
     shown = pydoc.render_doc(Record)
     for line in ("offset: int", "key: bytes | None", "headers: tuple[tuple[str, bytes | None], ...]"):
         assert line in shown
+
+
+def test_all_kinds_of_consumers_have_the_same_options() -> None:
+    places = {"self", "group", "topics", "kafka"}
+    of_store = set(inspect.signature(Store.consumer).parameters) - places
+    of_async = set(inspect.signature(AsyncStore.consumer).parameters) - places
+    of_class = set(inspect.signature(Consumer).parameters) - {"store"} - places
+    assert of_store == of_async == of_class == set(ConsumerOptions.__annotations__)
 
 
 WRONG = """

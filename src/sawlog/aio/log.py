@@ -13,8 +13,8 @@ from typing import Any, Literal
 from ..batch.kernel import Record
 from ..clock import Deadline
 from ..config import LogConfig
+from ..isolation import Isolation
 from ..log.log import Log
-from ..log.read.isolation import Isolation
 from ..storage import Directory
 from .opening import Opening
 from .waiting import Pace, Waker, in_portions, in_thread, opened_in_thread, past_recall, settled
@@ -156,11 +156,11 @@ class AsyncLog:
     # --- changing
 
     async def truncate(self, offset: int) -> int:
-        """Drop the records from `offset` on and return how many. The next record gets that offset."""
+        """Drop the records from `offset` on and return how many offsets that are. The next record gets that offset."""
         return await in_thread(self._log.truncate, offset)
 
     async def trim(self, offset: int) -> int:
-        """Drop the records below `offset` and return how many."""
+        """Drop the records below `offset` and return how many offsets that are."""
         return await in_thread(self._log.trim, offset)
 
     async def flush(self) -> None:

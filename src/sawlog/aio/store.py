@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Literal, Unpack
 from weakref import WeakSet
 
-from ..log.read.isolation import Isolation
+from ..isolation import Isolation
 from ..storage import Directory
 from ..topics.groups.consumer import OnShares
 from ..topics.groups.kafka_names import KafkaNames

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ..batch.kernel import Record
 from ..clock import Deadline
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed
+from ..isolation import Isolation
 from ..log.log import Log
-from ..log.read.isolation import Isolation
 from ..topics.appends import Appends
 from ..topics.settings import Value
 from ..topics.topic import Offsets, Position, Topic

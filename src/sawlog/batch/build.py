@@ -74,7 +74,7 @@ class Encoder:
 
     __slots__ = ("_builder", "_recipe", "_scratch")
 
-    def __init__(self, recipe: Recipe = Recipe()) -> None:  # noqa: B008 - immutable
+    def __init__(self, recipe: Recipe = Recipe()) -> None:
         self._recipe = recipe
         self._builder = kernel.BatchBuilder(
             refuse, max_record=recipe.max_record_bytes, max_total=recipe.max_batch_bytes, capacity=64 << 10

@@ -16,7 +16,7 @@ import typer
 
 from ..batch.kernel import Record
 from ..errors import CorruptBatch, OffsetOutOfRange
-from ..log.read.isolation import Isolation
+from ..isolation import Isolation
 from .codes import CORRUPT
 from .completion import complete_topic
 from .formats import Printer as RecordPrinter

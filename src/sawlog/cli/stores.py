@@ -16,7 +16,7 @@ from ..log.read.pages import Fetched
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..log.read.isolation import Isolation
+    from ..isolation import Isolation
 
 #: A partition: its topic and its number.
 Share = tuple[str, int]

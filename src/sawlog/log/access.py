@@ -75,9 +75,10 @@ def create(path: Path, config: LogConfig, leader_epoch: int = 0) -> None:
         _refuse_store(directory)
         if not any(segment_base(name) is not None for name in directory.names()):
             start = config.initial_offset
-            epochs = Epochs(((leader_epoch, start),)) if leader_epoch else Epochs()
             directory.create(file_name(start)).close()
+            epochs = Epochs()
             if leader_epoch:
+                epochs = Epochs(((leader_epoch, start),))
                 store_epochs(directory, epochs)
             checkpoint.store(directory, Checkpoint(True, start, start, 0, start, epochs.current, epochs.crc))
 
@@ -265,13 +266,7 @@ class Access:
     def is_busy(self) -> bool:
         """Whether something is open or in progress that `release` would end."""
         appender = self.appender
-        return appender is not None and (
-            bool(appender.writers or appender.spools)
-            or appender.streaming.locked()
-            or appender.blocks.current is not None
-            or appender.upkeep.is_running
-            or any(appends.is_busy for appends in self.loops.all())
-        )
+        return appender is not None and (appender.is_busy or any(appends.is_busy for appends in self.loops.all()))
 
     def release(self) -> None:
         """Release the writer's lock cleanly and keep reading."""

@@ -31,7 +31,8 @@ from ..batch.kernel import Record
 from ..clock import milliseconds
 from ..closing import Closing
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
-from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed
+from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, RecordRemoved
+from ..isolation import Isolation, is_committed
 from ..storage import Directory, MemoryDirectory
 from ..typed.log import TypedLog
 from ..typed.places import Sink
@@ -48,7 +49,6 @@ from .maintain.compaction import CompactionReport
 from .maintain.recovery import RecoveryReport
 from .maintain.retention import RetentionReport
 from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
-from .read.isolation import Isolation, is_committed
 from .read.last import last_record
 from .read.pages import Fetched
 from .read.reader import ARROW_ROWS, Reader
@@ -445,22 +445,13 @@ class Log(Closing):
         `producer` the batch is idempotent: sent again, it is recognised and the same offsets are returned.
         """
         appender = self._access.appender or self._writable()
-        encoder = appender.encoders.take()
-        try:
-            placed = appender.place(encoder.many(records, producer), expect_offset, producer)
-        finally:
-            appender.encoders.give_back(encoder)
+        placed = appender.place_many(records, expect_offset, producer)
         appender.settle(placed.stop)
         return placed
 
     def place_many(self, records: Iterable[Any], expect_offset: int | None = None) -> range:
         """As `append_many`, without waiting for the disk: see `when_settled`."""
-        appender = self._access.appender or self._writable()
-        encoder = appender.encoders.take()
-        try:
-            return appender.place(encoder.many(records), expect_offset)
-        finally:
-            appender.encoders.give_back(encoder)
+        return (self._access.appender or self._writable()).place_many(records, expect_offset)
 
     def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None) -> range:
         """Append the rows of an Arrow table: `value`, and optionally `key`, `timestamp`, `headers`.
@@ -678,9 +669,12 @@ class Log(Closing):
                 raise InvalidRecordType("a slice of a log cannot have a step")
             return list(self._slice(which.start, which.stop))
         which = whole_number(which)
-        if which == -1 and (found := last_record(self._readable())) is not None:
-            return found
-        return self.read(which if which >= 0 else self.last_stable_offset + which)
+        try:
+            return self.read(which if which >= 0 else self.last_stable_offset + which)
+        except RecordRemoved:
+            if which == -1 and (found := last_record(self._readable())) is not None:
+                return found
+            raise
 
     def _slice(self, start: int | None, stop: int | None) -> Iterator[Record]:
         lowest, end = self.lowest_offset, self.last_stable_offset

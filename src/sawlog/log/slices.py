@@ -32,11 +32,11 @@ from ..batch.header import BASE, COUNT, LAST, LEADER_EPOCH, Rows
 from ..clock import rechecks
 from ..config import LogConfig
 from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, StorageError
+from ..isolation import Isolation, is_committed
 from ..storage import Directory
 from .files.aborted import Aborted
 from .files.names import TXN_INDEX, file_name
 from .log import Log
-from .read.isolation import Isolation, is_committed
 from .segment.batches import Chunk
 from .segment.followed import FollowedSet
 from .segment.segment import Segment

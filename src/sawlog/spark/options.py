@@ -16,7 +16,7 @@ from typing import Literal
 
 from ..batch.compression import CODECS, check_level
 from ..errors import InvalidConfig
-from ..log.read.isolation import Isolation
+from ..isolation import Isolation
 from .given import Given, loaded_json
 
 #: The columns in their order; `headers` only with includeHeaders.

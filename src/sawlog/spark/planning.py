@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql.datasource import InputPartition
 
 from ..errors import DataLoss
+from ..isolation import Isolation
 from ..log import slices
-from ..log.read.isolation import Isolation
 from ..log.slices import Slice
 from .options import ReadOptions
 from .places import Places

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DataLoss
-from ..log.read.isolation import Isolation
+from ..isolation import Isolation
 from ..schemas import Schema, parse
 from .dataset import TopicDataset
 from .history import History

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ..errors import QueryFailed, SawlogError, TableNotFound
-from ..log.read.isolation import Isolation
+from ..isolation import Isolation
 from ..schemas.types import Schema
 from . import declared, grouping, shortcuts, statistics
 from .database import connect, load_duckdb

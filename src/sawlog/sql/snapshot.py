@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
+from ..isolation import Isolation
 from ..log import slices
 from ..log.log import Log
-from ..log.read.isolation import Isolation
 from ..log.summaries import LogSummary
 from .bounds import Bounds, Range
 from .sources import TableTopic

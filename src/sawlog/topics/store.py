@@ -70,7 +70,7 @@ from .upkeep import Upkeep
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..log.read.isolation import Isolation
+    from ..isolation import Isolation
     from ..sql.declared import Wanted
 
 #: How long an append waits for the process that holds the partition.

@@ -38,10 +38,10 @@ from ..batch.kernel import Record
 from ..clock import Deadline
 from ..config import LogConfig
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, TopicNotFound
+from ..isolation import Isolation
 from ..log.log import Log
 from ..log.maintain.findings import RecoveryReport
 from ..log.maintain.upkeep import UpkeepReport
-from ..log.read.isolation import Isolation
 from ..log.read.reader import ARROW_ROWS
 from ..log.write.encoders import recipe_of
 from ..log.write.writer import BATCH_BYTES, Writer

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Generic, TypeVar
 
+from ..isolation import Isolation
 from .bad import BadRecords
 from .codec import Codec
 from .entries import entries
-from .places import Isolation, LogLike
+from .places import LogLike
 from .reading import TypedFeed, typed_scan
 from .record import TypedRecord
 

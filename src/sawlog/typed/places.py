@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypedDict
 
 from ..batch.kernel import Record
-
-Isolation = Literal["committed", "uncommitted"]
+from ..isolation import Isolation
 
 
 class Sink(Protocol):
@@ -98,6 +97,8 @@ class ConsumerOptions(TypedDict, total=False):
     max_poll_interval_ms: int
     member: str | None
     isolation: Isolation
+    on_assigned: Callable[[set[tuple[str, int]]], None] | None
+    on_revoked: Callable[[set[tuple[str, int]]], None] | None
 
 
 class Partition(Protocol):

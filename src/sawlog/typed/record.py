@@ -55,29 +55,27 @@ class TypedRecord(tuple[Any, ...], Generic[V, K, M]):
     @property
     def topic(self) -> str | None:
         """The topic it was read from; None for a log that is not part of a topic."""
-        found: str | None = self.record.topic
-        return found
+        return self.record.topic
 
     @property
     def partition(self) -> int:
         """The partition it was read from; -1 for a log that is not part of a topic."""
-        return int(self.record.partition)
+        return self.record.partition
 
     @property
     def offset(self) -> int:
         """Its offset."""
-        return int(self.record.offset)
+        return self.record.offset
 
     @property
     def timestamp(self) -> int:
         """Milliseconds since 1970; -1 if it has none."""
-        return int(self.record.timestamp)
+        return self.record.timestamp
 
     @property
     def headers(self) -> RawHeaders:
         """All headers, as they are stored."""
-        found: RawHeaders = self.record.headers
-        return found
+        return self.record.headers
 
     def __repr__(self) -> str:
         place = "" if self.topic is None else f"topic={self.topic!r}, partition={self.partition}, "

@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Generic, TypeVar, Unpack
 
 from ..errors import InvalidConfig
+from ..isolation import Isolation
 from .bad import BadRecords
 from .codec import Codec
 from .consumer import TypedConsumer
 from .entries import entries
-from .places import ConsumerOptions, Home, Isolation, TopicLike
+from .places import ConsumerOptions, Home, TopicLike
 from .reading import typed_scan
 from .record import TypedRecord
 

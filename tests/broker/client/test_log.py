@@ -11,7 +11,7 @@ from sawlog.batch.build import Producer, encode
 from sawlog.batch.header import scan
 from sawlog.broker.client import RemoteStore, RemoteTopic
 from sawlog.broker.client.batches import complete, visible
-from sawlog.log.read.isolation import Isolation
+from sawlog.isolation import Isolation
 from sawlog.testing import Broker
 
 

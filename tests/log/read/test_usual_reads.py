@@ -16,7 +16,7 @@ import pytest
 
 from sawlog import CorruptBatch, Log, LogClosed, OffsetOutOfRange, Record, RecordRemoved
 from sawlog.batch.header import BatchHeader, scan
-from sawlog.log.read.isolation import Isolation
+from sawlog.isolation import Isolation
 from sawlog.log.read.pages import Fetched
 from sawlog.storage.file import FileStorage
 from sawlog.topics.store import Store

@@ -17,7 +17,7 @@ from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, SIZE, Rows
 from ...batch.kernel import Record
 from ...config import MIB, LogConfig
 from ...errors import BrokerTimeout, CorruptBatch, OffsetOutOfRange, RecordTooLarge
-from ...log.read.isolation import Isolation, is_committed
+from ...isolation import Isolation, is_committed
 from ...log.read.pages import Fetched
 from ...topics.packing import Packer
 from . import asking

@@ -24,7 +24,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -225,6 +225,16 @@ class Appender(kernel.AppenderFields):
     def _active(self) -> Segment:
         return self.active.segment  # its name before 0.3: scripts use it
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is open or in progress that `close` would end."""
+        return (
+            bool(self.writers or self.spools)
+            or self.streaming.locked()
+            or self.blocks.current is not None
+            or self.upkeep.is_running
+        )
+
     # --- placing
 
     def check_open(self) -> None:
@@ -325,6 +335,16 @@ class Appender(kernel.AppenderFields):
                 self._mend()
                 raise
         return range(offset, last + 1)
+
+    def place_many(
+        self, records: Iterable[Any], expect_offset: int | None = None, producer: Producer = NOBODY
+    ) -> range:
+        """Make a batch of these records and place it."""
+        encoder = self.encoders.take()
+        try:
+            return self.place(encoder.many(records, producer), expect_offset, producer)
+        finally:
+            self.encoders.give_back(encoder)
 
     def _mend(self) -> None:
         """An append was interrupted: finish it if it counts, else roll it back. Can be interrupted and called again.

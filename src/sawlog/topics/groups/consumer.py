@@ -68,8 +68,8 @@ from ...errors import (
     StorageError,
     TopicNotFound,
 )
+from ...isolation import Isolation, is_committed
 from ...log.log import Log
-from ...log.read.isolation import Isolation, is_committed
 from ...storage.forking import forkable
 from ..topic import Topic
 from .assignment import Share

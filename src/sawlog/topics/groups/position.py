@@ -18,8 +18,8 @@ from typing import Literal, get_args
 from ...batch.kernel import RecordCursor
 from ...clock import rechecks
 from ...errors import InvalidConfig, OffsetOutOfRange, PositionLost
+from ...isolation import Isolation
 from ...log.log import Log
-from ...log.read.isolation import Isolation
 from ..topic import Topic
 from .assignment import Share
 

@@ -38,25 +38,22 @@ class Message:
     @property
     def value(self) -> bytes | None:
         """The value of the record."""
-        found: bytes | None = self.record.value
-        return found
+        return self.record.value
 
     @property
     def key(self) -> bytes | None:
         """The key of the record."""
-        found: bytes | None = self.record.key
-        return found
+        return self.record.key
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
         """The headers of the record."""
-        found: tuple[tuple[str, bytes | None], ...] = self.record.headers
-        return found
+        return self.record.headers
 
     @property
     def timestamp(self) -> int:
         """Milliseconds since 1970; -1 if it has none."""
-        return int(self.record.timestamp)
+        return self.record.timestamp
 
     @property
     def topic(self) -> str:
@@ -66,12 +63,12 @@ class Message:
     @property
     def partition(self) -> int:
         """The partition it is in."""
-        return int(self.record.partition)
+        return self.record.partition
 
     @property
     def offset(self) -> int:
         """Its offset."""
-        return int(self.record.offset)
+        return self.record.offset
 
     def __repr__(self) -> str:
         return f"<Message {self.topic}/{self.partition} offset {self.offset}, delivery {self.deliveries}>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ...errors import InvalidConfig
+from .errors import InvalidConfig
 
 #: What a reader sees of transactions: those that are committed, or all records that are visible.
 Isolation = Literal["committed", "uncommitted"]
