@@ -21,8 +21,9 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequenc
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import index
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, overload
 
 from ..batch import kernel
 from ..batch.build import NOBODY, Producer
@@ -687,10 +688,10 @@ class Log(Closing):
 
     def __contains__(self, offset: object) -> bool:
         """`5 in log`: whether there is a record at this offset."""
-        if isinstance(offset, bool) or not isinstance(offset, int):
+        if isinstance(offset, bool) or not isinstance(offset, SupportsIndex):
             raise InvalidRecordType(f"`in` expects an offset, not {type(offset).__name__}")
         try:
-            self.read(offset)
+            self.read(index(offset))
         except LookupError:
             return False
         return True
