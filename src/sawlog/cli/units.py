@@ -113,6 +113,12 @@ def shown_time(ms: int | None) -> str:
     return when.isoformat(sep=" ", timespec="milliseconds")
 
 
+def brief_time(ms: int | None) -> str:
+    """The same to the minute, without the zone."""
+    whole = shown_time(ms)
+    return whole[:16] if len(whole) > 16 else whole
+
+
 def shown_duration(ms: float | None) -> str:
     """Format milliseconds as a short duration: 250 ms, 1.5 s, 3 h 20 m."""
     if ms is None:
