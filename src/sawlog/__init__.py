@@ -88,13 +88,14 @@ from .log.maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, 
 from .log.read.pages import Fetched
 from .log.read.verify import VerifyReport
 from .log.write.writer import Writer
+from .topics.descriptions import PartitionDescription, TopicDescription
 from .topics.groups.consumer import Consumer
 from .topics.groups.groups import GroupDescription, GroupRow, Groups
 from .topics.queues.message import Message
 from .topics.queues.queue import Queue
 from .topics.queues.redrive import Redriven, redrive
 from .topics.store import Store
-from .topics.topic import Offsets, PartitionDescription, Position, Topic, TopicDescription
+from .topics.topic import Offsets, Position, Topic
 from .topics.transactions.transaction import Transaction
 from .topics.writer import TopicWriter
 from .typed.consumer import TypedConsumer
