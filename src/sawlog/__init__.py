@@ -8,6 +8,7 @@ from . import aio
 from ._kernel_info import KernelInfo, kernel_info
 from .batch.build import Producer
 from .batch.kernel import Record
+from .caching import LRU, CachePolicy
 from .config import Interval, LogConfig, UpkeepConfig
 from .errors import (
     AmbiguousAppend,
@@ -118,6 +119,7 @@ __version__ = "0.3.0"
 
 __all__ = [
     "JSON",
+    "LRU",
     "AmbiguousAppend",
     "ArrowRows",
     "BaseMismatch",
@@ -126,6 +128,7 @@ __all__ = [
     "BrokerTimeout",
     "BrokerUnavailable",
     "Bytes",
+    "CachePolicy",
     "ChecksumMismatch",
     "CompactionReport",
     "Consumer",
