@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import sawlog
-from sawlog import DirectoryLocked, InvalidRecord, Log, LogClosed, OffsetOutOfRange, TopicExists, TopicNotFound
+from sawlog import (
+    DirectoryLocked,
+    InvalidRecord,
+    Log,
+    LogClosed,
+    OffsetMismatch,
+    OffsetOutOfRange,
+    StreamTooLong,
+    TopicExists,
+    TopicNotFound,
+)
 from sawlog.aio.store import AsyncStore
 from sawlog.aio.topic import AsyncTopic
 
@@ -61,6 +72,37 @@ def test_every_way_to_append_stores_what_it_returns(path: Path, durability: str)
                 assert topic.partition(number).durable_offset >= (offsets.stop if durability == "always" else 0)
             with pytest.raises(InvalidRecord):
                 await topic.append_many([])
+
+    asyncio.run(main())
+
+
+def test_every_append_can_expect_an_offset(path: Path) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"x"
+        yield b"y"
+
+    async def main() -> None:
+        async with sawlog.open_async(path) as store:
+            topic = await store.create_topic("expecting")
+            log = topic.partition(0)
+            assert await topic.append(b"0", expect_offset=0) == (0, 0)
+            assert await topic.append_stream(chunks(), expect_offset=1) == (0, 1)
+            assert await topic.append_arrow(pa.table({"value": [b"2"]}), expect_offset=2) == {0: range(2, 3)}
+            assert await log.append(b"3", expect_offset=3) == 3
+            assert await log.append_stream(chunks(), max_bytes=2, expect_offset=4) == 4
+            for wrong in (3, 6):
+                for write in (
+                    topic.append(b"x", expect_offset=wrong),
+                    topic.append_stream(chunks(), expect_offset=wrong),
+                    topic.append_arrow(pa.table({"value": [b"x"]}), expect_offset=wrong),
+                    log.append(b"x", expect_offset=wrong),
+                    log.append_stream(chunks(), expect_offset=wrong),
+                ):
+                    with pytest.raises(OffsetMismatch):
+                        await write
+            with pytest.raises(StreamTooLong):
+                await topic.append_stream(chunks(), max_bytes=1)
+            assert await values(topic) == [b"0", b"xy", b"2", b"3", b"xy"]
 
     asyncio.run(main())
 

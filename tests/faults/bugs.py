@@ -719,7 +719,13 @@ _RETURNED = (
     _mutant(
         "interrupted rotation not durably undone",
         "the file of a segment that was never used is deleted, but reappears after a power cut (ours, once)",
-        ("Active._switch", "self._directory.sync()  # else", "pass  # else"),
+        ("Active._give_up", "self._directory.sync()  # else", "pass  # else"),
+        by="promised",
+    ),
+    _mutant(
+        "rotation interrupted twice forgotten",
+        "a second interrupt leaves the empty file of the next segment, which hides what the old one gets (ours, once)",
+        ("Active.sync", "if self._begun is not None:", "if False:"),
         by="promised",
     ),
     _mutant(

@@ -83,11 +83,23 @@ class Within:
 
     @contextmanager
     def on(self, disk: FaultyStorage | None) -> Iterator[None]:
-        """Count from here on. An exception of a trace function ends tracing: at the next change of the disk it goes on,
-        so that what cleans up after a first interrupt meets the second one."""
+        """Count from here on. An exception of a trace function ends tracing: with the next call it goes on, so that
+        what cleans up after a first interrupt meets the second one."""
         before, watch, collecting = sys.gettrace(), None if disk is None else disk.watch, gc.isenabled()
+        profile, still = sys.getprofile(), False
+
+        def again(frame: FrameType, event: str, _: Any) -> None:
+            if event == "call" and self._left and not still and sys.gettrace() is None:
+                self._before.clear()  # what has happened since is not known
+                sys.settrace(self._trace)
+                caller: FrameType | None = frame
+                while caller is not None and caller.f_code.co_filename.startswith(self._sources):
+                    caller.f_trace, caller.f_trace_opcodes = self._trace, True
+                    caller = caller.f_back
 
         def quiet(step: Step) -> None:
+            nonlocal still
+            still = True
             if sys.gettrace() is None:
                 self._before.clear()  # tracing had ended: what has happened since is not known
             sys.settrace(None)
@@ -95,6 +107,7 @@ class Within:
                 if watch is not None:
                     watch(step)
             finally:
+                still = False
                 sys.settrace(self._trace if self._left else None)
 
         hook = sys.unraisablehook
@@ -108,10 +121,13 @@ class Within:
         sys.unraisablehook = unraisable
         if disk is not None:
             disk.watch = quiet
+        if len(self._left) > 1:
+            sys.setprofile(again)
         sys.settrace(self._trace)
         try:
             yield
         finally:
+            sys.setprofile(profile)
             sys.settrace(before)
             sys.unraisablehook = hook
             if disk is not None:

@@ -110,6 +110,40 @@ def test_what_is_acknowledged_after_an_interrupted_rotation_survives_a_power_cut
         assert [record.value for record in again] == [b"before", b"acknowledged"]
 
 
+@pytest.mark.parametrize("after", ["closing", "a power cut"])
+def test_a_rotation_whose_rollback_is_interrupted_too_hides_nothing(
+    monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    """The empty file of the next segment must be gone before the old one grows beyond its first offset."""
+    disk = FaultyStorage(seed=1)
+    log = Log.open(disk.plain, LogConfig(checkpoint_interval_ms=3_600_000))
+    log.append(b"before")
+    create = Active._create
+
+    def interrupted(self: Active, offset: int) -> Any:
+        create(self, offset)
+        raise KeyboardInterrupt
+
+    def again(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Active, "_create", interrupted)
+    monkeypatch.setattr(log._access.appender.active._directory, "remove", again, raising=True)  # type: ignore[union-attr]
+    with pytest.raises(KeyboardInterrupt):
+        log.seal()
+    monkeypatch.undo()
+    for value in (b"one", b"two"):
+        log.append(value)
+    log.seal()
+    log.append(b"three")
+    assert [record.value for record in log] == [b"before", b"one", b"two", b"three"]
+    if after == "closing":
+        log.close()
+    with Log.open(disk.plain if after == "closing" else disk.crash("lose").plain) as reopened:
+        assert reopened.verify()
+        assert [record.value for record in reopened] == [b"before", b"one", b"two", b"three"]
+
+
 def test_what_nobody_can_read_yet_supersedes_nothing() -> None:
     """A part of an append that is under way may be sealed already; it may also be rolled back."""
     with Log.in_memory() as log:

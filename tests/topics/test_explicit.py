@@ -16,6 +16,7 @@ import pytest
 
 from sawlog import (
     Consumer,
+    DirectoryLocked,
     InvalidConfig,
     InvalidRecord,
     InvalidRecordType,
@@ -23,6 +24,7 @@ from sawlog import (
     OffsetMismatch,
     Record,
     Store,
+    StreamTooLong,
     Writer,
 )
 from sawlog.aio.store import AsyncStore
@@ -195,6 +197,33 @@ def test_every_append_of_a_topic_can_expect_an_offset(file_place: FilePlace, els
                 write()
     assert values(topic.partition(0).scan()) == [b"%d" % i for i in range(5)]
     assert topic.append(b"5", partition=0) == (0, 5)  # a lane that was refused goes on
+
+
+def test_a_stream_to_a_topic_goes_where_its_key_goes_and_can_expect_an_offset(store: Store) -> None:
+    topic = store["orders"]
+    number, offset = topic.append_stream([b"a", b"b"], b"key", headers=[("h", b"1")])
+    assert number == topic.append(b"same key", b"key")[0]
+    found = topic.partition(number).read(offset)
+    assert (found.value, found.key, found.headers) == (b"ab", b"key", (("h", b"1"),))
+    end = topic.partition(0).next_offset
+    assert topic.append_stream([b"c"], partition=0, expect_offset=end) == (0, end)
+    with pytest.raises(OffsetMismatch):
+        topic.append_stream([b"d"], partition=0, expect_offset=end)
+    with pytest.raises(StreamTooLong):
+        topic.append_stream([b"e" * 10], partition=0, max_bytes=9)
+    assert topic.partition(0).next_offset == end + 1
+
+
+def test_a_stream_waits_until_another_process_gives_the_lock_back(file_place: FilePlace) -> None:
+    first = file_place.open().create_topic("orders")
+    first.append(b"0")  # takes the lock, and gives it back when it is asked for
+    second = file_place.open()
+    assert second["orders"].append_stream([b"1"]) == (0, 1)
+    second.close()
+    occupied = file_place.occupy("orders", 0)
+    with pytest.raises(DirectoryLocked, match="timed out"):
+        file_place.open(lock_timeout=0.2)["orders"].append_stream([b"2"])
+    assert values(occupied.scan()) == [b"0", b"1"]
 
 
 def test_what_goes_to_several_partitions_cannot_expect_an_offset(store: Store) -> None:

@@ -73,10 +73,14 @@ class AsyncLog:
         key: bytes | None = None,
         headers: Any = (),
         timestamp: int | datetime | None = None,
+        expect_offset: int | None = None,
     ) -> int:
-        """Append one record and return its offset. Tasks that do so at the same time share a batch and its fsync."""
+        """Append one record and return its offset. Tasks that do so at the same time share a batch and its fsync. With
+        `expect_offset`: at that offset, in a batch of its own, or `OffsetMismatch` and nothing."""
         with self._using():
             await self._lock()
+            if expect_offset is not None:
+                return await past_recall(self._log.append, value, key, headers, timestamp, expect_offset)
             return await self._log.append_async(value, key, headers, timestamp)
 
     async def append_many(self, records: Iterable[Any], expect_offset: int | None = None) -> range:
@@ -97,11 +101,15 @@ class AsyncLog:
         *,
         headers: Any = (),
         timestamp: int | datetime | None = None,
+        expect_offset: int | None = None,
     ) -> int:
-        """Append one record from an async iterable of chunks without holding it in memory, and return its offset."""
+        """Append one record from an async iterable of chunks without holding it in memory, and return its offset. See
+        `Log.append_stream`."""
         with self._using():
             await self._lock()
-            return await self._log.append_stream_async(chunks, key, max_bytes, headers=headers, timestamp=timestamp)
+            return await self._log.append_stream_async(
+                chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+            )
 
     async def _lock(self) -> None:
         """A log that is locked by its first write: taking the lock may mean recovery."""

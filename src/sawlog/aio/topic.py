@@ -7,10 +7,10 @@ to the process that holds it; while neither is possible the task sleeps, up to t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..batch.kernel import Record
 from ..clock import Deadline
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: How long to sleep before the next try to get a lock.
 _PAUSE_S = 0.01
+
+T = TypeVar("T")
 
 
 class AsyncTopic:
@@ -76,10 +78,17 @@ class AsyncTopic:
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
+        expect_offset: int | None = None,
     ) -> Position:
-        """Append one record and return its position. Tasks that do so at the same time share a batch and its fsync."""
+        """Append one record and return its position. Tasks that do so at the same time share a batch and its fsync.
+        `expect_offset` as in `Topic.append`: then it is in a batch of its own."""
         topic = self._topic
         number = topic.router.place_for(value, key, partition)
+        if expect_offset is not None:
+            with topic.holdings.using(number):
+                appends = await self._reach(number)
+                entry = (value, key, headers, timestamp, expect_offset)
+                return Position(number, await past_recall(appends.append, *entry))
         while True:
             log = topic.holdings.held(number)
             if log is None:
@@ -117,20 +126,49 @@ class AsyncTopic:
                     await settled(target, placed[number].stop)
         return placed
 
-    async def append_arrow(self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> dict[int, range]:
-        """Append the rows of an Arrow table, by their keys, and return their offsets."""
-        return await past_recall(lambda: self._topic.append_arrow(table, partition=partition))
+    async def append_arrow(
+        self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
+        """Append the rows of an Arrow table, by their keys, and return their offsets; see `Topic.append_arrow`."""
+        append = partial(self._topic.append_arrow, table, partition=partition, expect_offset=expect_offset)
+        return await past_recall(append)
+
+    async def append_stream(
+        self,
+        chunks: AsyncIterable[bytes],
+        key: bytes | None = None,
+        max_bytes: int | None = None,
+        *,
+        headers: Any = (),
+        timestamp: int | datetime | None = None,
+        partition: int | None = None,
+        expect_offset: int | None = None,
+    ) -> Position:
+        """Append one record from an async iterable of chunks without holding it in memory, and return its position. See
+        `Topic.append_stream`."""
+        holdings = self._topic.holdings
+        number = self._topic.router.place_for(b"", key, partition)
+        with holdings.using(number):
+            log = await self._waiting(holdings.ask_for, number)
+            offset = await log.append_stream_async(
+                chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+            )
+        return Position(number, offset)
 
     async def _reach(self, number: int) -> Appends:
         """What appends to a partition; waits if another process has it and takes no requests."""
-        topic = self._topic
-        deadline = Deadline(topic.holdings.lock_timeout_s)
+        return await self._waiting(self._topic.holdings.reach, number)
+
+    async def _waiting(self, reach: Callable[[int], T], number: int) -> T:
+        """What `reach` returns, after waiting for a process that holds the lock."""
+        timeout_s = self._topic.holdings.lock_timeout_s
+        deadline = Deadline(timeout_s)
         while True:
             try:
-                return await in_thread(topic.holdings.reach, number)
+                return await in_thread(reach, number)
             except DirectoryLocked as error:
                 if deadline.passed:
-                    raise error.after(topic.holdings.lock_timeout_s) from None
+                    raise error.after(timeout_s) from None
                 await asyncio.sleep(_PAUSE_S)
 
     # --- reading

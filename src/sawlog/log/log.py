@@ -621,6 +621,7 @@ class Log(Closing):
         *,
         headers: Any = (),
         timestamp: int | datetime | None = None,
+        expect_offset: int | None = None,
     ) -> int:
         """As `append_stream`, from an async iterable. A slow stream delays nobody; cancelling it leaves nothing."""
         from .write.aio import in_thread, past_recall
@@ -634,6 +635,7 @@ class Log(Closing):
             headers=headers,
             timestamp=milliseconds(timestamp),
             max_bytes=max_bytes,
+            expect_offset=expect_offset,
         )
 
     async def append_async(

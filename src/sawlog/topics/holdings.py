@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ..clock import Deadline
 from ..config import LogConfig
@@ -26,6 +26,8 @@ from .catalog import Catalog
 from .entry import TopicEntry
 from .turns import LOCK_TIMEOUT_S, Turns
 from .writer import TopicWriter
+
+T = TypeVar("T")
 
 
 class Elsewhere(Protocol):
@@ -199,13 +201,7 @@ class Holdings:
     def appends(self, number: int) -> Appends:
         """The log of a partition, locked; or, if another process holds the lock and takes requests, what hands over to
         it. If it takes none, wait for the lock. What is returned is for a block of `using`."""
-        deadline: Deadline | None = None
-        while True:
-            try:
-                return self.reach(number)
-            except DirectoryLocked as error:
-                deadline = deadline or Deadline(self.lock_timeout_s)
-                deadline.pause(or_raise=error.after(self.lock_timeout_s))
+        return self._waiting(self.reach, number)
 
     def reach(self, number: int) -> Appends:
         """The same without waiting: `DirectoryLocked` if another process holds the lock and takes no requests; it is
@@ -230,6 +226,29 @@ class Holdings:
         another process writes to it."""
         with self.lending(number):
             return self._writable(number)
+
+    def ask_for(self, number: int) -> Log:
+        """As `take`; a process that holds the lock is asked to give it back."""
+        try:
+            return self.take(number)
+        except DirectoryLocked:
+            self.partition(number).want_lock()
+            raise
+
+    def wait_for(self, number: int) -> Log:
+        """As `take`, after waiting until the process that holds the lock gives it back: for what cannot be handed
+        over."""
+        return self._waiting(self.ask_for, number)
+
+    def _waiting(self, reach: Callable[[int], T], number: int) -> T:
+        """What `reach` returns, after waiting for a process that holds the lock."""
+        deadline: Deadline | None = None
+        while True:
+            try:
+                return reach(number)
+            except DirectoryLocked as error:
+                deadline = deadline or Deadline(self.lock_timeout_s)
+                deadline.pause(or_raise=error.after(self.lock_timeout_s))
 
     @contextmanager
     def lending(self, *numbers: int) -> Iterator[None]:

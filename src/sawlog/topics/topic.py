@@ -283,6 +283,28 @@ class Topic:
                 number: log.append_arrow(table.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
             }
 
+    def append_stream(
+        self,
+        chunks: Iterable[bytes],
+        key: bytes | None = None,
+        max_bytes: int | None = None,
+        *,
+        headers: Any = (),
+        timestamp: int | datetime | None = None,
+        partition: int | None = None,
+        expect_offset: int | None = None,
+    ) -> Position:
+        """Append one record from an iterable of chunks without holding it in memory, and return its position. See
+        `Log.append_stream`. It is not handed over to another process: if one holds the partition, it is asked for its
+        lock and waited for."""
+        number = self.router.place_for(b"", key, partition)
+        with self.holdings.using(number):
+            log = self.holdings.wait_for(number)
+            offset = log.append_stream(
+                chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+            )
+        return Position(number, offset)
+
     def append_batches(
         self,
         raw: bytes | bytearray | memoryview,

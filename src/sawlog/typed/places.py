@@ -123,10 +123,13 @@ class TopicLike(Sink, Protocol):
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
+        expect_offset: int | None = None,
     ) -> tuple[int, int]:
         """Append one record and return its partition and offset."""
 
-    def append_many(self, records: Iterable[Any], *, partition: int | None = None) -> dict[int, range]:
+    def append_many(
+        self, records: Iterable[Any], *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
         """Append records and return their offsets by partition."""
 
     def partition(self, number: int) -> Partition:

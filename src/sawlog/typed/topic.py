@@ -44,9 +44,13 @@ class TypedTopic(Generic[V, K, M]):
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
+        expect_offset: int | None = None,
     ) -> tuple[int, int]:
-        """Append one record and return its position; `InvalidRecord` if something is not of its type."""
-        return self.topic.append(*self._codec.encode(value, key, metadata), timestamp, partition=partition)
+        """Append one record and return its position; `InvalidRecord` if something is not of its type. With
+        `expect_offset`: at that offset of the partition, or `OffsetMismatch` and nothing."""
+        return self.topic.append(
+            *self._codec.encode(value, key, metadata), timestamp, partition=partition, expect_offset=expect_offset
+        )
 
     def append_many(
         self,
@@ -56,11 +60,13 @@ class TypedTopic(Generic[V, K, M]):
         metadata: Callable[[V], M] | None = None,
         timestamp: Callable[[V], int | datetime] | None = None,
         partition: int | None = None,
+        expect_offset: int | None = None,
     ) -> dict[int, range]:
         """Append values, one batch per partition, and return their offsets. `key`, `metadata` and `timestamp` are
         called with each value: `append_many(orders, key=lambda order: order.customer)`. If one of the values cannot be
-        encoded, nothing is appended."""
-        return self.topic.append_many(entries(self._codec, values, key, metadata, timestamp), partition=partition)
+        encoded, nothing is appended. `expect_offset` as in `Topic.append_many`."""
+        made = entries(self._codec, values, key, metadata, timestamp)
+        return self.topic.append_many(made, partition=partition, expect_offset=expect_offset)
 
     def read(self, partition: int, offset: int, *, isolation: Isolation = "committed") -> TypedRecord[V, K, M]:
         """One record; `DecodeFailed` if it does not parse, whatever `errors_to` is."""

@@ -142,9 +142,10 @@ def check_goes_on(log: Log, directory: MemoryDirectory, config: LogConfig, promi
         assert promise.try_append(again)
 
 
+@pytest.mark.parametrize("again_s", [0.004, 0.00004], ids=["once", "in bursts"])
 @pytest.mark.parametrize("durability", ["always", "os"])
-def test_interrupts_by_a_timer(tmp_path: Path, durability: Any) -> None:
-    """As it happens: a signal, at any time, in files."""
+def test_interrupts_by_a_timer(tmp_path: Path, durability: Any, again_s: float) -> None:
+    """As it happens: a signal, at any time, in files; and several, so that they come while others are being handled."""
     config = CONFIG.with_(segment_bytes=20_000, durability=durability)
     log = Log.open(tmp_path, config)
     rng = random.Random(5)
@@ -177,7 +178,7 @@ def test_interrupts_by_a_timer(tmp_path: Path, durability: Any) -> None:
     try:
         while time.monotonic() < ends:
             # Again and again: one that comes while an object is let go is lost.
-            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0002, 0.004), 0.004)
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0002, 0.004), again_s)
             try:
                 armed = True
                 while True:

@@ -33,6 +33,7 @@ class Active(kernel.ActiveFields):
     """The last segment of a log, and the marks that move with it."""
 
     __slots__ = (
+        "_begun",
         "_config",
         "_directory",
         "_reserves",
@@ -42,7 +43,8 @@ class Active(kernel.ActiveFields):
         "marks",
     )
     segment: Segment
-    #: Whether bytes were cut off that could reappear after a power cut.
+    #: Whether something is left to do before the next append, which `sync` does: bytes were cut off that could reappear
+    #: after a power cut, or a segment was begun and not finished.
     cut_unsynced: bool
     #: The segment that has space for every batch that keeps it within this size, and is at least that old.
     _roomy: tuple[Segment | None, int, int]
@@ -59,6 +61,8 @@ class Active(kernel.ActiveFields):
         self.lock = forkable(threading.RLock())
         self.segment = segments.active
         self.cut_unsynced = False
+        #: The first offset of the next segment, while that is being made.
+        self._begun: int | None = None
         self._roomy = None, 0, 0
         #: Not if every append is synced: then writing into reserved blocks was measured to be slower.
         self._reserves = config.durability != "always"
@@ -196,6 +200,8 @@ class Active(kernel.ActiveFields):
         marks = self.marks
         with self.lock:
             marks.commit.check()
+            if self._begun is not None:
+                self._give_up(self._begun)
             whole, tail = marks.written, self.tail
             self._sync(self.segment)
             marks.sync(whole, tail)
@@ -223,6 +229,8 @@ class Active(kernel.ActiveFields):
         offset = old.tail[0]
         with self.lock:
             marks.commit.check()
+            if self._begun is not None:
+                self._give_up(self._begun)
             old.storage.release()
             self._sync(old)
             marks.sync(marks.written, self.tail)
@@ -241,22 +249,32 @@ class Active(kernel.ActiveFields):
 
     def _switch(self, old: Segment, offset: int) -> Segment:
         """Continue in a new segment; if that fails, nothing of it may be left: an empty file with that number would
-        hide what is appended to the old segment."""
+        hide what is appended to the old segment. If an interrupt prevents that too, it is done before the next
+        append."""
         segments = self._segments
+        self._begun, self.cut_unsynced = offset, True
         try:
             made = self._create(offset)
             segments.set([*segments.all, made])
             self._go_on_in(made)
-            return made
         except BaseException:
-            if self.segment is old:
-                segments.set([each for each in segments.all if each.base_offset < offset or each is old])
-                try:
-                    self._directory.remove(file_name(offset))
-                    self._directory.sync()  # else a power cut brings it back, next to what is appended meanwhile
-                except StorageError as error:
-                    self.marks.commit.fail(error)
+            self._give_up(offset)
             raise
+        self._begun, self.cut_unsynced = None, False
+        return made
+
+    def _give_up(self, offset: int) -> None:
+        """Remove what is there of the segment that begins at that offset, unless it is in use already. Can be
+        interrupted and called again."""
+        segments = self._segments
+        if self.segment.base_offset < offset:
+            segments.set([each for each in segments.all if each.base_offset < offset])
+            try:
+                self._directory.remove(file_name(offset))
+                self._directory.sync()  # else a power cut brings it back, next to what is appended meanwhile
+            except StorageError as error:
+                self.marks.commit.fail(error)
+        self._begun = None
 
     def _create(self, offset: int) -> Segment:
         """A new segment; an empty file of that name is left from an earlier attempt."""

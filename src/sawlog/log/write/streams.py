@@ -340,11 +340,14 @@ class Spool:
         self._batch.take(data)
         self._file().append(data)
 
-    def place(self) -> int:
-        """Copy the collected value into the log as one record and return its offset."""
+    def place(self, expect_offset: int | None = None) -> int:
+        """Copy the collected value into the log as one record and return its offset; `OffsetMismatch` if that would be
+        another one than expected."""
         appender, batch = self._appender, self._batch
         with appender.lock:
             appender.check_open()
+            if expect_offset is not None:
+                check_expected(expect_offset, appender.active.segment.tail[0])
             segment, bound = appender.active.room_for_stream(batch.timestamp)
             if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
                 segment = appender.active.rotate()  # other appends have filled it meanwhile
@@ -389,6 +392,7 @@ async def append_stream_async(
     headers: Any = (),
     timestamp: int | None = None,
     max_bytes: int | None = None,
+    expect_offset: int | None = None,
 ) -> int:
     """Append one record from an async iterable of chunks and return its offset. `run` runs a blocking call in a thread;
     `run_to_end` as well, and a cancellation cannot undo it."""
@@ -407,7 +411,7 @@ async def append_stream_async(
             except Exception as error:
                 raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing was stored") from error
             await run(spool.write, chunk)
-        offset: int = await run_to_end(spool.place)
+        offset: int = await run_to_end(spool.place, expect_offset)
         return offset
     finally:
         spool.discard()
