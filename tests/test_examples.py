@@ -75,7 +75,7 @@ after a restart: range(0, 3)
 the next batch: range(3, 4)
 a gap: refused
 the predecessor wakes up: refused
-stored: ['order 1', 'order 2', 'order 3', 'order 4', 'order 5']
+stored: [b'order 1', b'order 2', b'order 3', b'order 4', b'order 5']
 """,
     "topics_and_groups.py": """\
 a key has its partition: {2}
@@ -103,7 +103,7 @@ second worker: b'publish' delivery 2
 second worker: b'impossible' delivery 1
 second worker: b'impossible' delivery 2
 second worker: b'impossible' delivery 3
-dead: b'impossible' released after 3 deliveries
+dead: b'impossible' b'released after 3 deliveries'
 put back: 1
 after the fix: b'impossible' delivery 1
 """,
