@@ -10,7 +10,7 @@ now = datetime.now(UTC)
 QUERY = """
     select value.customer, count(*) as orders, sum(value.amount) as total
     from orders
-    where timestamp >= now() - interval 1 hour  -- older segments are not even opened
+    where timestamp >= now() - interval 1 hour  -- what is older is not even read
     group by all
     order by total desc
     limit ?
