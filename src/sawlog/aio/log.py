@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
 from os import PathLike
-from typing import Any, Literal
+from typing import Literal
 
+from ..batch.given import GivenHeaders, GivenRecord
 from ..batch.kernel import Record
 from ..clock import Deadline
 from ..config import LogConfig
@@ -68,7 +69,7 @@ class AsyncLog:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
     ) -> int:
         """Append one record and return its offset. Tasks that do so at the same time share a batch and its fsync."""
@@ -76,7 +77,7 @@ class AsyncLog:
             await self._lock()
             return await self._log.append_async(value, key, headers, timestamp)
 
-    async def append_many(self, records: Iterable[Any], expect_offset: int | None = None) -> range:
+    async def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
         """Append records as one batch, all or none, and return their offsets. A record is as in `Log.append_many`."""
         with self._using():
             await self._lock()
@@ -92,7 +93,7 @@ class AsyncLog:
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
     ) -> int:
         """Append one record from an async iterable of chunks without holding it in memory, and return its offset."""

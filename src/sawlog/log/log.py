@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ..batch import kernel
 from ..batch.build import NOBODY, Producer
+from ..batch.given import GivenHeaders, GivenRecord, GivenTable
 from ..batch.header import DEFAULT_COLUMNS, Rows
 from ..batch.kernel import Record
 from ..clock import milliseconds
@@ -416,7 +417,7 @@ class Log(Closing):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -437,7 +438,7 @@ class Log(Closing):
         return offset
 
     def append_many(
-        self, records: Iterable[Any], expect_offset: int | None = None, *, producer: Producer = NOBODY
+        self, records: Iterable[GivenRecord], expect_offset: int | None = None, *, producer: Producer = NOBODY
     ) -> range:
         """Append records as one batch, all or none, also across a crash, and return their offsets.
 
@@ -449,11 +450,11 @@ class Log(Closing):
         appender.settle(placed.stop)
         return placed
 
-    def place_many(self, records: Iterable[Any], expect_offset: int | None = None) -> range:
+    def place_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
         """As `append_many`, without waiting for the disk: see `when_settled`."""
         return (self._access.appender or self._writable()).place_many(records, expect_offset)
 
-    def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None) -> range:
+    def append_arrow(self, table: GivenTable, expect_offset: int | None = None) -> range:
         """Append the rows of an Arrow table: `value`, and optionally `key`, `timestamp`, `headers`.
 
         It becomes batches of about 128 KiB, all of them or none, except that a crash in the middle may keep the first
@@ -580,7 +581,7 @@ class Log(Closing):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -605,7 +606,7 @@ class Log(Closing):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
     ) -> int:
         """As `append_stream`, from an async iterable. A slow stream delays nobody; cancelling it leaves nothing."""
@@ -626,7 +627,7 @@ class Log(Closing):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
     ) -> int:
         """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync.

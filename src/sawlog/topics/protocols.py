@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from ..batch.given import GivenRecord
 from ..log.protocols import PartitionWriter
 from .groups.assignment import Share
 from .groups.groups import GroupDescription
@@ -77,7 +78,7 @@ class StoreTransaction(Protocol):
     def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
         """Add one record; its offset is known after the commit."""
 
-    def append_many(self, topic: str, records: Iterable[Any], partition: int | None = None) -> None:
+    def append_many(self, topic: str, records: Iterable[GivenRecord], partition: int | None = None) -> None:
         """Add many records, all or none of them."""
 
     def commit(self) -> PlacedOffsets:

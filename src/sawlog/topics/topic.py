@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, overload
 import numpy as np
 
 from ..batch.build import Encoder
+from ..batch.given import GivenHeaders, GivenRecord, GivenTable
 from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
 from ..clock import Deadline
@@ -346,7 +347,7 @@ class Topic:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
@@ -463,7 +464,7 @@ class Topic:
             )
 
     def append_many(
-        self, records: Iterable[Any], *, partition: int | None = None, expect_offset: int | None = None
+        self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`. With
         `expect_offset` all of them go to one partition, and begin at that offset: else `OffsetMismatch`."""
@@ -478,7 +479,7 @@ class Topic:
             logs = {number: self._appends(number) for number in encoded}  # all of them before anything is written
             return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
 
-    def split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
+    def split(self, records: list[GivenRecord], partition: int | None = None) -> dict[int, list[GivenRecord]]:
         """Which records go where; those without a key stay together."""
         if not records:
             raise InvalidRecord("no record to append")
@@ -487,26 +488,27 @@ class Topic:
         if partition is not None or self.partitions == 1:
             return {0 if partition is None else partition: records}
         partitions, together = self.partitions, self._sticky.take(0)
-        parts: defaultdict[int, list[Any]] = defaultdict(list)
+        parts: defaultdict[int, list[GivenRecord]] = defaultdict(list)
         for record in records:
-            key = record[1] if type(record) is tuple and len(record) > 1 else key_of(record)
+            key: Any = record[1] if type(record) is tuple and len(record) > 1 else key_of(record)
             parts[together if key is None else partition_for(key, partitions)].append(record)
         return parts
 
-    def encoded(self, records: list[Any], partition: int | None = None) -> dict[int, bytearray]:
+    def encoded(self, records: list[GivenRecord], partition: int | None = None) -> dict[int, bytearray]:
         """One batch for each partition that records go to."""
         parts = self.split(records, partition)
         return {number: bytearray(self._encode(each)) for number, each in sorted(parts.items())}
 
-    def _encode(self, records: list[Any]) -> bytes:
+    def _encode(self, records: list[GivenRecord]) -> bytes:
         return bytes(Encoder(recipe_of(self.config)).many(records).data)
 
     def append_arrow(
-        self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None, expect_offset: int | None = None
+        self, table: GivenTable, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append the rows of an Arrow table, by their keys, and return their offsets. Columns as in
         `Log.append_arrow`, `expect_offset` as in `append_many`."""
-        keys = table.column("key") if "key" in table.schema.names else None
+        rows: pa.Table = table
+        keys = rows.column("key") if "key" in rows.schema.names else None
         if keys is None or keys.null_count:
             self._refuse_keyless()
         if partition is not None or self.partitions == 1 or keys is None:
@@ -520,7 +522,7 @@ class Topic:
         with self._turns.using(*numbers):
             logs = {number: self._appends(number) for number in numbers}
             return {
-                number: log.append_arrow(table.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
+                number: log.append_arrow(rows.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
             }
 
     def append_batches(
