@@ -14,7 +14,8 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
     log.seal()  # what is still being written is left alone
 
     [report] = store.upkeep()  # runs in the background, too
-    print(report.compaction.records_removed, "records removed;", report.compaction.segments_after, "segment left")
+    if report.compaction is not None:
+        print(report.compaction.records_removed, "records removed;", report.compaction.segments_after, "segment left")
     for record in prices.scan():
         print(record.offset, record.key, record.value)
     try:

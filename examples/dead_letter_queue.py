@@ -27,7 +27,7 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
                 queue.ack(message)
 
     for letter in store["jobs-dead"].scan():
-        print("dead:", letter.value, dict(letter.headers)["sawlog.dead.reason"].decode())
+        print("dead:", letter.value, dict(letter.headers)["sawlog.dead.reason"])
     print("put back:", sawlog.redrive(store, "jobs-dead")[0].letters)
     with store.queue("jobs", group="workers") as queue:
         for message in queue.drain():

@@ -227,7 +227,7 @@ def look(screen: Screen, output: Path, compared: check.Comparison) -> None:
     minutes = sorted({minute for minute, *_ in rows})
     by_minute = [sum(row[4] for row in rows if row[0] == minute) / 100 for minute in minutes]
     by_category = {name: sum(row[4] for row in rows if row[1] == name) / 100 for name in events.CATEGORIES}
-    charts = [
+    charts: list[plot.TimeChart | plot.BarChart] = [
         plot.TimeChart("Revenue a minute", "euros", minutes[0], check.MINUTE_MS, by_minute, _euros),
         plot.BarChart("Revenue by category", "euros", list(by_category), list(by_category.values()), _euros),
     ]

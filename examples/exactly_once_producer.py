@@ -24,4 +24,4 @@ with TemporaryDirectory() as directory:
             log.append_many([b"order 5"], producer=Producer(id=7, epoch=0, sequence=4))
         except ProducerFenced:
             print("the predecessor wakes up: refused")
-        print("stored:", [record.value.decode() for record in log])
+        print("stored:", [record.value for record in log])

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 
 import sawlog
-from sawlog import JSON, Utf8
+from sawlog import JSON, Bytes, Headers, Utf8
 
 
 @dataclass
@@ -29,5 +29,5 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
     careful = topic.typed(value=JSON(Order), key=Utf8(), errors_to="orders-bad")
     with careful.consumer("billing") as consumer:
         print("total:", sum(record.value.amount for record in consumer.drain()))
-    for record in store["orders-bad"].scan():
-        print("set aside:", record.value, "of offset", dict(record.headers)["sawlog.error.offset"].decode())
+    for bad in store["orders-bad"].typed(Bytes(), metadata=Headers()).scan():  # headers as a dict of str
+        print("set aside:", bad.value, "of offset", bad.metadata["sawlog.error.offset"])

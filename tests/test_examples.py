@@ -75,7 +75,7 @@ after a restart: range(0, 3)
 the next batch: range(3, 4)
 a gap: refused
 the predecessor wakes up: refused
-stored: ['order 1', 'order 2', 'order 3', 'order 4', 'order 5']
+stored: [b'order 1', b'order 2', b'order 3', b'order 4', b'order 5']
 """,
     "topics_and_groups.py": """\
 a key has its partition: {2}
@@ -103,7 +103,7 @@ second worker: b'publish' delivery 2
 second worker: b'impossible' delivery 1
 second worker: b'impossible' delivery 2
 second worker: b'impossible' delivery 3
-dead: b'impossible' released after 3 deliveries
+dead: b'impossible' b'released after 3 deliveries'
 put back: 1
 after the fix: b'impossible' delivery 1
 """,
@@ -114,7 +114,52 @@ after the fix: b'impossible' delivery 1
 300 b'plums' None
 there is no record at offset 0: it was removed by compaction, or its transaction was aborted; the next is at 297
 """,
+    "first_week/01_http_to_group.py": """\
+consumer ended with -9 - at least 7 events have their bill
+consumer ended with -9 - at least 20 events have their bill
+""",
+    "first_week/02_two_writers.py": """\
+ended with: [0, 0]
+records: 20000
+web has all its records, in its order: True
+worker has all its records, in its order: True
+""",
+    "first_week/03_asyncio_service.py": """\
+lines consumed: 1000 - stored: 1000
+""",
+    "first_week/05_exactly_once_copy.py": """\
+invoices: 5000 as they should be: True
+audited: 5000
+""",
+    "first_week/06_replay_since_yesterday.py": """\
+billing has read: 72
+audit reads since yesterday: 24
+billing goes back to offsets: {('clicks', 0): 29, ('clicks', 1): 19}
+billing reads again: 24 - lag: 0
+the oldest of them: b'24 hours ago'
+""",
+    "first_week/07_move_a_kafka_topic_in.py": """\
+records moved so far: 1000 - the first: (('shop', b'7'),)
+records moved so far: 2000 - the first: (('shop', b'7'),)
+""",
+    "first_week/09_sql_over_the_last_hour.py": """\
+ada 20 157.5
+customer 9 4 39.0
+customer 6 4 36.0
+orders in the last hour: 60 of 600
+""",
 }
+
+#: The ones that need Spark.
+PRINTED_BY_SPARK = {
+    "first_week/10_spark_aggregation.py": "".join(
+        f"12:0{minute} {country} 9900\n" for minute in range(3) for country in ("DE", "FR", "PT")
+    )
+    + "cents in all: 89100 of 89100\n",
+}
+
+#: What the README promises of the tasks of a first week: how many there are, and how long a program may be.
+TASKS, TASK_LINES = 10, 40
 
 #: Settings of whoever runs the tests that would change what a program prints.
 _LOUD = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONWARNINGS")
@@ -175,10 +220,33 @@ def test_example_prints_what_it_promises_and_leaves_nothing(name: str, place: Pl
     assert place.left() == []
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("name", PRINTED_BY_SPARK)
+def test_example_with_spark_prints_what_it_promises(name: str, place: Place) -> None:
+    done = place.run(EXAMPLES / name)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout == PRINTED_BY_SPARK[name]
+    assert list(place.work.iterdir()) == []
+
+
 def test_every_example_is_tested_and_listed() -> None:
-    scripts = {path.name for path in EXAMPLES.glob("*.py")}
-    listed = set(re.findall(r"^\| `(\w+\.py)`", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
-    assert scripts == listed == {*PRINTED, "tour.py", "demo.py"}
+    scripts = {
+        str(path.relative_to(EXAMPLES)) for folder in (".", "first_week") for path in EXAMPLES.glob(f"{folder}/*.py")
+    }
+    listed = set(re.findall(r"^\|(?: \d+ \|)? `([\w/]+\.py)`", listing(), re.MULTILINE))
+    assert scripts == listed == {*PRINTED, *PRINTED_BY_SPARK, "tour.py", "demo.py"}
+
+
+def listing() -> str:
+    return (EXAMPLES / "README.md").read_text(encoding="utf-8")
+
+
+def test_tasks_of_a_first_week_are_short_programs() -> None:
+    tasks = {int(number): name for number, name in re.findall(r"^\| (\d+) \| `([\w/]+\.py)`", listing(), re.MULTILINE)}
+    assert list(tasks) == list(range(1, TASKS + 1))
+    lengths = {name: len((EXAMPLES / name).read_text(encoding="utf-8").splitlines()) for name in tasks.values()}
+    assert {name: lines for name, lines in lengths.items() if lines > TASK_LINES} == {}
 
 
 # --- the tour of the engine

@@ -35,11 +35,11 @@ class Comparison:
 
 def expected(store: sawlog.Store) -> Totals:
     """By reading the topics from end to end."""
-    catalogue = {record.key: json.loads(record.value) for record in store["products"].scan()}
+    catalogue = {record.key: json.loads(record.value or b"null") for record in store["products"].scan()}
     totals: dict[tuple[int, str], list[int]] = {}
     for topic in ("clicks", "orders"):
         for record in store[topic].scan():
-            event = json.loads(record.value)
+            event = json.loads(record.value or b"null")
             if event.get("end"):
                 continue  # of the day after: its window is never closed
             product = catalogue[event["product"].encode()]
@@ -58,7 +58,7 @@ def compare(store: sawlog.Store) -> Comparison:
     seen: Counter[tuple[int, str]] = Counter()
     found: Totals = {}
     for record in store["revenue"].scan():
-        row = json.loads(record.value)
+        row = json.loads(record.value or b"null")
         key = row["minute_ms"], row["category"]
         seen[key] += 1
         found[key] = row["clicks"], row["orders"], row["cents"]

@@ -16,7 +16,7 @@ import sawlog.spark
 try:
     from demo_parts.events import WATERMARK
 except ImportError:  # started as a program: its folder is on the path, not the one above
-    from events import WATERMARK  # type: ignore[no-redef]
+    from events import WATERMARK  # type: ignore[import-not-found, no-redef]
 
 
 def main(store: str, checkpoint: str, most: str = "20000") -> None:

@@ -20,7 +20,7 @@ from sawlog.pipelines.table import TableParams
 try:
     from demo_parts.sales import SCHEMA
 except ImportError:  # started as a program: its folder is on the path, not the one above
-    from sales import SCHEMA  # type: ignore[no-redef]
+    from sales import SCHEMA  # type: ignore[import-not-found, no-redef]
 
 ROUNDS = 3
 

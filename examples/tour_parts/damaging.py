@@ -69,9 +69,8 @@ def forge(copy: Path) -> Forgery:
         sealed = [each for each in log.segments if each.sealed]
         segment = sealed[len(sealed) // 2]
         offset = (segment.base_offset + segment.next_offset) // 2
-        while not _digit_of(log.read(offset).value)[1]:
+        while not _digit_of(before := log.read(offset).value or b"")[1]:
             offset += 1
-        before = log.read(offset).value
     at, _ = _digit_of(before)
     after = before[:at] + bytes([before[at] | 8]) + before[at + 1 :]
     position = Path(segment.path).read_bytes().index(before) + at

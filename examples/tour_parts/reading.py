@@ -45,7 +45,7 @@ def _as_records(screen: Screen, log: Log, written: Written) -> None:
         if record.offset != offset:
             break
         offset += 1
-        value_bytes += len(record.value)
+        value_bytes += len(record.value or b"")
     screen.result("scan as records", offset, "orders", perf_counter() - began)
     screen.check(
         (offset, value_bytes) == (written.orders, written.value_bytes),

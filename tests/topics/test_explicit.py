@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import pydoc
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -301,46 +299,3 @@ def test_all_kinds_of_consumers_have_the_same_options() -> None:
     of_async = set(inspect.signature(AsyncStore.consumer).parameters) - places
     of_class = set(inspect.signature(Consumer).parameters) - {"store"} - places
     assert of_store == of_async == of_class == set(ConsumerOptions.__annotations__)
-
-
-WRONG = """
-import sawlog
-from sawlog import Log, Record, Store
-
-store = sawlog.open("data")
-store.consumer("group", ["topic"], strat="earliest")
-store.consumer("group", ["topic"], start=1.5)
-store.consumer("group", ["topic"], auto_offset_reset="sometime")
-topic = store.create_topic("orders", exist_ok="yes")
-topic.append("text")
-topic.append(b"value", keys=b"key")
-topic.append_many([b"x"], expect_offset="3")
-topic.writer().append(b"value", header=())
-topic.writer().append("text")
-for record in topic.scan():
-    record.ofset
-    record.value.upper()
-    total: str = record.offset
-Log.open("log").append(b"x", expected=3)
-sawlog.open("data", lock_timeout="soon")
-store.consumer("group", "topic").pause("orders", 1)
-
-
-async def main() -> None:
-    async with sawlog.open_async("data", lock_timout=1) as other:
-        await (await other.topic("orders")).append("text")
-        async for record in other.consumer("group", ["topic"], start=b"x"):
-            record.partitions
-"""
-
-
-@pytest.mark.slow
-def test_a_type_checker_finds_wrong_keywords_and_wrong_types(tmp_path: Path) -> None:
-    (tmp_path / "wrong.py").write_text(WRONG)
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(tmp_path / "wrong.py")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-    found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if "error:" in line}
-    lines = WRONG.splitlines()
-    for number, line in enumerate(lines, 1):
-        is_wrong = bool(line.strip()) and not line.startswith(("import", "from", "store = ", "for ", "async def"))
-        assert (number in found) == is_wrong, f"{line}: {done.stdout}"

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
 from os import PathLike
-from typing import Any, Literal
+from typing import Literal
 
+from ..batch.given import GivenHeaders, GivenRecord
 from ..batch.kernel import Record
 from ..clock import Deadline
 from ..config import LogConfig
@@ -71,7 +72,7 @@ class AsyncLog:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -83,7 +84,7 @@ class AsyncLog:
                 return await past_recall(self._log.append, value, key, headers, timestamp, expect_offset)
             return await self._log.append_async(value, key, headers, timestamp)
 
-    async def append_many(self, records: Iterable[Any], expect_offset: int | None = None) -> range:
+    async def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
         """Append records as one batch, all or none, and return their offsets. A record is as in `Log.append_many`."""
         with self._using():
             await self._lock()
@@ -99,7 +100,7 @@ class AsyncLog:
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:

@@ -14,6 +14,7 @@ from ..topics.groups.consumer import OnShares
 from ..topics.groups.kafka_names import KafkaNames
 from ..topics.groups.offsets import Start
 from ..topics.groups.position import OnLost
+from ..topics.keywords import TopicChanges, TopicSettings
 from ..topics.store import Store
 from .consumer import AsyncConsumer
 from .opening import Opening
@@ -55,13 +56,15 @@ class AsyncStore:
         return AsyncTopic(await in_thread(self._store.topic, name))
 
     async def create_topic(
-        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: object
+        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
     ) -> AsyncTopic:
         """Create a topic; see `Store.create_topic`."""
         create = partial(self._store.create_topic, name, partitions, exist_ok=exist_ok, **settings)
         return AsyncTopic(await in_thread(create))
 
-    async def alter_topic(self, name: str, partitions: int | None = None, **settings: object) -> AsyncTopic:
+    async def alter_topic(
+        self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]
+    ) -> AsyncTopic:
         """Add partitions or change settings; see `Store.alter_topic`."""
         return AsyncTopic(await in_thread(partial(self._store.alter_topic, name, partitions, **settings)))
 

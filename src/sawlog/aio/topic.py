@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from ..batch.given import GivenHeaders, GivenRecord, GivenTable
 from ..batch.kernel import Record
 from ..clock import Deadline
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed
@@ -24,7 +25,7 @@ from .log import AsyncLog
 from .waiting import END, End, Pace, Waker, in_portions, in_thread, past_recall, settled
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 #: How long to sleep before the next try to get a lock.
 _PAUSE_S = 0.01
@@ -74,7 +75,7 @@ class AsyncTopic:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
@@ -104,7 +105,7 @@ class AsyncTopic:
                 # Its lock was given back at this moment: nothing is stored.
 
     async def append_many(
-        self, records: Iterable[Any], *, partition: int | None = None, expect_offset: int | None = None
+        self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`,
         `expect_offset` as in `Topic.append_many`."""
@@ -127,7 +128,7 @@ class AsyncTopic:
         return placed
 
     async def append_arrow(
-        self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None, expect_offset: int | None = None
+        self, table: GivenTable, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append the rows of an Arrow table, by their keys, and return their offsets; see `Topic.append_arrow`."""
         append = partial(self._topic.append_arrow, table, partition=partition, expect_offset=expect_offset)
@@ -139,7 +140,7 @@ class AsyncTopic:
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         partition: int | None = None,
         expect_offset: int | None = None,

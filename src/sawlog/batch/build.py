@@ -18,6 +18,7 @@ from ..errors import InvalidRecord, InvalidRecordType
 from . import kernel
 from .checksum import crc32c
 from .compression import DEFAULT_MAX, codec_id, compress
+from .given import GivenRecord
 from .header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
 from .refusals import refuse
 
@@ -88,7 +89,7 @@ class Encoder:
         builder.add(value, key, headers, timestamp)
         return finish(builder, self._recipe, producer)
 
-    def many(self, records: Iterable[Any], producer: Producer = NOBODY) -> Encoded:
+    def many(self, records: Iterable[GivenRecord], producer: Producer = NOBODY) -> Encoded:
         """One batch of all the records (at least one)."""
         builder = self._builder
         builder.reset(KEEP_BYTES)
@@ -202,7 +203,7 @@ def seal(
 
 
 def encode(
-    records: Iterable[Any],
+    records: Iterable[GivenRecord],
     *,
     compression: str = "none",
     base_offset: int = 0,

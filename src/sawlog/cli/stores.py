@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from ..batch.kernel import Record
 from ..log.read.pages import Fetched
+from ..topics.keywords import TopicChanges, TopicSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -231,10 +232,12 @@ class SomeStore(Protocol):
     def topic(self, name: str, /) -> SomeTopic:
         """The topic of that name."""
 
-    def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: object) -> SomeTopic:
+    def create_topic(
+        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
+    ) -> SomeTopic:
         """Create a topic."""
 
-    def alter_topic(self, name: str, partitions: int | None = None, **settings: object) -> SomeTopic:
+    def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> SomeTopic:
         """Add partitions or change settings."""
 
     def delete_topic(self, name: str, /) -> None:

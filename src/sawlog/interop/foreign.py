@@ -14,7 +14,7 @@ import io
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, runtime_checkable
 
 from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
@@ -210,6 +210,22 @@ class ImportJob:
     progress: Progress | None = None
     #: The timestamp in ms for records whose system has none; None: the time of the import.
     timestamp: int | None = None
+
+
+class ExportOptions(TypedDict, total=False):
+    """The options of all formats. One that a format does not have is refused when it is used."""
+
+    #: All formats: a segment is closed before it exceeds this size.
+    segment_bytes: int
+    #: Kafka: the topic's id, as a UUID or as Kafka writes it.
+    topic_id: str
+    #: Kafka, for all partitions of a topic: the cluster and the broker that the directory is for.
+    cluster_id: str
+    node_id: int
+    #: laminarmq: how wide the index in a record's metadata is.
+    index_bits: Literal[32, 64]
+    #: plain: which of the two layouts.
+    head: Literal["u32", "u64"]
 
 
 @dataclass(frozen=True, slots=True)

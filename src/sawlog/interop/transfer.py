@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import Any, Unpack
 
 from ..clock import Stopwatch
 from ..errors import (
@@ -39,10 +39,18 @@ from ..topics.store import Store
 from ..topics.topic import Topic
 from .damage import Finding, ForeignReport, Kind
 from .detection import Decoder, detected_or_named, format_named, open_place
-from .foreign import Damage, Detection, ExportJob, ExportReport, ForeignLog, ImportJob, Place, Progress, TopicFormat
-
-if TYPE_CHECKING:
-    pass
+from .foreign import (
+    Damage,
+    Detection,
+    ExportJob,
+    ExportOptions,
+    ExportReport,
+    ForeignLog,
+    ImportJob,
+    Place,
+    Progress,
+    TopicFormat,
+)
 
 #: The name of an unfinished export.
 _PARTIAL = ".partial"
@@ -165,7 +173,7 @@ def _shifted(progress: Progress | None, behind: int, total: int) -> Progress | N
 
 
 def _targets(
-    places: tuple[Place, ...], target: Log | Store, topic: str | None, settings: Mapping[str, object]
+    places: tuple[Place, ...], target: Log | Store, topic: str | None, settings: Mapping[str, Any]
 ) -> Iterator[Log]:
     if isinstance(target, Log):
         if len(places) != 1:
@@ -298,7 +306,7 @@ def export_log(
     start: int | None = None,
     end: int | None = None,
     progress: Progress | None = None,
-    **options: object,
+    **options: Unpack[ExportOptions],
 ) -> ExportReport:
     """Write a log in another system's format: one log into one directory, which must be empty or not exist yet.
 
@@ -338,7 +346,7 @@ def export_topic(
     *,
     format: str,
     progress: Progress | None = None,
-    **options: object,
+    **options: Unpack[ExportOptions],
 ) -> tuple[ExportReport, ...]:
     """Write all partitions of a topic below a data directory, each where the other system would keep it."""
     chosen = format_named(format)
@@ -350,7 +358,7 @@ def export_topic(
     for number, log in enumerate(logs):
         step = _shifted(progress, behind, total)
         target = f"{path}/{chosen.place(topic.name, number)}"
-        made.append(export_log(log, target, format=format, progress=step, **options))  # type: ignore[arg-type]
+        made.append(export_log(log, target, format=format, progress=step, **options))
         behind += log.size_bytes
     return tuple(made)
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, overload
 
 from ..batch import kernel
 from ..batch.build import NOBODY, Producer
+from ..batch.given import GivenHeaders, GivenRecord, GivenTable
 from ..batch.header import DEFAULT_COLUMNS, Rows
 from ..batch.kernel import Record
 from ..clock import milliseconds
@@ -430,7 +431,7 @@ class Log(Closing):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -451,7 +452,7 @@ class Log(Closing):
         return offset
 
     def append_many(
-        self, records: Iterable[Any], expect_offset: int | None = None, *, producer: Producer = NOBODY
+        self, records: Iterable[GivenRecord], expect_offset: int | None = None, *, producer: Producer = NOBODY
     ) -> range:
         """Append records as one batch, all or none, also across a crash, and return their offsets.
 
@@ -463,11 +464,11 @@ class Log(Closing):
         appender.settle(placed.stop)
         return placed
 
-    def place_many(self, records: Iterable[Any], expect_offset: int | None = None) -> range:
+    def place_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
         """As `append_many`, without waiting for the disk: see `when_settled`."""
         return (self._access.appender or self._writable()).place_many(records, expect_offset)
 
-    def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None) -> range:
+    def append_arrow(self, table: GivenTable, expect_offset: int | None = None) -> range:
         """Append the rows of an Arrow table: `value`, and optionally `key`, `timestamp`, `headers`.
 
         It becomes batches of about 128 KiB, all of them or none, except that a crash in the middle may keep the first
@@ -594,7 +595,7 @@ class Log(Closing):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -619,7 +620,7 @@ class Log(Closing):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -642,7 +643,7 @@ class Log(Closing):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
     ) -> int:
         """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync.

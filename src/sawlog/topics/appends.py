@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from ..batch.given import GivenHeaders, GivenRecord
 from ..log.write.writer import Writer
 
 if TYPE_CHECKING:
@@ -19,14 +20,14 @@ class Appends(Protocol):
         self,
         value: bytes | None,
         key: bytes | None,
-        headers: Any,
+        headers: GivenHeaders,
         timestamp: int | datetime | None,
         expect_offset: int | None = None,
         /,
     ) -> int:
         """Append one record and return its offset; with `expect_offset` only there, else `OffsetMismatch`."""
 
-    def append_many(self, records: Iterable[Any], expect_offset: int | None = None, /) -> range:
+    def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None, /) -> range:
         """Append records as one batch and return their offsets."""
 
     def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None, /) -> range:

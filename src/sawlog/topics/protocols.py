@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Unpack, runtime_checkable
 
+from ..batch.given import GivenRecord
 from ..log.protocols import PartitionWriter
 from .groups.assignment import Share
 from .groups.groups import GroupDescription
+from .keywords import TopicChanges, TopicSettings
 from .settings import Value
 from .transactions.staging import Part, Piece, PlacedOffsets
 
@@ -77,7 +79,7 @@ class StoreTransaction(Protocol):
     def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
         """Add one record; its offset is known after the commit."""
 
-    def append_many(self, topic: str, records: Iterable[Any], partition: int | None = None) -> None:
+    def append_many(self, topic: str, records: Iterable[GivenRecord], partition: int | None = None) -> None:
         """Add many records, all or none of them."""
 
     def commit(self) -> PlacedOffsets:
@@ -172,11 +174,11 @@ class StoreWriter(StoreReader, Protocol):
     """A store that may be changed."""
 
     def create_topic(
-        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: object
+        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
     ) -> StoredTopic:
         """Create a topic; `TopicExists`."""
 
-    def alter_topic(self, name: str, partitions: int | None = None, **settings: object) -> StoredTopic:
+    def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> StoredTopic:
         """Add partitions or change settings; None resets a setting to its default."""
 
     def delete_topic(self, name: str) -> None:

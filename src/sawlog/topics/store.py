@@ -62,6 +62,7 @@ from .handover.doorway import doorway_of
 from .handover.handover import Handover
 from .handover.lines import Lines
 from .holdings import Holdings
+from .keywords import TopicChanges, TopicSettings
 from .queues.queue import Queue
 from .topic import Topic
 from .transactions.intents import Intents
@@ -370,7 +371,9 @@ class Store(Closing):
 
     # --- changing
 
-    def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: object) -> Topic:
+    def create_topic(
+        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
+    ) -> Topic:
         """Create a topic. With `exist_ok` an existing one is returned, whatever its partitions and settings.
 
         Settings have Kafka's names with underscores for dots: `retention_ms=86_400_000`; see `sawlog.topics.settings`.
@@ -384,7 +387,7 @@ class Store(Closing):
                     raise
                 return self.topic(name)
 
-    def alter_topic(self, name: str, partitions: int | None = None, **settings: object) -> Topic:
+    def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> Topic:
         """Add partitions or change settings; None resets a setting to its default.
 
         A partition that is open, here or in another process, keeps the settings it was opened with.

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
+from ..batch.given import GivenHeaders, GivenRecord, GivenTable
 from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
 from ..config import LogConfig
@@ -219,7 +220,7 @@ class Topic:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
@@ -246,7 +247,7 @@ class Topic:
             return _position((number, appends.append(value, key, headers, timestamp, expect_offset)))
 
     def append_many(
-        self, records: Iterable[Any], *, partition: int | None = None, expect_offset: int | None = None
+        self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`. With
         `expect_offset` all of them go to one partition, and begin at that offset: else `OffsetMismatch`."""
@@ -262,11 +263,12 @@ class Topic:
             return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
 
     def append_arrow(
-        self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None, expect_offset: int | None = None
+        self, table: GivenTable, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append the rows of an Arrow table, by their keys, and return their offsets. Columns as in
         `Log.append_arrow`, `expect_offset` as in `append_many`."""
-        keys = table.column("key") if "key" in table.schema.names else None
+        rows: pa.Table = table
+        keys = rows.column("key") if "key" in rows.schema.names else None
         if keys is None or keys.null_count:
             self.router.refuse_keyless()
         if partition is not None or self.partitions == 1 or keys is None:
@@ -280,7 +282,7 @@ class Topic:
         with self.holdings.using(*numbers):
             logs = {number: self.holdings.appends(number) for number in numbers}
             return {
-                number: log.append_arrow(table.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
+                number: log.append_arrow(rows.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
             }
 
     def append_stream(
@@ -289,7 +291,7 @@ class Topic:
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         partition: int | None = None,
         expect_offset: int | None = None,

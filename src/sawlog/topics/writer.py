@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from ..batch import kernel
+from ..batch.given import GivenHeaders
 from ..closing import Closing
 from ..log.write.writer import Writer
 from ..storage.forking import forkable
@@ -45,7 +46,7 @@ class TopicWriter(Closing):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Iterable[tuple[str, bytes | None]] = (),
+        headers: GivenHeaders = (),
         timestamp: int | None = None,
     ) -> None:
         """Add one record; its offset is known when it is placed. The timestamp is in milliseconds since 1970."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Literal, Protocol, TypedDict
 
+from ..batch.given import GivenHeaders, GivenRecord
 from ..batch.kernel import Record
 from ..isolation import Isolation
 
@@ -21,7 +22,7 @@ class Sink(Protocol):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
     ) -> object:
         """Append one record."""
@@ -34,13 +35,13 @@ class LogLike(Sink, Protocol):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
         """Append one record and return its offset."""
 
-    def append_many(self, records: Iterable[Any], expect_offset: int | None = None) -> range:
+    def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
         """Append records as one batch and return their offsets."""
 
     def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
@@ -119,7 +120,7 @@ class TopicLike(Sink, Protocol):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
@@ -128,7 +129,7 @@ class TopicLike(Sink, Protocol):
         """Append one record and return its partition and offset."""
 
     def append_many(
-        self, records: Iterable[Any], *, partition: int | None = None, expect_offset: int | None = None
+        self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records and return their offsets by partition."""
 

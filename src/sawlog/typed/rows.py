@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..batch.given import GivenSchema
 from ..errors import InvalidConfig, InvalidRecordType
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ class ArrowRows:
     For large tables of keys and values use `append_arrow`: one record per row.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: GivenSchema) -> None:
         import pyarrow as pa
 
         if not isinstance(schema, pa.Schema):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...batch.build import Encoder, Recipe
+from ...batch.given import GivenHeaders, GivenRecord
 from ...errors import InvalidRecord
 from ...log.write.encoders import recipe_of
 from ...log.write.writer import BATCH_BYTES
@@ -118,7 +119,7 @@ class RemoteTopic:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: Any = None,
         *,
         partition: int | None = None,
@@ -130,7 +131,7 @@ class RemoteTopic:
         batch = Encoder(self._recipe).one(value, key, headers, timestamp, self._sender.producer(number))
         return Position(number, self._sender.place(number, batch))
 
-    def append_many(self, records: Iterable[Any], *, partition: int | None = None) -> dict[int, range]:
+    def append_many(self, records: Iterable[GivenRecord], *, partition: int | None = None) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets."""
         parts: defaultdict[int, list[Any]] = defaultdict(list)
         together = self._sticky.take(0)

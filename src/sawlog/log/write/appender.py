@@ -24,13 +24,14 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ... import background
 from ...batch import kernel
 from ...batch.build import NOBODY, Encoded, Producer, Recipe
+from ...batch.given import GivenRecord
 from ...batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ...batch.refusals import refuse
 from ...clock import now_ms
@@ -337,7 +338,7 @@ class Appender(kernel.AppenderFields):
         return range(offset, last + 1)
 
     def place_many(
-        self, records: Iterable[Any], expect_offset: int | None = None, producer: Producer = NOBODY
+        self, records: Iterable[GivenRecord], expect_offset: int | None = None, producer: Producer = NOBODY
     ) -> range:
         """Make a batch of these records and place it."""
         encoder = self.encoders.take()

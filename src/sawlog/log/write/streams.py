@@ -20,6 +20,7 @@ from typing import Any
 
 from ...batch import kernel
 from ...batch.checksum import combine, crc32c
+from ...batch.given import GivenHeaders
 from ...batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
 from ...batch.refusals import refuse
 from ...clock import now_ms
@@ -150,7 +151,7 @@ def append_stream(
     chunks: Iterable[bytes],
     *,
     key: Any = None,
-    headers: Any = (),
+    headers: GivenHeaders = (),
     timestamp: int | None = None,
     max_bytes: int | None = None,
     expect_offset: int | None = None,
@@ -389,7 +390,7 @@ async def append_stream_async(
     run_to_end: Callable[..., Any],
     *,
     key: Any = None,
-    headers: Any = (),
+    headers: GivenHeaders = (),
     timestamp: int | None = None,
     max_bytes: int | None = None,
     expect_offset: int | None = None,

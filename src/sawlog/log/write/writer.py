@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...batch import kernel
 from ...batch.build import NOBODY, Encoded, Producer, Recipe
+from ...batch.given import GivenHeaders, GivenRecord
 from ...closing import Closing
 from ...config import KIB
 from ...errors import InvalidConfig, LogClosed
@@ -94,14 +95,14 @@ class Writer(Closing):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Iterable[tuple[str, bytes | None]] = (),
+        headers: GivenHeaders = (),
         timestamp: int | None = None,
     ) -> None:
         """Add one record; its offset is known when it is placed. The timestamp is in milliseconds since 1970."""
         with self._lock:
             self._batcher.add(value, key, headers, timestamp)
 
-    def append_many(self, records: Any) -> None:
+    def append_many(self, records: Iterable[GivenRecord]) -> None:
         """Add many records, as `Log.append_many` does, but not as one batch."""
         for record in records:
             if isinstance(record, kernel.Record):
@@ -112,7 +113,7 @@ class Writer(Closing):
             elif isinstance(record, dict):
                 self.append(**record)
             else:
-                self.append(record)
+                self.append(record)  # type: ignore[arg-type]  # other mappings than dicts are refused there
 
     def _full(self) -> None:
         """The builder's batch has reached its size."""

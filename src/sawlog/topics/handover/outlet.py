@@ -21,11 +21,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...batch import kernel
 from ...batch.build import NOBODY, Encoded, Producer, Recipe
 from ...batch.checksum import crc32c
+from ...batch.given import GivenHeaders, GivenRecord
 from ...batch.header import BASE, LAST, POSITION, PRODUCER_ID, SIZE, Rows
 from ...clock import Deadline, milliseconds
 from ...errors import (
@@ -140,7 +141,7 @@ class Outlet:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -152,7 +153,7 @@ class Outlet:
             self._encoders.give_back(encoder)
         return self._store(memoryview(data), 1, expect_offset).start
 
-    def append_many(self, records: Iterable[Any], expect_offset: int | None = None) -> range:
+    def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
         """Append records as one batch and return their offsets."""
         encoder = self._encoders.take()
         try:

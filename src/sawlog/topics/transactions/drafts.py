@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from ...batch.build import Encoded, Encoder, Recipe
+from ...batch.given import GivenRecord
 from ...errors import RecordTooLarge, TopicNotFound
 from ...log.log import Log
 from ...log.write.batcher import Batcher
@@ -51,7 +51,7 @@ class Draft:
         #: The finished batches.
         self.parcel = Parcel()
 
-    def encode(self, records: Iterable[Any]) -> Encoded:
+    def encode(self, records: Iterable[GivenRecord]) -> Encoded:
         """A batch of these. `RecordTooLarge` if it does not fit into a segment: after the commit it would be too
         late."""
         batch = Encoder(self._recipe).many(records)

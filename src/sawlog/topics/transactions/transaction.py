@@ -24,8 +24,9 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
+from ...batch.given import GivenHeaders, GivenRecord
 from ...clock import milliseconds
 from ...errors import LogClosed, StorageError, TransactionAborted, TransactionError
 from ...storage.forking import forkable, this_process
@@ -83,7 +84,7 @@ class Transaction:
         topic: str | Topic,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Any = (),
+        headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
         partition: int | None = None,
     ) -> None:
@@ -98,7 +99,7 @@ class Transaction:
                 self._end("aborted")  # what was collected cannot be written: its content is unknown
                 raise
 
-    def append_many(self, topic: str | Topic, records: Iterable[Any], partition: int | None = None) -> None:
+    def append_many(self, topic: str | Topic, records: Iterable[GivenRecord], partition: int | None = None) -> None:
         """Add many records, all or none of them; a record is as in `Log.append_many`."""
         with self._lock:
             self._check_open()
