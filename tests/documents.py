@@ -39,8 +39,8 @@ _FILE = re.compile(r"# (\w+\.py)\n")
 #: Settings of whoever runs the tests that would change what a program prints.
 _LOUD = ("COLUMNS", "SAWLOG_DATA", "SAWLOG_BROKER", "FORCE_COLOR", "PYTHONWARNINGS")
 #: What differs from run to run: how long it took, and how fast that was; and who it was.
-_TIMING = re.compile(r"( in|,) [\d.]+ (ms|s|min)(: [\d.]+ \S+/s, [\d.]+k? records/s)?$", re.MULTILINE)
-_PROCESS = re.compile(r"process \d+ on [\w.-]+")
+_TIMING = re.compile(r"( in|,) [\dN.]+ (ms|s|min)(: [\dN.]+ \S+/s, [\dN.]+k? records/s)?$", re.MULTILINE)
+_PROCESS = re.compile(r"process (\d+|N) on [\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,11 @@ def make_program(place: Path, name: str = "sawlog", module: str = "-m sawlog.cli
 
 def shell(place: Path, command: str) -> list[str]:
     """What a command prints on both streams, sorted: a pipe does not keep the order between the two."""
+    return without_timing(shell_output(place, command).splitlines())
+
+
+def shell_output(place: Path, command: str) -> str:
+    """What a command prints: first on stdout, then on stderr."""
     environment = {
         **{name: value for name, value in os.environ.items() if name not in _LOUD},
         "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
@@ -110,13 +115,13 @@ def shell(place: Path, command: str) -> list[str]:
         command, shell=True, cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert "Traceback" not in done.stderr, done.stderr
-    return without_timing((done.stdout + done.stderr).splitlines())
+    return done.stdout + done.stderr
 
 
 def typed(command: str) -> list[str]:
     """What a command of `sawlog` prints, run in this process; `echo TEXT |` is its input."""
     given, _, rest = command.rpartition(" | ")
-    text = "".join(f"{each}\n" for each in shlex.split(given)[1:])
+    text = " ".join(shlex.split(given)[1:]) + "\n" if given else ""
     name, *arguments = shlex.split(rest)
     assert name == "sawlog"
     done = Cli(Path("data"))(*arguments, stdin=text.encode())
@@ -143,7 +148,7 @@ def take(step: Step, place: Path) -> str:
         return run_program(step.text)
     if re.fullmatch(r"(echo [^|;&<>]* \| )?sawlog [^|;&<>]*", step.text):
         return "\n".join(typed(step.text))
-    return "\n".join(shell(place, step.text))
+    return shell_output(place, step.text)
 
 
 # --- comparing
@@ -155,10 +160,13 @@ def without_timing(lines: list[str]) -> list[str]:
 
 
 def steady(printed: str) -> list[str]:
-    """What does not differ from run to run: lines of a command come in any order."""
-    return without_timing(_PROCESS.sub("process N on HOST", printed).splitlines())
+    """The lines without what differs from run to run; what a shell says of a killed process, each says in its way."""
+    text = _TIMING.sub("", _PROCESS.sub("process N on HOST", printed))
+    return [line.rstrip() for line in text.splitlines() if line.strip() and line != "Killed"]
 
 
 def without_numbers(printed: str) -> list[str]:
-    """The same where a page has run before in the directory: offsets and counts continue, columns are wider."""
-    return [re.sub(r"\s+", " ", re.sub(r"\d+", "N", line)) for line in steady(printed)]
+    """The same where a page has run before in the directory: offsets and counts continue, columns are wider, and what
+    is created is there already."""
+    text = re.sub(r"\d+", "N", printed.replace(": already exists", ": created"))
+    return [re.sub(r"\s+", " ", line) for line in steady(text)]
