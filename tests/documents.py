@@ -22,6 +22,7 @@ import stat
 import subprocess
 import sys
 import traceback
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -31,7 +32,7 @@ import sawlog
 from .cli.conftest import Cli
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 #: Python, and what it prints.
 _PAIR = re.compile(r"^```python\n(.*?)^```\n\n```\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _STEP = re.compile(r"^```(python|console)\n(.*?)^```\n(?:\n```\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
@@ -131,7 +132,8 @@ def typed(command: str) -> list[str]:
 def run_program(code: str) -> str:
     """What a program prints; at its end, what Python says of an exception that nobody caught."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(open|read)_text is deprecated", DeprecationWarning)  # kafka-python uses them
         try:
             exec(compile(code, "snippet", "exec"), {"__name__": "__main__"})
         except Exception as error:
