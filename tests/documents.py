@@ -133,7 +133,9 @@ def run_program(code: str) -> str:
     """What a program prints; at its end, what Python says of an exception that nobody caught."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "(open|read)_text is deprecated", DeprecationWarning)  # kafka-python uses them
+        warnings.filterwarnings(
+            "ignore", "(open|read)_text is deprecated", DeprecationWarning
+        )  # kafka-python uses them
         try:
             exec(compile(code, "snippet", "exec"), {"__name__": "__main__"})
         except Exception as error:
