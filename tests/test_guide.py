@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from sawlog import errors
 from sawlog.aio.consumer import AsyncConsumer
 from sawlog.aio.store import AsyncStore
 from sawlog.aio.topic import AsyncTopic
+from sawlog.sql.database import load_duckdb
 from sawlog.testing import Broker
 from sawlog.topics.settings import SETTINGS
 
@@ -113,6 +115,15 @@ def test_troubleshooting_names_every_error() -> None:
     assert sorted(listed) == sorted(public)
 
 
+def test_troubleshooting_has_the_messages_that_an_installation_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, package = blocks(PAGES["troubleshooting.md"].partition("\n## Installing\n")[2].partition("\n## ")[0], "")
+    assert kernel.strip() == f"RuntimeWarning: sawlog: {sawlog.KernelInfo(False, '…/kernel/__init__.py')}"
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(sawlog.MissingPackage) as caught:
+        load_duckdb()
+    assert package.strip() == f"sawlog.errors.MissingPackage: {caught.value}"
+
+
 # --- moving from Kafka: nothing in a table is invented
 
 
@@ -122,19 +133,19 @@ def rows_of(title: str) -> Iterator[list[str]]:
     lines = [line for line in section.splitlines() if line.startswith("|")]
     assert len(lines) > 5
     for line in lines[2:]:
-        yield [cell.strip() for cell in line.strip("|").split(" | ")]
+        yield [cell.strip() for cell in line.split("|")[1:-1]]
 
 
 def calls_in(cell: str) -> Iterator[tuple[str, str, list[str]]]:
     """What the code of a cell calls: of which name, which method, with which keywords."""
     for code in re.findall(r"`([^`]+)`", cell):
-        if "(" not in code:
+        if "(" not in code or code.startswith("."):
             continue
         for node in ast.walk(ast.parse(f"async def cell():\n {code}")):
             if isinstance(node, ast.Call):
                 keywords = [each.arg for each in node.keywords if each.arg]
-                if isinstance(node.func, ast.Attribute):
-                    yield dotted(node.func.value), node.func.attr, keywords
+                if isinstance(node.func, ast.Attribute) and (owner := dotted(node.func.value)):
+                    yield owner, node.func.attr, keywords
                 elif isinstance(node.func, ast.Name):
                     yield "", node.func.id, keywords
 
