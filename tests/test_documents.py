@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -18,19 +17,13 @@ import pytest
 import sawlog
 from sawlog import Store, interop
 
+from .documents import ROOT, blocks, make_program, sessions, shell, without_timing
 from .interop.files import lay
 from .interop.kafkas import batch
 from .interop.test_unindexed import behind, with_metadata
 
-ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = (ROOT / "docs" / "several-processes.md").read_text(encoding="utf-8")
 INTEROP = (ROOT / "docs" / "interop.md").read_text(encoding="utf-8")
-#: What differs from run to run: how long it took, and how fast that was.
-_TIMING = re.compile(r" in [\d.]+ (ms|s|min)(: [\d.]+ \S+/s, [\d.]+k? records/s)?$")
-
-
-def blocks(text: str, kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -41,40 +34,8 @@ def place(tmp_path: Path) -> Path:
     store = bytearray((tmp_path / "damaged" / "42.store").read_bytes())
     store[170] ^= 1
     (tmp_path / "damaged" / "42.store").write_bytes(store)
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "sawlog"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sawlog.cli "$@"\n')
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    make_program(tmp_path)
     return tmp_path
-
-
-def shell(place: Path, command: str) -> list[str]:
-    """What a command prints on both streams, sorted: a pipe does not keep the order between the two."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if name not in ("COLUMNS", "SAWLOG_DATA", "FORCE_COLOR")},
-        "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": str(Path(sawlog.__file__).parents[1]),
-    }
-    done = subprocess.run(
-        command, shell=True, cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return without_timing((done.stdout + done.stderr).splitlines())
-
-
-def without_timing(lines: list[str]) -> list[str]:
-    return sorted(_TIMING.sub("", line) for line in lines if line)
-
-
-def sessions(block: str) -> list[tuple[str, list[str]]]:
-    """The commands of a console block with the lines that follow each."""
-    found: list[tuple[str, list[str]]] = []
-    for line in block.splitlines():
-        if line.startswith("$ "):
-            found.append((line[2:], []))
-        else:
-            found[-1][1].append(line)
-    return found
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from .cli.conftest import Cli
-from .test_documents import blocks, sessions
+from .documents import ROOT, blocks, sessions, typed
 
-PAGE = (Path(__file__).resolve().parent.parent / "docs" / "tables.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 ORDERS = """\
 {"id": 1, "customer": "ada", "amount": 10.0, "placed_at": "2026-11-01T08:00:00Z"}
 {"id": 2, "customer": "bob", "amount": 7.25, "placed_at": "2026-11-01T09:00:00Z"}
@@ -35,16 +33,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SAWLOG_DATA", "data")
     return tmp_path
-
-
-def typed(command: str) -> list[str]:
-    """What a command prints. Run in this process, which takes a tenth of the time; `echo TEXT |` is its input."""
-    given, _, rest = command.rpartition(" | ")
-    text = "".join(f"{each}\n" for each in shlex.split(given)[1:])
-    name, *arguments = shlex.split(rest)
-    assert name == "sawlog"
-    done = Cli(Path("data"))(*arguments, stdin=text.encode())
-    return (done.out + done.err).splitlines()
 
 
 def test_the_sessions_print_what_the_page_shows(place: Path) -> None:

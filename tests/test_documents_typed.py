@@ -13,16 +13,14 @@ import pytest
 import sawlog
 
 from .cli.conftest import Cli
-from .test_documents import sessions
+from .documents import ROOT, blocks, pairs, sessions
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-#: Python, and what it prints.
-PAIR = re.compile(r"^```python\n(.*?)^```\n\n```\n(.*?)^```", re.DOTALL | re.MULTILINE)
+DOCS = ROOT / "docs"
 
 
 def pairs_of(page: str) -> list[tuple[str, str]]:
     text = (DOCS / page).read_text(encoding="utf-8")
-    found = PAIR.findall(text)
+    found = pairs(text)
     assert len(found) == text.count("```python")
     return found
 
@@ -53,8 +51,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("page", ["typed.md", "queues.md"])
 def test_the_python_of_a_page_prints_what_is_shown_below_it(page: str, places: dict[str, Path]) -> None:
-    blocks = re.split(r"^-- ", (places[page].parent / "printed").read_text(), flags=re.MULTILINE)[1:]
-    printed = [block.partition("\n")[2] for block in blocks if block.startswith(page)]
+    sections = re.split(r"^-- ", (places[page].parent / "printed").read_text(), flags=re.MULTILINE)[1:]
+    printed = [block.partition("\n")[2] for block in sections if block.startswith(page)]
     assert printed == [shown for _, shown in pairs_of(page)]
 
 
@@ -63,7 +61,7 @@ def test_the_sessions_of_the_page_on_queues_print_what_is_shown(
 ) -> None:
     monkeypatch.chdir(places["queues.md"] / "0")  # where the first program has left a dead letter
     page = (DOCS / "queues.md").read_text(encoding="utf-8")
-    reading, redriving = re.findall(r"^```console\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    reading, redriving = blocks(page, "console")
     command, _ = sessions(reading)[0]
     told = Cli(Path("data"))(*command.partition(" | ")[0].split()[1:]).ok().json
     assert "not an order" in str(told)

@@ -1,0 +1,176 @@
+"""What documents show, taken apart and run: fenced blocks, console sessions, whole pages.
+
+A page is a list of steps, in its order:
+
+    ```python          a program, run in a fresh namespace; if its first line is `# name.py` it is saved as that file
+    ```console         commands after `$ `, each with the lines that it prints
+    ```                directly after a program: what that prints; without it, it prints nothing
+
+A program that ends with an exception prints its last line, as Python does. Commands that are one call of `sawlog`,
+possibly with `echo TEXT |` before it, run in this process, which takes a tenth of the time; others go to a shell, in
+which `sawlog` and `python` are this Python's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import sawlog
+
+from .cli.conftest import Cli
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 300.0
+#: Python, and what it prints.
+_PAIR = re.compile(r"^```python\n(.*?)^```\n\n```\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_STEP = re.compile(r"^```(python|console)\n(.*?)^```\n(?:\n```\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"# (\w+\.py)\n")
+#: Settings of whoever runs the tests that would change what a program prints.
+_LOUD = ("COLUMNS", "SAWLOG_DATA", "SAWLOG_BROKER", "FORCE_COLOR", "PYTHONWARNINGS")
+#: What differs from run to run: how long it took, and how fast that was; and who it was.
+_TIMING = re.compile(r"( in|,) [\dN.]+ (ms|s|min)(: [\dN.]+ \S+/s, [\dN.]+k? records/s)?$", re.MULTILINE)
+_PROCESS = re.compile(r"process (\d+|N) on [\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do on a page, and what the page shows for it."""
+
+    kind: Literal["program", "file", "command"]
+    text: str
+    shown: str
+    #: Of a file.
+    name: str = ""
+
+
+def blocks(text: str, kind: str) -> list[str]:
+    """The fenced blocks of one kind."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """Programs with what is shown below each."""
+    return _PAIR.findall(text)
+
+
+def sessions(block: str) -> list[tuple[str, list[str]]]:
+    """The commands of a console block with the lines that follow each."""
+    found: list[tuple[str, list[str]]] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+def steps(text: str) -> list[Step]:
+    """All programs, files and commands of a page, in order."""
+    found: list[Step] = []
+    for kind, block, shown in _STEP.findall(text):
+        if kind == "console":
+            found += [Step("command", command, "\n".join(lines)) for command, lines in sessions(block)]
+        elif (named := _FILE.match(block)) is not None:
+            found.append(Step("file", block, "", named[1]))
+        else:
+            found.append(Step("program", block, shown))
+    return found
+
+
+# --- running
+
+
+def make_program(place: Path, name: str = "sawlog", module: str = "-m sawlog.cli") -> None:
+    """A program in `bin` that runs this Python."""
+    (place / "bin").mkdir(exist_ok=True)
+    program = place / "bin" / name
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+
+def shell(place: Path, command: str) -> list[str]:
+    """What a command prints on both streams, sorted: a pipe does not keep the order between the two."""
+    return without_timing(shell_output(place, command).splitlines())
+
+
+def shell_output(place: Path, command: str) -> str:
+    """What a command prints: first on stdout, then on stderr."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if name not in _LOUD},
+        "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(sawlog.__file__).parents[1]),
+    }
+    done = subprocess.run(
+        command, shell=True, cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout + done.stderr
+
+
+def typed(command: str) -> list[str]:
+    """What a command of `sawlog` prints, run in this process; `echo TEXT |` is its input."""
+    given, _, rest = command.rpartition(" | ")
+    text = " ".join(shlex.split(given)[1:]) + "\n" if given else ""
+    name, *arguments = shlex.split(rest)
+    assert name == "sawlog"
+    done = Cli(Path("data"))(*arguments, stdin=text.encode())
+    return (done.out + done.err).splitlines()
+
+
+def run_program(code: str) -> str:
+    """What a program prints; at its end, what Python says of an exception that nobody caught."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "(open|read)_text is deprecated", DeprecationWarning
+        )  # kafka-python uses them
+        try:
+            exec(compile(code, "snippet", "exec"), {"__name__": "__main__"})
+        except Exception as error:
+            printed.write("".join(traceback.format_exception_only(error)))
+    return printed.getvalue()
+
+
+def take(step: Step, place: Path) -> str:
+    """Take a step of a page in a directory, which is the current one; return what it prints."""
+    if step.kind == "file":
+        (place / step.name).write_text(step.text)
+        return ""
+    if step.kind == "program":
+        return run_program(step.text)
+    if re.fullmatch(r"(echo [^|;&<>]* \| )?sawlog [^|;&<>]*", step.text):
+        return "\n".join(typed(step.text))
+    return shell_output(place, step.text)
+
+
+# --- comparing
+
+
+def without_timing(lines: list[str]) -> list[str]:
+    """The lines without how long it took, sorted."""
+    return sorted(_TIMING.sub("", line) for line in lines if line)
+
+
+def steady(printed: str) -> list[str]:
+    """The lines without what differs from run to run; what a shell says of a killed process, each says in its way."""
+    text = _TIMING.sub("", _PROCESS.sub("process N on HOST", printed))
+    return [line.rstrip() for line in text.splitlines() if line.strip() and line != "Killed"]
+
+
+def without_numbers(printed: str) -> list[str]:
+    """The same where a page has run before in the directory: offsets and counts continue, columns are wider, and what
+    is created is there already."""
+    text = re.sub(r"\d+", "N", printed.replace(": already exists", ": created"))
+    return [re.sub(r"\s+", " ", line) for line in steady(text)]
