@@ -7,6 +7,7 @@ BIN := .venv/bin
 # In .venv, so that removing .venv forgets them too.
 READY := .venv/.ready
 READY_BENCH := .venv/.ready-bench
+READY_DOCS := .venv/.ready-docs
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What passed yesterday passes today: the versions that the tests were last run with, for building too. make upgrade.
@@ -14,7 +15,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $
 # Empty, wherever it is set: hundreds of tests start programs, which would all compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark bench-sql bench-interop bench-broker faults mutants asan fuzz-grow kafka-jars upgrade clean distclean
+.PHONY: help setup demo tour test test-all lint format types layers kernel docs dist bench-engine bench-topics bench-spark bench-sql bench-interop bench-broker faults mutants asan fuzz-grow kafka-jars upgrade clean distclean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,7 +31,7 @@ tour: kernel ## the engine by itself: a million records written, read, killed an
 test: lint types layers kernel ## everything that has to pass: lint, types, layers, the quick tests
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
-test-all: kernel ## the slow tests too, all files on the disk, and hypothesis with fresh random examples
+test-all: kernel $(READY_DOCS) ## the slow tests too, all files on the disk, and hypothesis with fresh random examples
 	@SAWLOG_TESTS_ON_DISK=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
 
 lint: $(READY) ## ruff: mistakes and formatting
@@ -49,6 +50,9 @@ layers: $(READY) ## import-linter: imports point one way
 
 kernel: $(READY) ## compile the kernel in place if its source changed (SAWLOG_PURE=1: go back to plain Python)
 	@$(BIN)/python tools/build_kernel.py
+
+docs: kernel $(READY_DOCS) ## the documents and an API reference as a site in build/site, with search; no network, no server
+	@$(BIN)/python docs/site/make_site.py $(ARGS)
 
 dist: $(READY) ## wheel and source archive into dist/, then try the wheel in a new environment
 	@rm -rf dist
@@ -96,7 +100,7 @@ kafka-jars: kernel ## fetch Kafka's own jars and Spark's Kafka source (Maven), f
 	@$(BIN)/python tools/fetch_kafka.py --connector
 
 upgrade: $(READY) ## take the newest versions of all tools and libraries, and write them into constraints.txt (then make test)
-	@$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev,bench]'
+	@$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev,bench,docs]'
 	@$(BIN)/python tools/write_constraints.py
 
 clean: ## remove what building and testing made; .venv stays
@@ -118,4 +122,8 @@ $(READY): pyproject.toml setup.py constraints.txt | $(BIN)/python
 
 $(READY_BENCH): $(READY)
 	@$(INSTALL) --editable '.[bench]'
+	@touch $@
+
+$(READY_DOCS): $(READY)
+	@$(INSTALL) --editable '.[docs]'
 	@touch $@
