@@ -8,6 +8,7 @@ from . import aio
 from ._kernel_info import KernelInfo, kernel_info
 from .batch.build import Producer
 from .batch.kernel import Record
+from .caching import LRU, CachePolicy
 from .config import Interval, LogConfig, UpkeepConfig
 from .errors import (
     AmbiguousAppend,
@@ -88,13 +89,14 @@ from .log.maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, 
 from .log.read.pages import Fetched
 from .log.read.verify import VerifyReport
 from .log.write.writer import Writer
+from .topics.descriptions import PartitionDescription, TopicDescription
 from .topics.groups.consumer import Consumer
 from .topics.groups.groups import GroupDescription, GroupRow, Groups
 from .topics.queues.message import Message
 from .topics.queues.queue import Queue
 from .topics.queues.redrive import Redriven, redrive
 from .topics.store import Store
-from .topics.topic import Offsets, PartitionDescription, Position, Topic, TopicDescription
+from .topics.topic import Offsets, Position, Topic
 from .topics.transactions.transaction import Transaction
 from .topics.writer import TopicWriter
 from .typed.consumer import TypedConsumer
@@ -117,6 +119,7 @@ __version__ = "0.3.0"
 
 __all__ = [
     "JSON",
+    "LRU",
     "AmbiguousAppend",
     "ArrowRows",
     "BaseMismatch",
@@ -125,6 +128,7 @@ __all__ = [
     "BrokerTimeout",
     "BrokerUnavailable",
     "Bytes",
+    "CachePolicy",
     "ChecksumMismatch",
     "CompactionReport",
     "Consumer",

@@ -6,11 +6,13 @@ does not check them again. An invalid value raises `InvalidConfig` with the fiel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, Literal, SupportsIndex
 
 from .batch.compression import check_level, codec_id
+from .caching import CachePolicy
 from .errors import InvalidConfig
 
 #: The highest base offset: the kernel rejects offsets from 2**62 on, and a batch spans several offsets.
@@ -71,6 +73,9 @@ class LogConfig:
     retention_bytes: int | None = None
     #: How many sealed segments stay mapped (each needs a file descriptor). None: all. 0: mapped only while read.
     max_mapped_segments: int | None = 128
+    #: Makes the policy that decides which segments stay mapped, instead of the `max_mapped_segments` that were used
+    #: last: see `sawlog.caching`. Each log has its own.
+    segment_cache: Callable[[], CachePolicy] | None = None
     #: One index entry per this many bytes of log, as in Kafka. Smaller: faster lookups, more memory.
     index_interval_bytes: int = 4 * KIB
     #: The largest record (key + value + headers) that `append` and `append_many` accept. None: a segment's size.
@@ -101,6 +106,8 @@ class LogConfig:
         _optional_at_least("retention_ms", self.retention_ms, 0)
         _optional_at_least("retention_bytes", self.retention_bytes, 0)
         _optional_at_least("max_mapped_segments", self.max_mapped_segments, 0)
+        if self.segment_cache is not None and not callable(self.segment_cache):
+            raise InvalidConfig(f"segment_cache must be a function that makes a policy, not {self.segment_cache!r}")
         _at_least("index_interval_bytes", self.index_interval_bytes, 0)
         _optional_at_least("max_record_bytes", self.max_record_bytes, 1)
         _at_least("max_decompressed_bytes", self.max_decompressed_bytes, KIB)

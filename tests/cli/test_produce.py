@@ -301,3 +301,17 @@ def test_missing_topic_or_store_is_not_found_and_not_made(
 )
 def test_wrong_option_is_a_usage_error(topic: Cli, arguments: list[str], complaint: str) -> None:
     assert complaint in topic("produce", "t", *arguments, stdin=b"x\n").failed(2)
+
+
+def test_a_topic_is_created_if_that_is_wanted(sawlog: Cli, data: Path) -> None:
+    assert "no store" in sawlog("produce", "new", stdin=b"x\n").failed(3)
+    assert "new: created, 1 partition" in sawlog("produce", "new", "--create", stdin=b"one\n").ok().err
+    assert "created" not in sawlog("produce", "new", "--create", stdin=b"two\n").ok().err
+    assert values(data, "new") == [b"one", b"two"]
+
+
+def test_a_topic_that_exists_is_left_as_it_is(sawlog: Cli, data: Path) -> None:
+    sawlog("topic", "create", "t", "--partitions", 3, "--set", "compression.type=zstd").ok()
+    sawlog("produce", "t", "--create", stdin=b"one\n").ok()
+    with Store.open(data, mode="r") as store:
+        assert (store["t"].partitions, store["t"].settings["compression.type"]) == (3, "zstd")

@@ -297,6 +297,17 @@ def test_terminal_gets_colour_unless_it_says_no(program: Program, orders: Path) 
     assert b"\x1b" not in program("topic", "list").ok().raw
 
 
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_statistics_fit_the_terminal(program: Program, orders: Path, columns: int) -> None:
+    with Store.open(orders) as store:
+        store.create_topic("a.topic.with.a.name.that.is.rather.long").append(b"x")
+    code, seen = in_terminal(program, "stats", COLUMNS=str(columns), NO_COLOR="1")
+    assert code == 0
+    lines = [line for line in seen.splitlines() if not line.startswith("not shown")]
+    assert "PARTITION" in seen
+    assert max(map(len, lines)) <= max(columns, 60)  # charts are at least that wide
+
+
 def test_progress_is_shown_on_a_terminal_only(program: Program, orders: Path, tmp_path: Path) -> None:
     file = tmp_path / "lines.txt"
     file.write_bytes(b"line\n" * 20_000)
@@ -377,6 +388,10 @@ def test_missing_extra_is_named_with_how_to_get_it(missing: str) -> None:
         ("sawlog topic describe or", "orders"),
         ("sawlog groups seek bil", "billing"),
         ("sawlog read orders --fo", "--follow"),
+        ("sawlog read orders --group bil", "billing"),
+        ("sawlog topic create x --set retention.m", "retention.ms="),
+        ("sawlog topic create x --set cleanup.policy=com", "cleanup.policy=compact,delete"),
+        ("sawlog topic alter orders --unset segment.b", "segment.bytes"),
     ],
 )
 def test_shell_completes_commands_topics_groups_and_options(

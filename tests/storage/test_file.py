@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.errors import DirectoryLocked, ReadBeyondEnd, StorageError, StorageFull
+from sawlog.errors import DirectoryLocked, LogClosed, ReadBeyondEnd, StorageError, StorageFull
 from sawlog.storage import FileDirectory
 
 
@@ -21,6 +21,15 @@ def test_directories_on_the_way_are_made(tmp_path: Path) -> None:
     directory.create("x").append(b"abc")
     assert (tmp_path / "a" / "b" / "c" / "x").read_bytes() == b"abc"
     directory.close()
+
+
+def test_who_uses_a_directory_that_another_thread_has_closed_is_told_so(tmp_path: Path) -> None:
+    directory = FileDirectory(tmp_path)
+    directory.create("x").close()
+    directory.close()
+    for use in (directory.open, directory.open_sealed, directory.read, directory.size, directory.exists):
+        with pytest.raises(LogClosed, match="was closed, or deleted, while x was read"):
+            use("x")
 
 
 def test_path_may_be_a_string_or_a_path(tmp_path: Path) -> None:

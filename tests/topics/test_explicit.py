@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -223,6 +224,8 @@ def test_an_offset_is_in_a_log_if_it_has_a_record(tmp_path: Path) -> None:
         log.append_many([b"x"] * 10)
         log.trim(3)
         assert [offset for offset in range(-2, 12) if offset in log] == list(range(3, 10))
+        assert np.int64(5) in log
+        assert np.int64(2) not in log
         for wrong in (b"x", "3", 3.0, True, None):
             with pytest.raises(InvalidRecordType):
                 assert wrong in log

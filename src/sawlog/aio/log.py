@@ -62,6 +62,9 @@ class AsyncLog:
     def __repr__(self) -> str:
         return f"<Async{repr(self._log)[1:]}"
 
+    def _repr_html_(self) -> str:
+        return self._log._repr_html_()
+
     # --- appending
 
     async def append(

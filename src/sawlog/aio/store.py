@@ -41,6 +41,9 @@ class AsyncStore:
     def __repr__(self) -> str:
         return f"<Async{repr(self._store)[1:]}"
 
+    def _repr_html_(self) -> str:
+        return self._store._repr_html_()
+
     # --- topics
 
     async def topics(self) -> list[str]:

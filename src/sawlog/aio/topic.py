@@ -59,6 +59,9 @@ class AsyncTopic:
     def __repr__(self) -> str:
         return f"<Async{repr(self._topic)[1:]}"
 
+    def _repr_html_(self) -> str:
+        return self._topic._repr_html_()
+
     def partition(self, number: int) -> AsyncLog:
         """The log of one partition."""
         return AsyncLog(self._topic.partition(number), partial(self._topic.using, number))

@@ -1,4 +1,4 @@
-"""Shell completion of topic and group names.
+"""Shell completion of topic, group and setting names.
 
 Completion never fails: without a store, or with a broken one, it offers nothing.
 """
@@ -22,6 +22,24 @@ def complete_topic(ctx: Any, incomplete: str) -> list[str]:
 def complete_group(ctx: Any, incomplete: str) -> list[str]:
     """Return the groups of that store."""
     return _offered(ctx, incomplete, lambda store: store.groups.list())
+
+
+def complete_setting(incomplete: str) -> list[str]:
+    """Return `name=` of the settings of a topic; after `=`, values that it can have."""
+    from ..topics.settings import SETTINGS, values_of
+
+    name, given, _ = incomplete.partition("=")
+    if not given:
+        return [f"{each}=" for each in SETTINGS if each.startswith(name)]
+    offered = [f"{name}={value}" for value in values_of(name)] if name in SETTINGS else []
+    return [each for each in offered if each.startswith(incomplete)]
+
+
+def complete_setting_name(incomplete: str) -> list[str]:
+    """Return the names of the settings."""
+    from ..topics.settings import SETTINGS
+
+    return [each for each in SETTINGS if each.startswith(incomplete)]
 
 
 def _offered(ctx: Any, incomplete: str, names: Callable[[SomeStore], Iterable[str]]) -> list[str]:

@@ -27,9 +27,10 @@ from ..errors import OffsetOutOfRange, SawlogError
 from ..log.log import Log
 from ..storage.system import sync_data
 from .codes import FAILED
+from .fitting import Column
 from .options import MaybeData, Output
-from .output import Column, OutputFormat, note
 from .output import Output as Printer
+from .output import OutputFormat, note
 from .places import open_store
 from .units import shown_duration, shown_size
 

@@ -8,11 +8,12 @@ import typer
 
 from .asking import confirm
 from .completion import complete_topic
+from .fitting import Column
 from .helping import Command, CommandGroup
 from .offsets import Bound, offset_of, outside, outside_text, parse_bound
 from .options import BrokerAt, Group, MaybeData, Output, Partitions, Yes, parsed
-from .output import Column, OutputFormat, note
 from .output import Output as Printer
+from .output import OutputFormat, note
 from .places import chosen, open_place
 from .stores import GroupRow, SomeStore
 from .units import shown_count

@@ -26,9 +26,10 @@ from ..log.files.producers import ProducerBatch, ProducersFile
 from ..storage import FileDirectory, documents
 from .codes import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of
+from .fitting import Column
 from .options import Output
-from .output import Column, OutputFormat, Row, note
 from .output import Output as Printer
+from .output import OutputFormat, Row, note
 from .units import shown_size, shown_time
 
 _ROW_BYTES, _ROWS_AROUND = 16, 3

@@ -15,9 +15,10 @@ import typer
 
 from ..errors import UnknownFormat
 from .codes import CORRUPT
+from .fitting import Column
 from .options import Data, Output, Topic, parsed, read_as
-from .output import Column, OutputFormat, note
 from .output import Output as Printer
+from .output import OutputFormat, note
 from .places import open_store
 from .progress import ProgressBar
 from .topic import Settings, given_settings

@@ -2,7 +2,8 @@
 
 Data goes to stdout, notes to stderr, so that a pipe contains data only. Every format prints the same rows:
 
-    table    aligned; sizes and times are readable, long cells shortened, control characters escaped
+    table    aligned; sizes and times are readable, long cells shortened, control characters escaped; in a terminal it
+             is made as narrow as the terminal is (fitting.py)
     json     one array (or object), numbers as numbers
     ndjson   one object per line, as they arrive
     csv      a header, then one line per row
@@ -21,12 +22,14 @@ import dataclasses
 import io
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from itertools import chain, islice
 from typing import Any, BinaryIO
+
+from .fitting import GAP, Column, fitted
 
 _BASE64 = "base64:"
 #: The maximum width of a table cell; the other formats print everything.
@@ -49,22 +52,6 @@ class OutputFormat(StrEnum):
     JSON = "json"
     NDJSON = "ndjson"
     CSV = "csv"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its name (used in every format except table), its title in a table, and how a table shows a value."""
-
-    name: str
-    title: str = ""
-    shown: Callable[[Any], str] | None = None
-    #: Whether a table shortens a long cell.
-    cut: bool = True
-
-    @property
-    def heading(self) -> str:
-        """The table's title."""
-        return (self.title or self.name.replace("_", " ")).upper()
 
 
 def note(text: str) -> None:
@@ -136,8 +123,14 @@ def visible(text: str) -> str:
 class Output:
     """Prints rows in the requested format."""
 
-    def __init__(self, form: OutputFormat = OutputFormat.TABLE, stream: BinaryIO | None = None) -> None:
+    def __init__(
+        self, form: OutputFormat = OutputFormat.TABLE, stream: BinaryIO | None = None, width: int | None = None
+    ) -> None:
         self.form = form
+        #: A table is fitted into this width; None: it may be of any width.
+        self.width = width
+        if stream is None and width is None and sys.stdout.isatty():
+            self.width = shutil.get_terminal_size().columns
         self._stream = stream if stream is not None else sys.stdout.buffer
         self._bold = stream is None and colour_wanted(sys.stdout)
 
@@ -192,24 +185,29 @@ class Output:
         self.flush()
 
     def _table(self, rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
-        lines = ([_shown(column, row.get(column.name)) for column in columns] for row in rows)
-        numeric = [True] * len(columns)
-        sample: list[list[str]] = []
-        for row in islice(rows, 0 if live else _SAMPLE_ROWS):
-            sample.append([_shown(column, row.get(column.name)) for column in columns])
-            for number, column in enumerate(columns):
-                value = row.get(column.name)
-                numeric[number] &= value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+        sample = list(islice(rows, 0 if live else _SAMPLE_ROWS))
         if not sample and not live:
             return
-        widths = [
-            max([width_of(column.heading), *(width_of(line[number]) for line in sample)])
-            for number, column in enumerate(columns)
-        ]
-        right = [each and not live for each in numeric]
+
+        def measure(some: Sequence[Column]) -> list[int]:
+            return [
+                max([width_of(column.heading), *(width_of(_shown(column, row.get(column.name))) for row in sample)])
+                for column in some
+            ]
+
+        whole = columns
+        if self.width is not None and not live:
+            columns = fitted(columns, measure, self.width)
+        widths = measure(columns)
+        right = [not live and all(_is_number(row.get(column.name)) for row in sample) for column in columns]
         yield self._strong(_aligned([column.heading for column in columns], widths, right))
-        for line in chain(sample, lines):
-            yield _aligned(line, widths, right)
+        for row in chain(sample, rows):
+            yield _aligned([_shown(column, row.get(column.name)) for column in columns], widths, right)
+        if len(columns) < len(whole):
+            self.flush()
+            known = {column.name for column in columns}
+            left_out = ", ".join(_title(column) for column in whole if column.name not in known)
+            note(f"not shown, the terminal is too narrow: {left_out}; --output csv prints all columns")
 
     @staticmethod
     def _json(rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
@@ -271,8 +269,13 @@ def _shown(column: Column, value: Any, *, cut: bool = True) -> str:
         text = "yes" if value else "no"
     else:
         text = cell(value)
-    text = visible(text)
-    return text if len(text) <= _CELL_MOST or not (cut and column.cut) else text[: _CELL_MOST - 1] + "…"
+    text, most = visible(text), column.width or _CELL_MOST
+    return text if len(text) <= most or not (cut and column.cut) else text[: most - 1] + "…"
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a column of such values is aligned to the right."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -280,7 +283,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool])
     for text, width, to_the_right in zip(cells, widths, right, strict=True):
         space = " " * (width - width_of(text))
         parts.append(space + text if to_the_right else text + space)
-    return "  ".join(parts).rstrip()
+    return (" " * GAP).join(parts).rstrip()
 
 
 def width_of(text: str) -> int:

@@ -19,7 +19,7 @@ import typer
 from ..errors import CorruptFile, LogNotFound
 from ..log.log import Log
 from ..topics.turns import LOCK_TIMEOUT_S
-from .stores import SomeLog, SomeStore, SomeTopic
+from .stores import SomeGroups, SomeLog, SomeStore, SomeTopic
 
 if TYPE_CHECKING:
     from ..broker.client.store import RemoteStore
@@ -107,6 +107,12 @@ class Reading:
     def __init__(self, places: Sequence[NamedLog[SomeLog]], remote: RemoteStore | None = None) -> None:
         self.places = places
         self._remote = remote
+
+    @property
+    def groups(self) -> SomeGroups:
+        """The groups of the broker."""
+        assert self._remote is not None
+        return self._remote.groups
 
     def wait(self, offsets: Sequence[int], seconds: float) -> None:
         """Wait for a record at one of these offsets, one of each log: `seconds` if that can only be found by looking,

@@ -26,7 +26,7 @@ from .output import OutputFormat, note
 from .places import chosen, open_place
 from .progress import ProgressBar
 from .sink import open_sink
-from .stores import Sink, SomeTopic
+from .stores import Sink, SomeStore, SomeTopic
 from .units import shown_size
 
 _CHUNK_BYTES = 1 << 20
@@ -134,6 +134,9 @@ def produce(
             help="How long to wait for a process that has locked a partition and takes no requests.",
         ),
     ] = LOCK_TIMEOUT_S,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the topic if it does not exist, with the default settings.")
+    ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Write records to a topic, from stdin or from files.
@@ -147,13 +150,13 @@ def produce(
       records   the output of `sawlog read TOPIC --output ndjson`; keeps key, value, headers and timestamp
       file      each file is one record of any size; it is streamed
 
-    The topic must exist. Invalid input stops the command with its line number; everything before it is stored.
-    --on-error skip continues instead. With --check, a value that does not match the topic's schema is invalid input.
+    The topic must exist, unless --create is given; that creates the store too. Invalid input stops the command with its
+    line number; everything before it is stored. --on-error skip continues instead. With --check, a value that does not
+    match the topic's schema is invalid input.
 
     \b
     Examples:
-      sawlog topic create greetings -d data
-      echo hello | sawlog produce greetings -d data
+      echo hello | sawlog produce greetings -d data --create
       sawlog produce orders -d data orders.ndjson --key customer.id --timestamp placed_at
       sawlog produce prices -d data prices.csv --key symbol --value price
       sawlog produce orders -d data orders.ndjson --check --on-error skip
@@ -172,8 +175,8 @@ def produce(
     sources = [(path, kind or kind_of(path)) for path in _sources(files)]
     for _, each in sources:
         _check(each, wishes)
-    with open_place(data, broker, "w", lock_timeout=lock_timeout) as store:
-        into = store.topic(topic)
+    with open_place(data, broker, "w", create=create, lock_timeout=lock_timeout) as store:
+        into = _created(store, topic) if create else store.topic(topic)
         chosen(into, None if partition is None else [partition])
         if check and not into.settings.get(SCHEMA):
             raise typer.BadParameter(
@@ -186,6 +189,14 @@ def produce(
                 _produce_from(path, each, into, wishes, done)
         finally:
             _report(topic, done, output)
+
+
+def _created(store: SomeStore, topic: str) -> SomeTopic:
+    if topic in store.topics():
+        return store.topic(topic)
+    made = store.create_topic(topic, exist_ok=True)
+    note(f"{topic}: created, 1 partition")
+    return made
 
 
 @dataclass(frozen=True, slots=True)

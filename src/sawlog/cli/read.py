@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from ..batch.kernel import Record
-from ..errors import CorruptBatch, OffsetOutOfRange
 from ..isolation import Isolation
 from .codes import CORRUPT
-from .completion import complete_topic
+from .completion import complete_group, complete_topic
+from .fitting import Column
 from .formats import Printer as RecordPrinter
 from .formats import compile_format
+from .grouped import Start, committing, group_reading
 from .offsets import Span, parse, resolve
 from .options import BrokerAt, LogDir, MaybeData, Partitions, parsed, read_as
-from .output import Column, OutputFormat, Row, note
 from .output import Output as Printer
-from .places import NamedLog, Reading, reading
-from .stores import SomeLog
+from .output import OutputFormat, Row, note
+from .places import Reading, reading
+from .records import Found, Place, records
 from .units import shown_time
-
-#: How long a follower waits before it checks again; doubled while there are no new records.
-_POLL_S, _POLL_MOST_S = 0.005, 0.1
 
 
 class IsolationLevel(StrEnum):
@@ -51,25 +49,8 @@ IsolationOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place(NamedLog[SomeLog]):
-    """A partition, as far as it is read."""
-
-    isolation: Isolation = "committed"
-
-    @property
-    def lowest_offset(self) -> int:
-        return self.log.lowest_offset
-
-    @property
-    def next_offset(self) -> int:
-        return self.log.position(isolation=self.isolation)[0]
-
-    def offset_at(self, timestamp: int) -> int:
-        return self.log.offset_at(timestamp)
-
-
-Found = tuple[_Place, Record]
+#: Where a new group begins, by the value of --offset.
+_STARTS: dict[str, Start] = {"start": "earliest", "end": "latest"}
 
 _COLUMNS = [
     Column("topic"),
@@ -80,6 +61,17 @@ _COLUMNS = [
     Column("value"),
     Column("headers", shown=lambda pairs: ", ".join(f"{each['key']}={_text(each['value'])}" for each in pairs or ())),
 ]
+
+
+class _AsGroup(NamedTuple):
+    """What `group_reading` is to open."""
+
+    data: Path | None
+    broker: str | None
+    topic: str
+    group: str
+    start: Start
+    isolation: Isolation
 
 
 def read(
@@ -104,6 +96,16 @@ def read(
         str | None,
         typer.Option(
             "--grep", metavar="REGEX", help="Only records whose value, key or headers match; (?i) ignores case."
+        ),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            metavar="GROUP",
+            autocompletion=complete_group,
+            help="Only what this consumer group has not read yet; commits what was printed.",
         ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-F", help="Wait for new records until Ctrl-C.")] = False,
@@ -145,6 +147,10 @@ def read(
     between them. A damaged batch stops the command, and the message says at which offset to continue. It stops where a
     Kafka transaction is open, and leaves out those that were aborted: --isolation uncommitted prints everything.
 
+    With --group it reads as a member of a consumer group, from the committed offsets on, and commits what it has
+    printed: the next call continues there. A new group begins at the start; with -o end, at the end. If it is killed it
+    may print some records again, but leaves out none. With -b the group must have no other members.
+
     \b
     Examples:
       sawlog read orders -d data -o -100
@@ -152,29 +158,67 @@ def read(
       sawlog read orders -d data -f '%d %p/%o %k: %v\\n' --follow -o end
       sawlog read orders -d data -o @2026-11-01:2026-11-02 --out orders.parquet
       sawlog read orders -d data -p 0 -n 1 --raw > first.bin
+      sawlog read orders -d data --group billing -n 100
       sawlog read orders -b 127.0.0.1:9092 -o -100
     """
     if topic is None and log is None:
         raise typer.BadParameter("give a topic, or the directory of one partition with --log", param_hint="TOPIC")
+    if group is not None:
+        _check_group(log, offset, partition, out, skip_damage)
     span = read_as(parse, offset, "--offset")
     pattern = parsed("--grep", grep, _pattern)
     printing = _format(form, raw, output, out)
+    if group is not None and topic is not None:
+        with _printer(output, out) as printer:
+            _read_as_group(
+                _AsGroup(data, broker, topic, group, _STARTS[offset], isolation.value),
+                pattern,
+                count,
+                printer,
+                printing,
+                follow,
+            )
+        return
     damage: list[str] = []
     with reading(data, log, topic, partition, broker) as opened:
-        places = [_Place(each.topic, each.partition, each.log, isolation=isolation.value) for each in opened.places]
+        places = [Place(each.topic, each.partition, each.log, isolation=isolation.value) for each in opened.places]
         if out is not None and out.suffix == ".parquet":
             if follow:
                 raise typer.BadParameter("a Parquet file cannot be followed: leave out --follow", param_hint="--out")
             _write_parquet(out, opened, places, span, pattern, count, damage if skip_damage else None)
         else:
             with _printer(output, out) as printer:
-                idle = printer.flush if follow else None
-                records = _records(opened, places, span, idle, damage if skip_damage else None)
-                if pattern is not None:
-                    records = (each for each in records if _matches(each[1], pattern))
-                _print(islice(records, count) if count is not None else records, printer, printing, follow)
+                idle = printer.flush if follow and span.end is None else None
+                found = records(opened, places, partial(resolve, span), idle, damage if skip_damage else None)
+                _print(_chosen(found, pattern, count), printer, printing, follow)
     if damage:
         raise typer.Exit(CORRUPT)
+
+
+def _read_as_group(
+    wanted: _AsGroup,
+    pattern: re.Pattern[bytes] | None,
+    count: int | None,
+    printer: Printer,
+    printing: RecordPrinter | None,
+    follow: bool,
+) -> None:
+    """Print what the group has not read yet, and commit what was printed."""
+    with group_reading(*wanted) as group:
+
+        def settle() -> None:
+            printer.flush()
+            group.commit()
+
+        found = committing(group.found(settle if follow else None), printer.flush, group.commit)
+        _print(_chosen(found, pattern, count), printer, printing, follow)
+        settle()
+
+
+def _chosen(found: Iterator[Found], pattern: re.Pattern[bytes] | None, count: int | None) -> Iterator[Found]:
+    if pattern is not None:
+        found = (each for each in found if _matches(each[1], pattern))
+    return found if count is None else islice(found, count)
 
 
 def _pattern(text: str) -> re.Pattern[bytes]:
@@ -182,6 +226,23 @@ def _pattern(text: str) -> re.Pattern[bytes]:
         return re.compile(text.encode("utf-8", "surrogateescape"))
     except re.error as error:
         raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+
+
+def _check_group(
+    log: Path | None, offset: str, partition: list[int] | None, out: Path | None, skip_damage: bool
+) -> None:
+    """A group decides itself which partitions it reads, and from where."""
+    if log is not None:
+        raise typer.BadParameter("a group needs a store: give -d DIR and a topic", param_hint="--group")
+    if offset not in _STARTS:
+        raise typer.BadParameter(
+            "with --group it is start or end, for a new group; `sawlog groups seek` moves a group",
+            param_hint="--offset",
+        )
+    if partition:
+        raise typer.BadParameter("a group reads all partitions of a topic", param_hint="--partition")
+    if skip_damage or (out is not None and out.suffix == ".parquet"):
+        raise typer.BadParameter("leave out --skip-damage and Parquet files with --group", param_hint="--group")
 
 
 def _format(form: str | None, raw: bool, output: OutputFormat | None, out: Path | None) -> RecordPrinter | None:
@@ -213,7 +274,7 @@ def _print(found: Iterator[Found], printer: Printer, printing: RecordPrinter | N
     printer.flush()
 
 
-def _row(place: _Place, record: Record) -> Row:
+def _row(place: Place, record: Record) -> Row:
     return {"topic": place.topic, **_arrow_row(place, record)}
 
 
@@ -227,74 +288,13 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
     return any(pattern.search(key.encode()) or pattern.search(value or b"") for key, value in record.headers)
 
 
-# --- from the logs
-
-
-def _records(
-    opened: Reading, places: list[_Place], span: Span, idle: Callable[[], None] | None, damage: list[str] | None
-) -> Iterator[Found]:
-    """Yield the records of a span, place by place; then, if `idle` is given, new records as they arrive. `idle` is
-    called before each wait."""
-    positions: list[tuple[int, int]] = []  # the next offset of each place, and its leader epoch
-    for place in places:
-        epoch = place.log.leader_epoch
-        start, end = resolve(span, place)
-        end = max(start, min(end, place.next_offset))  # a transaction that is not finished is waited for
-        yield from _scan(place, start, end, damage)
-        positions.append((end, epoch))
-    if idle is None or span.end is not None:
-        return
-    wait = _POLL_S
-    while True:
-        came = False
-        for number, place in enumerate(places):
-            now = place.log.position(isolation=place.isolation)
-            reached = positions[number][0]
-            kept = place.log.epoch_end(positions[number][1])
-            if kept < reached:
-                note(f"{place.name}: offsets from {kept} on were truncated; continuing there")
-                reached = kept
-            if now[0] > reached:
-                came = True
-                yield from _scan(place, reached, now[0], damage)
-            if now[0] != reached or kept < positions[number][0]:
-                positions[number] = now
-        if came:
-            wait = _POLL_S
-            continue
-        idle()
-        opened.wait([offset for offset, _ in positions], wait)
-        wait = min(2 * wait, _POLL_MOST_S)
-
-
-def _scan(place: _Place, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
-    """Yield the records of one log; continue after damage if that is wanted and something readable follows."""
-    while start < end:
-        try:
-            for record in place.log.scan(start, end, isolation=place.isolation):
-                yield place, record
-                start = record.offset + 1
-            return
-        except OffsetOutOfRange as error:
-            if error.lowest <= start:
-                raise
-            note(f"{place.name}: offsets {start} to {error.lowest - 1} were removed before they could be read")
-            start = error.lowest
-        except CorruptBatch as error:
-            if damage is None or error.next_offset is None or error.next_offset <= start:
-                raise
-            damage.append(str(error))
-            note(f"{place.name}: {error}")
-            start = error.next_offset
-
-
 # --- Parquet
 
 
 def _write_parquet(
     out: Path,
     opened: Reading,
-    places: list[_Place],
+    places: list[Place],
     span: Span,
     pattern: re.Pattern[bytes] | None,
     count: int | None,
@@ -327,7 +327,7 @@ def _write_parquet(
 
 def _batches(
     opened: Reading,
-    places: list[_Place],
+    places: list[Place],
     span: Span,
     pattern: re.Pattern[bytes] | None,
     damage: list[str] | None,
@@ -345,14 +345,14 @@ def _batches(
                 number = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
                 yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
         return
-    found = _records(opened, places, span, None, damage)
+    found = records(opened, places, partial(resolve, span), damage=damage)
     if pattern is not None:
         found = (each for each in found if _matches(each[1], pattern))
     while rows := list(islice(found, 65_536)):
         yield pa.RecordBatch.from_pylist([_arrow_row(place, record) for place, record in rows], schema=whole)
 
 
-def _arrow_row(place: _Place, record: Record) -> dict[str, Any]:
+def _arrow_row(place: Place, record: Record) -> dict[str, Any]:
     headers = [{"key": key, "value": value} for key, value in record.headers]
     return {
         "partition": place.partition,

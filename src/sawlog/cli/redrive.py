@@ -8,9 +8,10 @@ import typer
 
 from ..topics.queues.redrive import redrive as put_back
 from .completion import complete_group, complete_topic
+from .fitting import Column
 from .options import Data, Output, Topic
-from .output import Column, OutputFormat, note
 from .output import Output as Printer
+from .output import OutputFormat, note
 from .places import open_store
 from .progress import ProgressBar
 

@@ -25,9 +25,10 @@ from ..storage import FileDirectory
 from ..topics.names import TOPICS, partition_name
 from ..topics.settings import log_config
 from .codes import CORRUPT
+from .fitting import Column
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
-from .output import Column, OutputFormat, note
 from .output import Output as Printer
+from .output import OutputFormat, note
 from .overlay import Overlay
 from .places import check_place, chosen, open_store
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .fitting import Column
 from .options import Data, Output
-from .output import Column, OutputFormat, Row
 from .output import Output as Printer
+from .output import OutputFormat, Row
 from .places import open_store
 from .read import IsolationLevel, IsolationOption
 

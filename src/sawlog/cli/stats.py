@@ -30,14 +30,15 @@ from ..batch.header import (
 )
 from ..errors import CorruptBatch
 from .drawing import NoPlot, Plot, check_plot, show_charts, terminal_columns
+from .fitting import Column
 from .offsets import Span, parse, resolve
 from .options import BrokerAt, LogDir, MaybeData, MaybeTopic, Output, Partitions, read_as
-from .output import Column, OutputFormat, note
 from .output import Output as Printer
+from .output import OutputFormat, note
 from .places import NamedLog, reading
 from .plot import BarChart, Chart, TimeChart, columns_wanted
 from .stores import SomeLog
-from .units import shown_count, shown_size, shown_time
+from .units import brief_time, shown_count, shown_size, shown_time
 
 _FETCH_BYTES = 8 << 20
 _FILE_STEPS = 200
@@ -46,13 +47,13 @@ _COLUMNS = [
     Column("topic"),
     Column("partition"),
     Column("records", shown=shown_count),
-    Column("batches", shown=shown_count),
+    Column("batches", shown=shown_count, rank=3),
     Column("size_bytes", "size", shown_size),
-    Column("segments"),
-    Column("record_bytes", "bytes/record", lambda value: "" if value is None else f"{value:,.0f}"),
-    Column("codecs"),
-    Column("oldest", shown=shown_time),
-    Column("newest", shown=shown_time),
+    Column("segments", rank=4),
+    Column("record_bytes", "bytes/record", lambda value: "" if value is None else f"{value:,.0f}", rank=2),
+    Column("codecs", rank=5),
+    Column("oldest", shown=shown_time, brief=brief_time, rank=1),
+    Column("newest", shown=shown_time, brief=brief_time),
 ]
 
 

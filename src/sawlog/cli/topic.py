@@ -11,11 +11,13 @@ import typer
 from ..errors import InvalidConfig
 from ..topics.settings import SETTINGS
 from .asking import confirm
+from .completion import complete_setting, complete_setting_name
+from .fitting import Column
 from .helping import Command, CommandGroup
 from .offsets import offset_of, outside, parse_bound
 from .options import BrokerAt, MaybeData, Output, Partitions, Topic, Yes, read_as
-from .output import Column, OutputFormat, note
 from .output import Output as Printer
+from .output import OutputFormat, note
 from .places import chosen, open_place
 from .stores import SomeStore
 from .units import duration_ms, shown_count, shown_size, shown_time, size_bytes
@@ -28,6 +30,7 @@ Settings = Annotated[
         "--set",
         "-s",
         metavar="NAME=VALUE",
+        autocompletion=complete_setting,
         help="A setting, such as retention.ms=7d, segment.bytes=64MiB or sawlog.schema=@FILE; can be repeated. See "
         "`topic settings`.",
     ),
@@ -158,7 +161,12 @@ def alter(
     settings: Settings = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", metavar="NAME", help="Reset a setting to its default; can be repeated."),
+        typer.Option(
+            "--unset",
+            metavar="NAME",
+            autocompletion=complete_setting_name,
+            help="Reset a setting to its default; can be repeated.",
+        ),
     ] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:

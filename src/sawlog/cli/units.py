@@ -11,6 +11,8 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 
+from ..display import size_text, time_text
+
 _SIZES = {
     "": 1,
     "b": 1,
@@ -74,17 +76,8 @@ def time_ms(text: str) -> int:
 
 # --- show
 
-
-def shown_size(number: int | float | None) -> str:
-    """Format bytes with a unit: 5 B, 1.2 KiB, 64 MiB."""
-    if number is None:
-        return ""
-    value, unit = float(number), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+#: Format bytes with a unit: 5 B, 1.2 KiB, 64 MiB.
+shown_size = size_text
 
 
 def shown_count(number: int | float | None) -> str:
@@ -104,13 +97,13 @@ def shown_rate(number: float) -> str:
 
 def shown_time(ms: int | None) -> str:
     """Format milliseconds since 1970 as local time; empty if there is no time."""
-    if ms is None or ms < 0:
-        return ""
-    try:
-        when = (_EPOCH + timedelta(milliseconds=ms)).astimezone()
-    except (OverflowError, ValueError):
-        return str(ms)  # outside the calendar, but stored
-    return when.isoformat(sep=" ", timespec="milliseconds")
+    return "" if ms is None else time_text(ms)
+
+
+def brief_time(ms: int | None) -> str:
+    """The same to the minute, without the zone."""
+    whole = shown_time(ms)
+    return whole[:16] if len(whole) > 16 else whole
 
 
 def shown_duration(ms: float | None) -> str:

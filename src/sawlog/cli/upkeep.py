@@ -8,9 +8,10 @@ import typer
 
 from ..log.maintain.upkeep import UpkeepReport
 from .codes import CORRUPT
+from .fitting import Column
 from .options import Data, MaybeTopic, Output
-from .output import Column, OutputFormat, note
 from .output import Output as Printer
+from .output import OutputFormat, note
 from .places import open_store
 
 _ACTIONS = ("retention", "compaction", "merge", "recompression", "scrub")

@@ -13,9 +13,10 @@ from ..log.log import Log
 from ..log.read.verify import Problem
 from ..topics.names import GROUPS
 from .codes import CORRUPT
+from .fitting import Column
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
-from .output import Column, OutputFormat, note
 from .output import Output as Printer
+from .output import OutputFormat, note
 from .places import NamedLog, reading_files
 from .progress import ProgressBar
 from .units import shown_count, shown_size

@@ -21,8 +21,9 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequenc
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import index
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, overload
 
 from ..batch import kernel
 from ..batch.build import NOBODY, Producer
@@ -31,7 +32,8 @@ from ..batch.kernel import Record
 from ..clock import milliseconds
 from ..closing import Closing
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
-from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, RecordRemoved
+from ..display import counted, html_line, html_page, records_html, size_text, within
+from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, RecordRemoved, SawlogError
 from ..isolation import Isolation, is_committed
 from ..storage import Directory, MemoryDirectory
 from ..typed.log import TypedLog
@@ -49,7 +51,7 @@ from .maintain.compaction import CompactionReport
 from .maintain.recovery import RecoveryReport
 from .maintain.retention import RetentionReport
 from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
-from .read.last import last_record
+from .read.last import last_record, to_show
 from .read.pages import Fetched
 from .read.reader import ARROW_ROWS, Reader
 from .read.verify import VerifyReport, verify
@@ -212,8 +214,20 @@ class Log(Closing):
         self._writable().commit.fail(error)
 
     def __repr__(self) -> str:
-        state = "closed" if self._access.closed else f"offsets {self.lowest_offset}..{self.next_offset}"
-        return f"<Log {self.path} {state}>"
+        if self._access.closed:
+            return f"<Log {self.path} closed>"
+        try:
+            size = f"{size_text(self.size_bytes)} in {counted(len(self._known_segments().all), 'segment')}"
+            return f"<Log {self.path} offsets {self.lowest_offset}..{self.next_offset}, {size}>"
+        except SawlogError as error:
+            return f"<Log {self.path}: {error}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: offsets, size and the last records. Returns soon, also if somebody holds a lock."""
+        return within(
+            lambda: html_page(repr(self), records_html(to_show(self))),
+            lambda why: html_page(repr(self), html_line(why)),
+        )
 
     # --- properties
 
@@ -687,10 +701,10 @@ class Log(Closing):
 
     def __contains__(self, offset: object) -> bool:
         """`5 in log`: whether there is a record at this offset."""
-        if isinstance(offset, bool) or not isinstance(offset, int):
+        if isinstance(offset, bool) or not isinstance(offset, SupportsIndex):
             raise InvalidRecordType(f"`in` expects an offset, not {type(offset).__name__}")
         try:
-            self.read(offset)
+            self.read(index(offset))
         except LookupError:
             return False
         return True

@@ -18,7 +18,7 @@ import stat
 import time
 
 from ..batch import kernel
-from ..errors import ReadBeyondEnd, StorageError, SyncFailed
+from ..errors import LogClosed, ReadBeyondEnd, SawlogError, StorageError, SyncFailed
 from .handle import OPEN_FLAGS, Handle, identity_of
 from .interface import Buffer, Directory, Lock, Published, Storage
 from .locks import FileLock, SharedHold
@@ -325,7 +325,13 @@ class FileDirectory:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise storage_error(error, "reading the size of", f"{self.path}/{name}") from error
+            raise self._error(error, "reading the size of", name) from error
+
+    def _error(self, error: OSError, doing: str, name: str) -> SawlogError:
+        """What to raise for it: a thread may read while another closes the log, or deletes the topic."""
+        if self.fd < 0:
+            return LogClosed(f"{self.path} was closed, or deleted, while {name} was read")
+        return storage_error(error, doing, f"{self.path}/{name}")
 
     def exists(self, name: str) -> bool:
         """Whether a regular file of that name exists."""
@@ -337,7 +343,7 @@ class FileDirectory:
         try:
             return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_size
         except OSError as error:
-            raise storage_error(error, "reading the size of", f"{self.path}/{name}") from error
+            raise self._error(error, "reading the size of", name) from error
 
     def identity(self, name: str) -> object:
         """Device and inode."""
@@ -345,8 +351,10 @@ class FileDirectory:
         return None if found is None else identity_of(found)
 
     def _open(self, name: str, flags: int) -> Handle:
-        with reporting("opening", f"{self.path}/{name}"):
+        try:
             return Handle(os.open(name, flags | OPEN_FLAGS, 0o666, dir_fd=self.fd))
+        except OSError as error:
+            raise self._error(error, "opening", name) from error
 
     def create(self, name: str) -> Storage:
         """Create, fsync the file, fsync the directory: only then may anything be appended."""

@@ -324,6 +324,12 @@ SETTINGS: dict[str, Setting] = {
         ),
     )
 }
+#: The values of settings that have few, or examples of them.
+_FEW: dict[Any, tuple[str, ...]] = {
+    _policy: ("delete", "compact", "compact,delete"),
+    _truth: ("true", "false"),
+    _durability: ("always", "os", "interval:50:8388608"),
+}
 _BY_KEYWORD = {each.keyword: each for each in SETTINGS.values()}
 
 
@@ -397,6 +403,17 @@ def default_of(name: str) -> Value:
         return "producer"
     found: Value = _TIMESTAMP_NAMES[value] if setting.name == "message.timestamp.type" else value
     return found
+
+
+def values_of(name: str) -> tuple[str, ...]:
+    """Values that a setting can have, for completion: all of them where they are few, else its default."""
+    read = _find(name).read
+    if read in _FEW:
+        return _FEW[read]
+    if isinstance(read, partial) and "choices" in read.keywords:
+        return tuple(read.keywords["choices"])
+    default = str(default_of(name))
+    return (default,) if default else ()
 
 
 def _fields(settings: Mapping[str, Value], part: str) -> dict[str, Any]:

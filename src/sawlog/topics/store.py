@@ -33,6 +33,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ..closing import Closing
+from ..display import counted, html_line, html_page, within
 from ..errors import (
     CorruptFile,
     InvalidConfig,
@@ -49,6 +50,7 @@ from ..log.maintain.upkeep import UpkeepReport
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable
 from .catalog import Catalog
+from .descriptions import store_html
 from .entry import TopicEntry
 from .groups.consumer import Consumer, OnShares
 from .groups.groups import Groups
@@ -232,7 +234,21 @@ class Store(Closing):
             raise ReadOnlyLog(f'the store {self.path} was opened with mode="r"')
 
     def __repr__(self) -> str:
-        return f"<Store {self.path}{' closed' if self._closed else ''}>"
+        if self._closed:
+            return f"<Store {self.path} closed>"
+        try:
+            return f"<Store {self.path}: {counted(len(self.topics()), 'topic')}>"
+        except SawlogError as error:
+            return f"<Store {self.path}: {error}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the topics and groups. Returns soon, also if somebody holds a lock."""
+
+        def look() -> str:
+            names = self.topics()
+            return store_html(self.path, names, (self.topic(name).describe() for name in names), self.groups.list())
+
+        return within(look, lambda why: html_page(repr(self), html_line(why)))
 
     # --- properties
 

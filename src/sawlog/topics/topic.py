@@ -24,7 +24,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -37,11 +36,13 @@ from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
 from ..clock import Deadline
 from ..config import LogConfig
-from ..errors import DirectoryLocked, InvalidRecord, LogClosed, StorageError, TopicNotFound
+from ..display import counted, html_line, html_page, size_text, within
+from ..errors import DirectoryLocked, InvalidRecord, LogClosed, SawlogError, StorageError, TopicNotFound
 from ..isolation import Isolation
 from ..log.log import Log
 from ..log.maintain.findings import RecoveryReport
 from ..log.maintain.upkeep import UpkeepReport
+from ..log.read.last import MOST_SHOWN, to_show
 from ..log.read.reader import ARROW_ROWS
 from ..log.write.encoders import recipe_of
 from ..log.write.writer import BATCH_BYTES, Writer
@@ -54,6 +55,7 @@ from ..typed.views import typed_topic
 from . import settings
 from .appends import Appends, Outlet
 from .catalog import Catalog
+from .descriptions import PartitionDescription, TopicDescription, settings_text, topic_html
 from .entry import TopicEntry
 from .packing import Packer
 from .partitioner import Sticky, partition_for, partitions_for
@@ -94,33 +96,6 @@ class Offsets(NamedTuple):
 
     lowest: int
     next: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDescription:
-    """Information about one partition."""
-
-    partition: int
-    lowest_offset: int
-    next_offset: int
-    records: int
-    size_bytes: int
-    segments: int
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDescription:
-    """Information about a topic; `records` counts offsets, including those that compaction has emptied."""
-
-    name: str
-    id: str
-    partitions: int
-    settings: dict[str, settings.Value]
-    created_ms: int
-    records: int
-    size_bytes: int
-    rows: tuple[PartitionDescription, ...]
 
 
 class Elsewhere(Protocol):
@@ -208,7 +183,33 @@ class Topic:
         return settings.log_config(self._entry.settings)
 
     def __repr__(self) -> str:
-        return f"<Topic {self.name} partitions={self.partitions}>"
+        facts = [counted(self.partitions, "partition"), *self._amount(), settings_text(self.settings)]
+        return f"<Topic {self.name}: {', '.join(filter(None, facts))}>"
+
+    def _amount(self) -> list[str]:
+        """How much it contains, if its partitions are open: else one would have to wait for a lock."""
+        logs = [self._logs.get(number) for number in range(self.partitions)]
+        known = [log for log in logs if log is not None and not log.closed]
+        if len(known) < len(logs) or self._ended is not None:
+            return []
+        try:
+            records = sum(log.visible_offset - log.lowest_offset for log in known)
+            return [counted(records, "record"), size_text(sum(log.size_bytes for log in known))]
+        except SawlogError as error:
+            return [str(error)]
+
+    def _repr_html_(self) -> str:
+        """For notebooks: settings, partitions and the newest records. Returns soon, also if somebody holds a lock."""
+        return within(
+            lambda: topic_html(self.describe(), self._newest()), lambda why: html_page(repr(self), html_line(why))
+        )
+
+    def _newest(self) -> list[Record]:
+        """The newest of the last records of some partitions."""
+        found = [
+            record for number in range(min(self.partitions, MOST_SHOWN)) for record in to_show(self.partition(number))
+        ]
+        return sorted(found, key=lambda record: record.timestamp)[-MOST_SHOWN:]
 
     def describe(self) -> TopicDescription:
         """Its settings, and how much it contains."""

@@ -1,6 +1,7 @@
 """Records as objects: `Record`, and decoding batches into them: all at once, one by one, or a single one."""
 
 from sawlog.batch.cyshim import cython
+from sawlog.display import record_html
 from sawlog.errors import InvalidRecordType
 
 if not cython.compiled:
@@ -86,6 +87,9 @@ class Record:
         return (
             f"Record({place}offset={self.offset}, timestamp={self.timestamp}{key}, value={_short(self.value)}{headers})"
         )
+
+    def _repr_html_(self):
+        return record_html(self)
 
 
 async def handed_out(step):

@@ -1,7 +1,7 @@
 """The segments of one log, in order, and which of them are mapped.
 
 The list is replaced as a whole, so that readers, who take no lock, always see a consistent one. A sealed segment is
-mapped when it is read, and unmapped when more than `max_mapped` others have been read since.
+mapped when it is read, and unmapped when the log's cache policy gives it up (`sawlog.caching`).
 
 `SegmentSet` belongs to the writing process, which knows what is there. `FollowedSet` (followed.py) belongs to a reader
 in another process. Readers of either never go beyond `visible_offset`.
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from ...batch import kernel
+from ...caching import LRU, Cached, CachePolicy
 from ...config import LogConfig
 from ...errors import CorruptBatch, OffsetOutOfRange, StorageError
 from ...storage import Directory
@@ -30,14 +30,22 @@ T = TypeVar("T")
 RETRIES = 100
 
 
+def _policy(config: LogConfig) -> CachePolicy:
+    if config.segment_cache is not None:
+        return config.segment_cache()
+    most = config.max_mapped_segments
+    # A mapping keeps a descriptor: fewer where a process may open few files.
+    return LRU(None if most is None else min(most, most_descriptors() // 4))
+
+
 class SegmentSet(kernel.SegmentSetFields):
     """The writer's view of its segments. Never empty once it is filled; the last one is active."""
 
     __slots__ = (
         "_mapped",
         "_mapped_lock",
-        "_most_mapped",
         "_moved",
+        "_policy",
         "changed",
         "config",
         "directory",
@@ -73,10 +81,9 @@ class SegmentSet(kernel.SegmentSetFields):
         self._list = ((), [])
         #: Counts the replacements: a reader that meets something unexpected checks whether the list has changed.
         self.version = 0
-        self._mapped: OrderedDict[Segment, None] = OrderedDict()
-        most = config.max_mapped_segments
-        #: A mapping keeps a descriptor: fewer where a process may open few files.
-        self._most_mapped = None if most is None else max(1, min(most, most_descriptors() // 4))
+        #: Those that the policy knows.
+        self._mapped: dict[Cached, Segment] = {}
+        self._policy = _policy(config)
         self._mapped_lock = forkable(threading.Lock())
         self._newest = None
         #: Signalled when records were added or dropped; see `Reader.follow`.
@@ -119,6 +126,7 @@ class SegmentSet(kernel.SegmentSetFields):
         with self._mapped_lock:
             for gone in self._mapped.keys() - set(made):
                 del self._mapped[gone]
+                self._policy.forget(gone)
             self._newest = None
 
     def cut(self, kept: Sequence[Segment], offset: int, size: int) -> None:
@@ -249,23 +257,22 @@ class SegmentSet(kernel.SegmentSetFields):
     # --- mappings
 
     def use(self, segment: Segment) -> None:
-        """Before reading a segment: keep it mapped, unmap the least recently used."""
+        """Before reading a segment: keep it mapped, unmap those that the policy gives up."""
         if segment is self._newest or not segment.sealed:
             return
         with self._mapped_lock:
             self._newest = segment
-            self._mapped[segment] = None
-            self._mapped.move_to_end(segment)
-            most = self._most_mapped
-            while most is not None and len(self._mapped) > most:
-                old, _ = self._mapped.popitem(last=False)
-                old.unload()
+            self._mapped[segment] = segment
+            for old in self._policy.use(segment):
+                if old is not segment and old in self._mapped:
+                    self._mapped.pop(old).unload()
 
     def done(self, segment: Segment) -> None:
         """After reading a segment: with `max_mapped_segments=0` nothing stays mapped."""
         if self.config.max_mapped_segments == 0 and segment.sealed:
             with self._mapped_lock:
                 self._mapped.pop(segment, None)
+                self._policy.forget(segment)
                 self._newest = None
             segment.unload()
 

@@ -1,0 +1,149 @@
+"""How things look in a prompt and in a notebook: sizes, bytes, tables, and a limit on how long looking may take."""
+
+from __future__ import annotations
+
+import codecs
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from html import escape
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+#: Text of bytes is cut to this length.
+_MOST_CHARACTERS = 120
+#: How long a notebook waits for what it shows.
+_PATIENCE_S = 1.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_utf8 = codecs.getincrementaldecoder("utf-8")
+#: A cell with one of these types is aligned to the right.
+_NUMBERS = (int, float)
+
+
+def size_text(number: int | float | None) -> str:
+    """Bytes with a unit: 5 B, 1.2 KiB, 64 MiB."""
+    if number is None:
+        return ""
+    value, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+def counted(number: int, what: str) -> str:
+    """A number with its noun: 1 topic, 1,204 topics."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def bytes_text(data: bytes | None) -> str:
+    """Bytes as text if they are UTF-8 that can be printed, else as hexadecimal digits; cut if they are long."""
+    if data is None:
+        return ""
+    cut = bytes(data[: 4 * _MOST_CHARACTERS])
+    try:
+        text = _utf8().decode(cut, final=len(cut) == len(data))
+    except UnicodeDecodeError:
+        text = "\0"
+    if not all(each.isprintable() or each in "\n\t" for each in text):
+        text = cut.hex(" ")
+    return text if len(text) <= _MOST_CHARACTERS and len(data) == len(cut) else text[:_MOST_CHARACTERS] + "…"
+
+
+def time_text(ms: int) -> str:
+    """Milliseconds since 1970 as local time; empty if there is none."""
+    if ms < 0:
+        return ""
+    try:
+        return (_EPOCH + timedelta(milliseconds=ms)).astimezone().isoformat(" ", "milliseconds")
+    except (OverflowError, ValueError):
+        return str(ms)  # outside the calendar, but stored
+
+
+def html_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of HTML; numbers are aligned to the right and have separators."""
+    head = "".join(f'<th style="text-align:left">{escape(each)}</th>' for each in headings)
+    body = "".join(f"<tr>{''.join(_cell(each) for each in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, _NUMBERS) and not isinstance(value, bool):
+        return f'<td style="text-align:right">{value:,}</td>'
+    return f'<td style="text-align:left"><code>{escape(str(value))}</code></td>'
+
+
+class Shown(Protocol):
+    """What is shown of a record."""
+
+    @property
+    def topic(self) -> str | None: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
+def record_html(record: Shown) -> str:
+    """A record as a table of its fields."""
+    place = [("topic", record.topic), ("partition", record.partition)] if record.topic is not None else []
+    headers = [(f"header {name}", bytes_text(value)) for name, value in record.headers]
+    size = "" if record.value is None else f" ({size_text(len(record.value))})"
+    return html_table(
+        ("Record", ""),
+        [
+            *place,
+            ("offset", record.offset),
+            ("timestamp", time_text(record.timestamp)),
+            ("key", "none" if record.key is None else bytes_text(record.key)),
+            (f"value{size}", "none" if record.value is None else bytes_text(record.value)),
+            *headers,
+        ],
+    )
+
+
+def records_html(records: Iterable[Shown]) -> str:
+    """Records as a table, one a row."""
+    rows = [
+        (each.partition, each.offset, time_text(each.timestamp), bytes_text(each.key), bytes_text(each.value))
+        for each in records
+    ]
+    return html_table(("partition", "offset", "time", "key", "value"), rows) if rows else ""
+
+
+def html_page(title: str, *parts: str) -> str:
+    """A title and what follows it."""
+    return f"<div><b>{escape(title)}</b>{''.join(parts)}</div>"
+
+
+def html_line(text: str) -> str:
+    """One line of text; nothing if it is empty."""
+    return f"<div>{escape(text)}</div>" if text else ""
+
+
+def within(make: Callable[[], T], otherwise: Callable[[str], T]) -> T:
+    """What `make` returns, if it returns soon. Else `otherwise` is called with the reason: it takes too long, because
+    somebody holds a lock or the disk is slow, or it failed. A prompt must neither hang nor raise."""
+    done: list[T] = []
+    failed: list[str] = []
+
+    def run() -> None:
+        try:
+            done.append(make())
+        except Exception as error:  # whatever it is, it is shown
+            failed.append(f"{type(error).__name__}: {error}")
+
+    thread = threading.Thread(target=run, name="sawlog-display", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+    return done[0] if done else otherwise(failed[0] if failed else "busy: it took too long to look")
