@@ -142,6 +142,8 @@ def test_a_large_download_shows_how_much_of_it_is_there(steps: ModuleType, tmp_p
 
 def test_installing_counts_the_packages_that_are_complete(steps: ModuleType, tmp_path: Path) -> None:
     now = steps.Steps(tmp_path, tmp_path)
+    (tmp_path / "earlier-1.0.dist-info").mkdir()
+    (tmp_path / "earlier-1.0.dist-info" / "RECORD").touch()
     assert now.read("Installing collected packages: one, two, three\n")
     assert now.now() == "installing 3 packages: 0 done"
     (tmp_path / "one-1.0.dist-info").mkdir()

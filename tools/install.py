@@ -66,7 +66,7 @@ class Steps:
         self._doing = "starting pip"
         self._file, self._size_mb = "", 0.0
         self._names: list[str] = []
-        self._installing_since = 0.0
+        self._before: dict[Path, int] = {}
         self.collected = 0
         self.downloaded_mb = 0.0
         self.installed: list[str] = []
@@ -86,7 +86,7 @@ class Steps:
             self._doing = "compiling the kernel" if step == "building editable for sawlog" else step
         elif text.startswith("Installing collected packages: "):
             self._names = [name.strip() for name in text.partition(": ")[2].split(",")]
-            self._doing, self._installing_since = "installing", time.time()
+            self._doing, self._before = "installing", self._records()
             return True
         elif text.startswith("Successfully installed "):
             self.installed = text.split()[2:]
@@ -124,8 +124,10 @@ class Steps:
 
     def _placed(self) -> int:
         """How many packages have their last file, which lists the others."""
-        records = self._packages.glob("*.dist-info/RECORD")
-        return min(len(self._names), sum(_changed(path) >= self._installing_since for path in records))
+        return min(len(self._names), len(self._records().items() - self._before.items()))
+
+    def _records(self) -> dict[Path, int]:
+        return {path: _changed(path) for path in self._packages.glob("*.dist-info/RECORD")}
 
 
 def _spoken(file: str) -> str:
@@ -144,11 +146,11 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _changed(path: Path) -> float:
+def _changed(path: Path) -> int:
     try:
-        return path.stat().st_ctime  # the time of modification may come from the wheel
+        return path.stat().st_ctime_ns  # the time of modification may come from the wheel
     except OSError:
-        return 0.0
+        return 0
 
 
 class Screen:
@@ -227,7 +229,8 @@ def run(arguments: list[str], screen: Screen) -> tuple[int, Steps]:
 def explain_failure(screen: Screen) -> None:
     """pip's own errors, where all of its words are, and what to do."""
     said = LOG.read_text(encoding="utf-8", errors="replace")
-    errors = [line for line in said.splitlines() if line.startswith("ERROR:")] or said.splitlines()[-5:]
+    errors = [line.strip() for line in said.splitlines() if line.strip().startswith("ERROR:")]
+    errors = list(dict.fromkeys(errors)) or said.splitlines()[-5:]
     advice = next((text for pattern, text in ADVICE.items() if re.search(pattern, said)), OTHERWISE)
     screen.end(f"the installation failed after {screen.elapsed()}; pip said (all of it: {_near(LOG)}):")
     print("", *(f"    {line}" for line in errors), "", advice, sep="\n", file=sys.stderr)
