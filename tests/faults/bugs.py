@@ -609,9 +609,9 @@ _RETURNED = (
         "upkeep keeps partitions open",
         "each partition that upkeep has checked stays open (ours, once)",
         (
-            "Topic._upkeep",
+            "Holdings.upkeep",
             "if not due:\n        log.close()",
-            "if not due:\n        self._logs[number] = log",
+            "if not due:\n        self.logs[number] = log",
         ),
         by="promised",
     ),

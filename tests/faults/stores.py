@@ -447,8 +447,8 @@ def publish(run: StoreWorkload, now: State) -> Steps:
         _staged(store, stage, given)  # by an attempt that failed later
         parts = _staged(store, stage, given, alone=alone)
         with _set(numbering, ADOPT_BYTES=least):
-            store.publish(stage, parts, name=query, sequence=batch)
-            store.publish(stage, parts, name=query, sequence=batch)
+            store.staging.publish(stage, parts, name=query, sequence=batch)
+            store.staging.publish(stage, parts, name=query, sequence=batch)
 
     yield then, act, {"once": True}
 
@@ -463,11 +463,11 @@ def publish_inline(run: StoreWorkload, now: State) -> Steps:
         stage, parts, position = stage_name(query, 1), [], 0
         batches = [encode([(value,)]) for _, _, value in given]
         data = b"".join(batches)
-        file = store.stage_data(stage, data) if staged else ""
+        file = store.staging.put(stage, data) if staged else ""
         for (name, number, _), batch in zip(given, batches, strict=True):
             parts.append(Part(name, store[name].id, number, 1, (Piece(file, position, len(batch)),)))
             position += len(batch)
-        store.publish(stage, parts, data=b"" if staged else data, name=query, sequence=1)
+        store.staging.publish(stage, parts, data=b"" if staged else data, name=query, sequence=1)
 
     yield then, act, {"once": True}
 
@@ -498,7 +498,7 @@ def publish_and_discard(run: StoreWorkload, now: State) -> Steps:
 
     def act(store: Store) -> None:
         _staged(store, stage, given)
-        store.discard(stage)
+        store.staging.discard(stage)
 
     yield now, act, {}
 
@@ -627,7 +627,7 @@ def spark_write(run: StoreWorkload, now: State) -> Steps:
                 parts += task.finish()
                 task.close()
             gathered, data = commit._gathered(store, stage, parts)
-            store.publish(stage, gathered, data=data, name=query, sequence=1)
+            store.staging.publish(stage, gathered, data=data, name=query, sequence=1)
 
     yield then, act, {"once": True}
 

@@ -37,7 +37,7 @@ def test_upkeep_leaves_no_partition_open(tmp_path: Path) -> None:
         before = _descriptors()
         store.upkeep()
         assert _descriptors() <= before + 2
-        assert not topic._logs, "upkeep has opened partitions that stay open"
+        assert not topic.holdings.logs, "upkeep has opened partitions that stay open"
 
 
 @pytest.mark.parametrize("work", ["merge_segments", "compact"])
@@ -163,7 +163,7 @@ def test_a_lease_that_is_being_written_is_not_swept(tmp_path: Path, monkeypatch:
     with Store.open(tmp_path, upkeep_interval_s=None) as store:
         store.create_topic("t", 1)
         seen = _opened_before_renaming(monkeypatch, ".lease.tmp", store.path)
-        name = store.stage_data("job", encode([b"x"]))
+        name = store.staging.put("job", encode([b"x"]))
         assert seen
         names = os.listdir(f"{store.path}/staging")
         assert name in names

@@ -462,10 +462,10 @@ class Staging(Work):
                 file.sync()
                 file.close()
             say(f"trying {batch}")
-            store.publish(stage, parts, name="query", sequence=batch)
+            store.staging.publish(stage, parts, name="query", sequence=batch)
             say(f"done {batch}")
             if batch % 7 == 3:
-                store.discard(stage)  # a driver in doubt: what was published stays
+                store.staging.discard(stage)  # a driver in doubt: what was published stays
 
     def check(self, place: str, state: Any, rounds: list[Round], found: Counter[str]) -> dict[str, int]:
         [round_] = rounds

@@ -90,7 +90,7 @@ def test_records_go_to_the_partition_of_their_key(take: Take, source: Path, data
     with Store.open(data) as store:
         orders = store["orders"]
         for record in list(orders.scan()):
-            assert orders.place_for(None, record.key) == record.partition
+            assert orders.router.place_for(None, record.key) == record.partition
         assert orders.partitions == 3
 
 

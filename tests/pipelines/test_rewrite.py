@@ -61,7 +61,7 @@ def test_settings_stay_and_keys_are_where_they_belong(spread: Spread, filled: Fi
         orders = store["orders"]
         assert store.topics() == ["orders"]
         assert orders.settings == before
-        assert all(orders.place_for(None, record.key) == record.partition for record in orders.scan())
+        assert all(orders.router.place_for(None, record.key) == record.partition for record in orders.scan())
         assert sorted(record.timestamp for record in orders.scan()) == sorted(times)
 
 

@@ -178,8 +178,8 @@ def test_every_append_of_a_topic_can_expect_an_offset(file_place: FilePlace, els
     topic.partition(0).append(b"0")
     if elsewhere:
         topic = file_place.open()["orders"]
-        assert isinstance(topic.reach(0), Outlet)
-    batch = topic.encoded([b"4"], 0)[0]
+        assert isinstance(topic.holdings.reach(0), Outlet)
+    batch = topic.router.encoded([b"4"], 0)[0]
     assert topic.append(b"1", partition=0, expect_offset=1) == (0, 1)
     assert topic.append_many([b"2"], partition=0, expect_offset=2) == {0: range(2, 3)}
     assert topic.append_arrow(pa.table({"value": [b"3"]}), partition=0, expect_offset=3) == {0: range(3, 4)}
@@ -248,6 +248,22 @@ def test_help_shows_the_types_of_a_records_fields() -> None:
     shown = pydoc.render_doc(Record)
     for line in ("offset: int", "key: bytes | None", "headers: tuple[tuple[str, bytes | None], ...]"):
         assert line in shown
+
+
+def test_internals_are_not_offered_and_old_names_work_with_a_warning(store: Store) -> None:
+    topic = store.create_topic("orders-old")
+    for thing, name, new in (
+        (store, "publish", "staging.publish"),
+        (store, "stage_data", "staging.put"),
+        (topic, "roll_forward", "holdings.roll_forward"),
+        (topic, "place_for", "router.place_for"),
+    ):
+        assert name not in dir(thing)
+        with pytest.warns(DeprecationWarning, match=f"{name} is now .*{new}"):
+            assert callable(getattr(thing, name))
+    with pytest.raises(AttributeError, match="'Store' object has no attribute 'nothing'"):
+        store.nothing()  # type: ignore[attr-defined]
+    assert not hasattr(topic, "nothing")
 
 
 def test_all_kinds_of_consumers_have_the_same_options() -> None:

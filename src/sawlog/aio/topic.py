@@ -64,7 +64,7 @@ class AsyncTopic:
 
     def partition(self, number: int) -> AsyncLog:
         """The log of one partition."""
-        return AsyncLog(self._topic.partition(number), partial(self._topic.using, number))
+        return AsyncLog(self._topic.partition(number), partial(self._topic.holdings.using, number))
 
     # --- appending
 
@@ -79,9 +79,9 @@ class AsyncTopic:
     ) -> Position:
         """Append one record and return its position. Tasks that do so at the same time share a batch and its fsync."""
         topic = self._topic
-        number = topic.place_for(value, key, partition)
+        number = topic.router.place_for(value, key, partition)
         while True:
-            log = topic.held(number)
+            log = topic.holdings.held(number)
             if log is None:
                 appends = await self._reach(number)
                 if not isinstance(appends, Log):
@@ -90,7 +90,7 @@ class AsyncTopic:
             try:
                 return Position(number, await log.append_async(value, key, headers, timestamp))
             except (LogClosed, DirectoryLocked):
-                if topic.held(number) is log:
+                if topic.holdings.held(number) is log:
                     raise
                 # Its lock was given back at this moment: nothing is stored.
 
@@ -100,11 +100,11 @@ class AsyncTopic:
         """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`,
         `expect_offset` as in `Topic.append_many`."""
         topic = self._topic
-        parts = topic.encoded(list(records), partition)
+        parts = topic.router.encoded(list(records), partition)
         if expect_offset is not None and len(parts) > 1:
             raise InvalidRecord("expect_offset is for one partition, and these records go to several: give partition=")
-        with topic.using(*parts):
-            targets = {number: topic.held(number) or await self._reach(number) for number in parts}
+        with topic.holdings.using(*parts):
+            targets = {number: topic.holdings.held(number) or await self._reach(number) for number in parts}
             placed: dict[int, range] = {}
             for number, target in targets.items():  # all of them can be reached: from here on it is past recall
                 if isinstance(target, Log) and target.is_free:
@@ -124,13 +124,13 @@ class AsyncTopic:
     async def _reach(self, number: int) -> Appends:
         """What appends to a partition; waits if another process has it and takes no requests."""
         topic = self._topic
-        deadline = Deadline(topic.lock_timeout_s)
+        deadline = Deadline(topic.holdings.lock_timeout_s)
         while True:
             try:
-                return await in_thread(topic.reach, number)
+                return await in_thread(topic.holdings.reach, number)
             except DirectoryLocked as error:
                 if deadline.passed:
-                    raise error.after(topic.lock_timeout_s) from None
+                    raise error.after(topic.holdings.lock_timeout_s) from None
                 await asyncio.sleep(_PAUSE_S)
 
     # --- reading

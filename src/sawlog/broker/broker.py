@@ -115,7 +115,7 @@ class Broker:
         """Lock and recover the logs that a killed process has left; how many. In a thread."""
         count = 0
         for topic in self.store:
-            for number, report in topic.recover().items():
+            for number, report in topic.holdings.recover().items():
                 count += 1
                 _logger.log(
                     logging.INFO if report else logging.ERROR, "recovered %s/%s: %s", topic.name, number, report
@@ -213,7 +213,7 @@ class Broker:
         topic = await self.run(lambda: self.store.alter_topic(name, **changes))  # type: ignore[arg-type]
         if topic.config != before:
             self.partitions.close_logs(name)
-            await self.run(topic.reopen)
+            await self.run(topic.holdings.reopen)
         await self.partitions.refresh(name)
 
 

@@ -41,7 +41,7 @@ class Frontier:
         self.marks = marks
 
     def _partitions(self) -> int:
-        self._topic.refresh()
+        self._topic.holdings.refresh()
         return self._topic.partitions
 
     def next(self) -> dict[int, Mark]:

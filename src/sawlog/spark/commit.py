@@ -99,7 +99,7 @@ def publish(
             ) from error
         tending.tend(store, placed)
         if sequence is not None and sequence % _FORGET_EVERY == 0:
-            store.forget_names()
+            store.staging.forget_names()
 
 
 def _targets(store: Store, options: WriteOptions, found: Sequence[StagedPart]) -> set[str]:

@@ -63,7 +63,7 @@ class Sticky:
     """Chooses partitions for records without a key. Thread-safe."""
 
     def __init__(self, partitions: int, sticky_bytes: int = STICKY_BYTES) -> None:
-        self._partitions = partitions
+        self.partitions = partitions
         self._sticky_bytes = sticky_bytes
         self._lock = forkable(threading.Lock())
         self._current = random.randrange(partitions)
@@ -71,7 +71,7 @@ class Sticky:
 
     def take(self, size_bytes: int) -> int:
         """The partition for that many bytes."""
-        if self._partitions == 1:
+        if self.partitions == 1:
             return 0
         with self._lock:
             if self._used_bytes >= self._sticky_bytes:
@@ -81,6 +81,6 @@ class Sticky:
 
     def _draw(self) -> None:
         """A different partition from the previous one, each with the same probability."""
-        drawn = random.randrange(self._partitions - 1)
+        drawn = random.randrange(self.partitions - 1)
         self._current = drawn + (drawn >= self._current)
         self._used_bytes = 0

@@ -47,6 +47,7 @@ from ..errors import (
 )
 from ..log.log import Log
 from ..log.maintain.upkeep import UpkeepReport
+from ..renamed import renamed
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable
 from .catalog import Catalog
@@ -60,12 +61,12 @@ from .groups.position import OnLost
 from .handover.doorway import doorway_of
 from .handover.handover import Handover
 from .handover.lines import Lines
+from .holdings import Holdings
 from .queues.queue import Queue
 from .topic import Topic
-from .transactions.intent import Part
 from .transactions.intents import Intents
 from .transactions.staging import Staging
-from .transactions.transaction import PlacedOffsets, Transaction
+from .transactions.transaction import Transaction
 from .turns import LOCK_TIMEOUT_S
 from .upkeep import Upkeep
 
@@ -79,6 +80,15 @@ if TYPE_CHECKING:
 _PATIENCE_S = 30.0
 
 _logger = logging.getLogger("sawlog")
+
+
+#: Names of before 0.3.
+_RENAMED = {
+    "publish": "staging.publish",
+    "stage_data": "staging.put",
+    "discard": "staging.discard",
+    "forget_names": "staging.forget_names",
+}
 
 
 class Store(Closing):
@@ -197,7 +207,7 @@ class Store(Closing):
         if self._upkeep is not None:
             self._upkeep.stop()
             for topic in list(self._topics.values()):
-                topic.end_upkeep()
+                topic.holdings.end_upkeep()
             self._upkeep.wait()
         with ExitStack() as last:  # each step is executed, whatever the others raise; the last one first
             if self._owns_directory:
@@ -210,7 +220,7 @@ class Store(Closing):
             # the same time would wait for each other.
             last.callback(self._handover.stop)
             for topic in list(self._topics.values()):
-                last.callback(topic.close_writers)
+                last.callback(topic.holdings.close_writers)
             if self._groups is not None:
                 last.callback(self._groups.close)
             for transaction in list(self._transactions):
@@ -222,7 +232,7 @@ class Store(Closing):
         with self._committing, self._lock, ExitStack() as last:
             self._closed = True
             for topic in self._topics.values():
-                last.callback(topic.end, LogClosed(f"the store {self.path} is closed"))
+                last.callback(topic.holdings.end, LogClosed(f"the store {self.path} is closed"))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -232,6 +242,11 @@ class Store(Closing):
         self._check_open()
         if self.mode == "r":
             raise ReadOnlyLog(f'the store {self.path} was opened with mode="r"')
+
+    if not TYPE_CHECKING:  # else type checkers would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            return renamed(self, name, _RENAMED)
 
     def __repr__(self) -> str:
         if self._closed:
@@ -322,18 +337,17 @@ class Store(Closing):
         """The `Topic` for an entry: the open one, unless that is an earlier topic of the same name."""
         found = self._topics.get(entry.name)
         if found is not None and found.id == entry.id:
-            found.update(entry)
+            found.holdings.update(entry)
             return found
         self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and recreated"))
-        made = self._topics[entry.name] = Topic(
-            self._catalog, entry, self._locked, self._handover, self, lock_timeout_s=self._lock_timeout_s
-        )
+        holdings = Holdings(self._catalog, entry, self._locked, self._handover, lock_timeout_s=self._lock_timeout_s)
+        made = self._topics[entry.name] = Topic(self._catalog, holdings, self)
         return made
 
     def _drop(self, name: str, why: TopicNotFound) -> None:
         gone = self._topics.pop(name, None)
         if gone is not None:
-            gone.end(why)
+            gone.holdings.end(why)
 
     def _locked(self, entry: TopicEntry, number: int, log: Log) -> None:
         """A partition was locked for writing: make sure that it is still the topic's, and place committed
@@ -347,12 +361,12 @@ class Store(Closing):
     def _held(self, name: str, topic_id: str, number: int) -> Log | None:
         """The log of a partition that this process holds; None if it does not. Takes no lock: workers call it."""
         topic = self._topics.get(name)
-        return topic.held(number) if topic is not None and topic.id == topic_id else None
+        return topic.holdings.held(number) if topic is not None and topic.id == topic_id else None
 
     def _give_back(self, name: str, number: int) -> bool:
         """Release the lock of a partition that an append of this process has taken, unless it is in use."""
         topic = self._topics.get(name)
-        return topic is not None and topic.give_back(number)
+        return topic is not None and topic.holdings.give_back(number)
 
     # --- changing
 
@@ -382,7 +396,7 @@ class Store(Closing):
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records; `DirectoryLocked` if another process writes to it."""
         if (open_topic := self._topics.get(name)) is not None:
-            open_topic.close_writers()  # they may wait for other processes, so before a lock is taken
+            open_topic.holdings.close_writers()  # they may wait for other processes, so before a lock is taken
         with self._committing, self._lock:
             self._check_writable()
             self._catalog.load(name)
@@ -429,30 +443,17 @@ class Store(Closing):
             self._complete_all()
             for topic in self:
                 reports += topic.upkeep()
-            self.forget_names()
+            self.staging.forget_names()
         except CorruptFile as error:
             _logger.error("no upkeep: %s", error)
         return reports
-
-    def forget_names(self) -> None:
-        """Remove the notes of named transactions that can no longer be replayed: their topics are deleted, or nothing
-        was committed under that name for a month. Upkeep does it."""
-        self._check_writable()
-        there: set[str] = set()
-        gone: set[str] = set()
-
-        def is_there(topic_id: str) -> bool:
-            if topic_id not in there and topic_id not in gone:  # it existed once: a deleted topic does not come back
-                there.update(self._catalog.load(name).id for name in self._catalog.names())
-                gone.update({topic_id} - there)
-            return topic_id in there
-
-        self._intents.ledger.forget(is_there)
 
     @property
     def upkeep_reports(self) -> list[UpkeepReport]:
         """What upkeep in the background has done so far; the last hundred reports."""
         return [] if self._upkeep is None else list(self._upkeep.reports)
+
+    # --- transactions
 
     def transaction(
         self, name: str | None = None, sequence: int | None = None, *, lock_timeout_s: float = 5.0
@@ -480,30 +481,10 @@ class Store(Closing):
         """For jobs of many processes: they stage batches, one of them stores all of them or none. A store with mode "r"
         has it too, for processes that only stage."""
         self._check_open()
-        return Staging(self._intents, self.topic, self._committing, self._check_writable)
+        return Staging(self._intents, self.topic, self._topic_ids, self._committing, self._check_writable)
 
-    def publish(
-        self,
-        stage: str,
-        parts: Iterable[Part],
-        *,
-        data: bytes = b"",
-        name: str | None = None,
-        sequence: int | None = None,
-        lock_timeout_s: float = 60.0,
-    ) -> PlacedOffsets:
-        """The same as `Staging.publish`."""
-        return self.staging.publish(
-            stage, parts, data=data, name=name, sequence=sequence, lock_timeout_s=lock_timeout_s
-        )
-
-    def stage_data(self, stage: str, data: bytes) -> str:
-        """The same as `Staging.put`."""
-        return self.staging.put(stage, data)
-
-    def discard(self, stage: str) -> None:
-        """The same as `Staging.discard`."""
-        self.staging.discard(stage)
+    def _topic_ids(self) -> set[str]:
+        return {self._catalog.load(name).id for name in self._catalog.names()}
 
     # --- SQL
 

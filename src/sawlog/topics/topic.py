@@ -20,47 +20,40 @@ may be called from any thread.
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
-from ..batch.build import Encoder
 from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
-from ..clock import Deadline
 from ..config import LogConfig
 from ..display import counted, html_line, html_page, size_text, within
-from ..errors import DirectoryLocked, InvalidRecord, LogClosed, SawlogError, StorageError, TopicNotFound
+from ..errors import DirectoryLocked, InvalidRecord, LogClosed, SawlogError
 from ..isolation import Isolation
 from ..log.log import Log
-from ..log.maintain.findings import RecoveryReport
 from ..log.maintain.upkeep import UpkeepReport
 from ..log.read.last import MOST_SHOWN, to_show
 from ..log.read.reader import ARROW_ROWS
 from ..log.write.encoders import recipe_of
 from ..log.write.writer import BATCH_BYTES, Writer
+from ..renamed import renamed
 from ..storage import Directory
-from ..storage.forking import forkable
 from ..typed.places import Home, Sink
 from ..typed.serializer import MetadataSerializer, RawHeaders, Serializer
 from ..typed.topic import TypedTopic
 from ..typed.views import typed_topic
 from . import settings
-from .appends import Appends, Outlet
 from .catalog import Catalog
 from .descriptions import PartitionDescription, TopicDescription, settings_text, topic_html
-from .entry import TopicEntry
+from .holdings import Holdings
 from .packing import Packer
-from .partitioner import Sticky, partition_for, partitions_for
+from .partitioner import partitions_for
+from .routing import Router
 from .tableinfo import TableInfo
-from .turns import LOCK_TIMEOUT_S, Turns
 from .writer import TopicWriter
 
 if TYPE_CHECKING:
@@ -98,89 +91,66 @@ class Offsets(NamedTuple):
     next: int
 
 
-class Elsewhere(Protocol):
-    """The processes that hold partitions of the store: see `sawlog.topics.handover`."""
-
-    @property
-    def note(self) -> bytes:
-        """For the LOCK files of this process: where it is reached."""
-
-    def outlet(self, topic: Topic, number: int, log: Log) -> Outlet | None:
-        """For appends to a partition whose lock another process holds; None if that takes no requests."""
+#: Names of before 0.3.
+_RENAMED = {
+    **{name: f"holdings.{name}" for name in ("close_writers", "end", "end_upkeep", "held", "recover")},
+    **{name: f"holdings.{name}" for name in ("refresh", "reopen", "roll_forward", "update")},
+    **{name: f"router.{name}" for name in ("place_for", "split")},
+}
 
 
 class Topic:
     """Partitions under one name. Created by `Store.topic` and `Store.create_topic`."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        entry: TopicEntry,
-        on_lock: Callable[[TopicEntry, int, Log], None],
-        elsewhere: Elsewhere | None = None,
-        home: Home | None = None,
-        *,
-        lock_timeout_s: float = LOCK_TIMEOUT_S,
-    ) -> None:
+    def __init__(self, catalog: Catalog, holdings: Holdings, home: Home | None = None) -> None:
         self._catalog = catalog
-        self._entry = entry
-        #: Whether every record needs a key.
-        self._keyed = settings.is_compacted(entry.settings)
-        self._on_lock = on_lock
-        self._elsewhere = elsewhere
+        #: Internal: its partitions in this process, for the rest of the store.
+        self.holdings = holdings
+        #: Internal: which partition a record goes to.
+        self.router = Router(holdings)
         #: Its store, for typed views: the topic of bad records, and consumers.
         self._home = home
-        #: How long an append waits for a partition that another process has locked, if it cannot hand over.
-        self.lock_timeout_s = lock_timeout_s
-        #: For partitions that other processes hold.
-        self._outlets: dict[int, Outlet] = {}
-        self._lock = forkable(threading.RLock())
-        self._logs: dict[int, Log] = {}
-        #: Those of them that were locked by a write. One that has released its lock since takes it again by itself.
-        self._ready: dict[int, Log] = {}
-        self._turns = Turns(self._ready)
-        self._writers: set[TopicWriter] = set()
-        #: Logs that were opened for upkeep only.
-        self._tended: set[Log] = set()
-        self._sticky = Sticky(entry.partitions)
-        #: Why it can no longer be used.
-        self._ended: LogClosed | TopicNotFound | None = None
+
+    if not TYPE_CHECKING:  # else type checkers would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            return renamed(self, name, _RENAMED)
 
     # --- properties
 
     @property
     def name(self) -> str:
         """Its name."""
-        return self._entry.name
+        return self.holdings.entry.name
 
     @property
     def id(self) -> str:
         """The unique id: differs from that of an earlier topic of the same name."""
-        return self._entry.id
+        return self.holdings.entry.id
 
     @property
     def partitions(self) -> int:
         """The number of partitions."""
-        return self._entry.partitions
+        return self.holdings.entry.partitions
 
     @property
     def settings(self) -> dict[str, settings.Value]:
         """The settings that were given, under Kafka's names; the others have their defaults."""
-        return dict(self._entry.settings)
+        return dict(self.holdings.entry.settings)
 
     @property
     def table(self) -> TableInfo | None:
         """Where the topic's table is (`sawlog pipeline table`); None if it has none."""
-        return self._catalog.table(self._entry)
+        return self._catalog.table(self.holdings.entry)
 
     def set_table(self, info: TableInfo | None) -> None:
         """Note where its table is, or that it has none. The table itself is not touched."""
-        self._catalog.set_table(self._entry, info)
+        self._catalog.set_table(self.holdings.entry, info)
 
     @property
     def config(self) -> LogConfig:
         """How its logs are opened from now on."""
-        return settings.log_config(self._entry.settings)
+        return settings.log_config(self.holdings.entry.settings)
 
     def __repr__(self) -> str:
         facts = [counted(self.partitions, "partition"), *self._amount(), settings_text(self.settings)]
@@ -188,9 +158,9 @@ class Topic:
 
     def _amount(self) -> list[str]:
         """How much it contains, if its partitions are open: else one would have to wait for a lock."""
-        logs = [self._logs.get(number) for number in range(self.partitions)]
+        logs = [self.holdings.logs.get(number) for number in range(self.partitions)]
         known = [log for log in logs if log is not None and not log.closed]
-        if len(known) < len(logs) or self._ended is not None:
+        if len(known) < len(logs) or self.holdings.ended is not None:
             return []
         try:
             records = sum(log.visible_offset - log.lowest_offset for log in known)
@@ -211,6 +181,15 @@ class Topic:
         ]
         return sorted(found, key=lambda record: record.timestamp)[-MOST_SHOWN:]
 
+    def partition(self, number: int) -> Log:
+        """The log of one partition: it reads without a lock, and its first write takes the lock."""
+        return self.holdings.partition(number)
+
+    def directory(self, number: int) -> Directory:
+        """The directory of one partition, for reading its files directly; `TopicNotFound` if the topic was deleted or
+        recreated. The caller closes it."""
+        return self.holdings.directory(number)
+
     def describe(self) -> TopicDescription:
         """Its settings, and how much it contains."""
         rows = tuple(self._describe(number) for number in range(self.partitions))
@@ -219,7 +198,7 @@ class Topic:
             self.id,
             self.partitions,
             self.settings,
-            self._entry.created_ms,
+            self.holdings.entry.created_ms,
             sum(row.records for row in rows),
             sum(row.size_bytes for row in rows),
             rows,
@@ -233,113 +212,6 @@ class Topic:
         )
 
     # --- its partitions
-
-    def partition(self, number: int) -> Log:
-        """The log of one partition: it reads without a lock, and its first write takes the lock."""
-        log = self._logs.get(number)
-        if log is not None and self._ended is None:
-            return log
-        with self._lock:
-            if self._ended is not None:
-                raise self._ended
-            self._check_number(number)
-            if number not in self._logs:
-                self._logs[number] = self._open(number)
-            return self._logs[number]
-
-    def directory(self, number: int) -> Directory:
-        """The directory of one partition, for reading its files directly; `TopicNotFound` if the topic was deleted or
-        recreated. The caller closes it."""
-        self._check_number(number)
-        return self._catalog.partition(self._entry, number)
-
-    def _check_number(self, number: object) -> None:
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise TopicNotFound(f"a partition must be an integer, not {number!r}")
-        if not 0 <= number < self.partitions:
-            self.refresh()  # another process may have added some
-        if not 0 <= number < self.partitions:
-            raise TopicNotFound(f"the topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {number}")
-
-    def refresh(self) -> None:
-        """Read topic.json again; `TopicNotFound` if the topic was deleted or recreated."""
-        self.update(self._catalog.check(self._entry))
-
-    def update(self, entry: TopicEntry) -> None:
-        """Read topic.json again. Logs that are open keep the settings they were opened with."""
-        with self._lock:
-            if entry.partitions != self._entry.partitions:
-                self._sticky = Sticky(entry.partitions)
-            self._entry = entry
-            self._keyed = settings.is_compacted(entry.settings)
-
-    def _open(self, number: int) -> Log:
-        entry = self._entry
-        return Log.open(
-            self._catalog.partition(entry, number),
-            self.config,
-            mode="a" if self._catalog.mode == "w" else "r",
-            on_lock=lambda log: self._on_lock(entry, number, log),
-            topic=entry.name,
-            partition=number,
-            note=b"" if self._elsewhere is None else self._elsewhere.note,
-        )
-
-    def held(self, number: int) -> Log | None:
-        """The log of a partition if this process holds its lock to write to it; else None. Opens nothing."""
-        log = self._logs.get(number)
-        return log if log is not None and log.locked and self._ended is None else None
-
-    def roll_forward(self, number: int) -> None:
-        """Take a partition's lock, which places committed transactions, and release it again."""
-        log = self._open(number)
-        try:
-            with log.hold():
-                pass
-        finally:
-            log.close()
-
-    def recover(self) -> dict[int, RecoveryReport]:
-        """Lock the partitions that were not closed cleanly, which recovers them; what that found. Those that another
-        process writes are left to it."""
-        reports: dict[int, RecoveryReport] = {}
-        for number in range(self.partitions):
-            log = self.partition(number)
-            if log.locked or log.was_closed_cleanly:
-                continue
-            try:
-                reports[number] = self.take(number).recovery
-            except DirectoryLocked:
-                continue
-        return reports
-
-    def reopen(self) -> None:
-        """Close the open logs; the next use opens them again, with the current settings."""
-        with self._lock, ExitStack() as last:
-            self._turns.end()
-            self._ready.clear()
-            for log in self._logs.values():
-                last.callback(log.close)
-            self._logs = {}
-
-    def end(self, why: LogClosed | TopicNotFound) -> None:
-        """Close everything; from now on it only raises this error."""
-        with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
-            self._ended = self._ended or why
-            self._turns.end()
-            self._ready.clear()
-            for log in self._logs.values():
-                last.callback(log.close)
-            last.callback(self.close_writers)
-            self._logs = {}
-
-    def close_writers(self) -> None:
-        """Flush and close the writers that have batches for other processes, and those over all partitions."""
-        with ExitStack() as last:
-            for outlet in list(self._outlets.values()):
-                last.callback(outlet.close_writers)
-            for writer in list(self._writers):
-                last.callback(writer.close)
 
     # --- writing
 
@@ -355,152 +227,39 @@ class Topic:
     ) -> Position:
         """Append one record and return its position. The partition is the key's, or chosen, unless it is given. With
         `expect_offset`: at that offset of the partition, or `OffsetMismatch` and nothing."""
-        if partition is None and self._entry.partitions == 1 and (key is not None or not self._keyed):
+        holdings = self.holdings
+        if partition is None and holdings.entry.partitions == 1 and (key is not None or not holdings.keyed):
             number = 0
         else:
-            number = self.place_for(value, key, partition)
-        log = self._ready.get(number)
+            number = self.router.place_for(value, key, partition)
+        log = holdings.ready.get(number)
         if log is not None:
             try:
                 return _position((number, log.append(value, key, headers, timestamp, expect_offset)))
             except DirectoryLocked:  # it had released its lock, and another process has it now
-                self._ready.pop(number, None)
+                holdings.not_ready(number)
             except LogClosed:  # it was released at this moment: nothing is stored
-                if self._ready.get(number) is log:
+                if holdings.ready.get(number) is log:
                     raise
-        with self._turns.using(number):
-            return _position((number, self._appends(number).append(value, key, headers, timestamp, expect_offset)))
-
-    def _appends(self, number: int) -> Appends:
-        """The log of a partition, locked; or, if another process holds the lock and takes requests, what hands over to
-        it. If it takes none, wait for the lock. What is returned is for a block of `using`."""
-        deadline: Deadline | None = None
-        while True:
-            try:
-                return self.reach(number)
-            except DirectoryLocked as error:
-                deadline = deadline or Deadline(self.lock_timeout_s)
-                deadline.pause(or_raise=error.after(self.lock_timeout_s))
-
-    def reach(self, number: int) -> Appends:
-        """The same without waiting: `DirectoryLocked` if another process holds the lock and takes no requests; it is
-        asked to give it back."""
-        log = self.partition(number)
-        if log.locked:
-            return log
-        known = self._outlets.get(number)
-        if known is not None:
-            return known  # it takes the lock when the other process has released it
-        try:
-            return self.take(number)
-        except DirectoryLocked:
-            outlet = None if self._elsewhere is None else self._elsewhere.outlet(self, number, log)
-            if outlet is None:
-                log.want_lock()
-                raise
-            return self._outlets.setdefault(number, outlet)
-
-    def using(self, *numbers: int) -> AbstractContextManager[None]:
-        """The locks of these partitions are not given back within this block."""
-        return self._turns.using(*numbers)
-
-    def take(self, number: int) -> Log:
-        """The log of a partition, locked until others want to write (see `sawlog.topics.turns`). `DirectoryLocked` if
-        another process writes to it."""
-        with self.lending(number):
-            return self._writable(number)
-
-    @contextmanager
-    def lending(self, *numbers: int) -> Iterator[None]:
-        """The locks that are taken within this block are given back like those of appends."""
-        before = [self._held_lock(number) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, lock in zip(numbers, before, strict=True):
-                log = self._logs.get(number)
-                if log is not None and log.held_lock not in (None, lock):
-                    self._turns.took(number, log)
-
-    def _held_lock(self, number: int) -> object | None:
-        log = self._logs.get(number)
-        return None if log is None else log.held_lock
-
-    def give_back(self, number: int) -> bool:
-        """Release a lock that `take` has taken, unless it is in use; returns whether it is released."""
-        return self._turns.give_back(number)
-
-    def _writable(self, number: int) -> Log:
-        """The log of a partition, locked: raises here if another process writes to it."""
-        log = self.partition(number)
-        if not log.locked:
-            try:
-                with log.hold():
-                    pass
-            except StorageError:
-                self.refresh()  # if the topic was deleted meanwhile, raise that
-                raise
-        self._ready[number] = log
-        if self._ended is not None:
-            self._ready.clear()
-        return log
-
-    def place_for(self, value: bytes | None, key: bytes | None, partition: int | None = None) -> int:
-        """The partition that a record goes to."""
-        if key is None:
-            self._refuse_keyless()
-        if partition is not None:
-            self._check_number(partition)
-            return partition
-        if key is not None:
-            return partition_for(key, self.partitions)
-        return self._sticky.take(len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0)
-
-    def _refuse_keyless(self) -> None:
-        """Raise if a record without a key cannot be accepted."""
-        if self._keyed:
-            raise InvalidRecord(
-                f"the topic {self.name!r} keeps the last record of each key (cleanup.policy), so a record needs a key"
-            )
+        with holdings.using(number):
+            appends = holdings.appends(number)
+            return _position((number, appends.append(value, key, headers, timestamp, expect_offset)))
 
     def append_many(
         self, records: Iterable[Any], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`. With
         `expect_offset` all of them go to one partition, and begin at that offset: else `OffsetMismatch`."""
-        parts = self.split(list(records), partition)
+        parts = self.router.split(list(records), partition)
         if len(parts) == 1:
             [(number, of_one)] = parts.items()
-            with self._turns.using(number):
-                return {number: self._appends(number).append_many(of_one, expect_offset)}
+            with self.holdings.using(number):
+                return {number: self.holdings.appends(number).append_many(of_one, expect_offset)}
         _check_sole(expect_offset)
-        encoded = {number: self._encode(each) for number, each in sorted(parts.items())}
-        with self._turns.using(*encoded):
-            logs = {number: self._appends(number) for number in encoded}  # all of them before anything is written
+        encoded = {number: self.router.encode(each) for number, each in sorted(parts.items())}
+        with self.holdings.using(*encoded):
+            logs = {number: self.holdings.appends(number) for number in encoded}  # all before anything is written
             return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
-
-    def split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
-        """Which records go where; those without a key stay together."""
-        if not records:
-            raise InvalidRecord("no record to append")
-        if self._keyed and any(key_of(record) is None for record in records):
-            self._refuse_keyless()
-        if partition is not None or self.partitions == 1:
-            return {0 if partition is None else partition: records}
-        partitions, together = self.partitions, self._sticky.take(0)
-        parts: defaultdict[int, list[Any]] = defaultdict(list)
-        for record in records:
-            key = record[1] if type(record) is tuple and len(record) > 1 else key_of(record)
-            parts[together if key is None else partition_for(key, partitions)].append(record)
-        return parts
-
-    def encoded(self, records: list[Any], partition: int | None = None) -> dict[int, bytearray]:
-        """One batch for each partition that records go to."""
-        parts = self.split(records, partition)
-        return {number: bytearray(self._encode(each)) for number, each in sorted(parts.items())}
-
-    def _encode(self, records: list[Any]) -> bytes:
-        return bytes(Encoder(recipe_of(self.config)).many(records).data)
 
     def append_arrow(
         self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None, expect_offset: int | None = None
@@ -509,17 +268,17 @@ class Topic:
         `Log.append_arrow`, `expect_offset` as in `append_many`."""
         keys = table.column("key") if "key" in table.schema.names else None
         if keys is None or keys.null_count:
-            self._refuse_keyless()
+            self.router.refuse_keyless()
         if partition is not None or self.partitions == 1 or keys is None:
-            number = self._sticky.take(table.nbytes) if partition is None else partition
-            with self._turns.using(number):
-                return {number: self._appends(number).append_arrow(table, expect_offset)}
+            number = self.router.together(table.nbytes) if partition is None else partition
+            with self.holdings.using(number):
+                return {number: self.holdings.appends(number).append_arrow(table, expect_offset)}
         _check_sole(expect_offset)
-        together = self._sticky.take(0)
+        together = self.router.together(0)
         chosen = partitions_for(keys, self.partitions, together)
         numbers = np.unique(chosen).tolist()
-        with self._turns.using(*numbers):
-            logs = {number: self._appends(number) for number in numbers}
+        with self.holdings.using(*numbers):
+            logs = {number: self.holdings.appends(number) for number in numbers}
             return {
                 number: log.append_arrow(table.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
             }
@@ -534,25 +293,19 @@ class Topic:
     ) -> range:
         """Append encoded batches to a partition unchanged, all of them or none, and return their offsets. They are
         checked as by `Log.append_batches`."""
-        with self._turns.using(partition):
-            return self._appends(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
+        with self.holdings.using(partition):
+            return self.holdings.appends(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
     def partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
         """A buffered writer for one partition."""
-        with self._turns.using(partition):
-            return self._appends(partition).writer(batch_bytes, linger_ms)
+        with self.holdings.using(partition):
+            return self.holdings.appends(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         """A buffered writer over all partitions: the fast way to append records one by one."""
-        numbers = range(self.partitions)
-        with self._turns.using(*numbers):
-            logs = [self._appends(number) for number in numbers]
-            writers = [log.writer(batch_bytes, linger_ms) for log in logs]
-        made = TopicWriter(writers, batch_bytes, keyed=self._keyed, on_close=self._writers.discard)
-        self._writers.add(made)
-        return made
+        return self.holdings.writer(batch_bytes, linger_ms)
 
     def packer(self, compression: str, *, partition: int | None = None, linger_ms: float | None = None) -> Packer:
         """A buffered writer with another compression than the topic's, for all partitions or for one."""
@@ -568,8 +321,8 @@ class Topic:
 
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return how many offsets that are."""
-        with self.using(*offsets):
-            logs = {number: self.take(number) for number in sorted(offsets)}
+        with self.holdings.using(*offsets):
+            logs = {number: self.holdings.take(number) for number in sorted(offsets)}
             return sum(log.trim(offsets[number]) for number, log in logs.items())
 
     def upkeep(self) -> list[UpkeepReport]:
@@ -577,48 +330,8 @@ class Topic:
 
         A partition that another process writes to is skipped. Locks that are taken for this are released.
         """
-        reports = (self._upkeep(number) for number in range(self.partitions))
+        reports = (self.holdings.upkeep(number) for number in range(self.partitions))
         return [report for report in reports if report is not None]
-
-    def _upkeep(self, number: int) -> UpkeepReport | None:
-        config = settings.upkeep_config(self._entry.settings)
-        used = self._logs.get(number)
-        if self._ended is not None:
-            raise self._ended
-        with self.using(number):
-            if used is not None and used.locked:
-                return used.upkeep(config)
-        # Not one that stays open: a store may have more partitions than a process may open files.
-        log = self._open(number)
-        try:
-            due = log.upkeep_due(config)
-        except BaseException:
-            log.close()
-            raise
-        if not due:
-            log.close()
-            return UpkeepReport(log.path)
-        log.lend_to_upkeep()
-        with self._lock:
-            self._tended.add(log)
-        try:
-            return log.upkeep(config)
-        except DirectoryLocked:
-            return None
-        except LogClosed:
-            if self._ended is None and log.wanted:
-                return None  # a writer is waiting: the rest is done later
-            raise
-        finally:
-            with self._lock:
-                self._tended.discard(log)
-            log.close()
-
-    def end_upkeep(self) -> None:
-        """Stop upkeep that is running in another thread."""
-        with self._lock:
-            for log in (*self._tended, *self._logs.values()):
-                log.end_upkeep()
 
     # --- reading
 
@@ -660,7 +373,7 @@ class Topic:
         """What to read from which log."""
         start, end = start or {}, end or {}
         for number in (*start, *end):
-            self._check_number(number)
+            self.holdings.check_number(number)
         numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
         return [(self.partition(number), start.get(number), end.get(number), number) for number in numbers]
 
@@ -735,7 +448,7 @@ class Topic:
 
         numbers = range(self.partitions)
         for number in (*(start if isinstance(start, Mapping) else ()), *(end if isinstance(end, Mapping) else ())):
-            self._check_number(number)
+            self.holdings.check_number(number)
         return dataset_of(
             self,
             schema=schema,
@@ -798,15 +511,6 @@ def _check_sole(expect_offset: int | None) -> None:
     """Records of several partitions have no offset that could be expected."""
     if expect_offset is not None:
         raise InvalidRecord("expect_offset is for one partition, and these records go to several: give partition=")
-
-
-def key_of(record: Any) -> Any:
-    """The key of a record in any of the forms that `append_many` accepts."""
-    if isinstance(record, Record):
-        return record.key
-    if isinstance(record, dict):
-        return record.get("key")
-    return record[1] if isinstance(record, tuple) and len(record) > 1 else None
 
 
 def _offsets(log: Log) -> Offsets:

@@ -16,7 +16,8 @@ from ...log.write.writer import BATCH_BYTES
 from ...topics import settings
 from ...topics.packing import Packer
 from ...topics.partitioner import Sticky, partition_for, partitions_for
-from ...topics.topic import Position, key_of
+from ...topics.routing import key_of
+from ...topics.topic import Position
 from ..wire.apis import Key
 from . import asking
 from .cluster import Cluster, Place

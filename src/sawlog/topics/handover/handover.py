@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ...errors import SawlogError, TransactionAborted, TransactionError
 from ...log.log import Log
 from ...storage.interface import Buffer
-from ..topic import Topic
+from ..holdings import Holdings
 from ..transactions.intent import Part
 from ..transactions.intents import Intents
 from .doorway import Doorway
@@ -51,12 +51,12 @@ class Handover:
         if not self._doorway.address or not self._doorway.open(self._holder):
             log.leave_note(self.note)  # what the log has left says that it is reached
 
-    def outlet(self, topic: Topic, number: int, log: Log) -> Outlet | None:
+    def outlet(self, topic: Holdings, number: int, log: Log) -> Outlet | None:
         """For appends to a partition whose lock another process holds; None if that takes no requests."""
         made = Outlet(topic, number, log, self._lines, self._commit, self._timeout_s)
         return made if made.is_reached else None
 
-    def _commit(self, topic: Topic, number: int, batches: Iterable[tuple[Buffer, int]]) -> range:
+    def _commit(self, topic: Holdings, number: int, batches: Iterable[tuple[Buffer, int]]) -> range:
         """Store batches as a transaction with one part."""
         with self._committing:
             stage = self._intents.area.begin()

@@ -49,7 +49,7 @@ from ...log.write.incoming import checked_rows
 from ...log.write.writer import BATCH_BYTES, Writer
 from ...storage.forking import this_process
 from ...storage.interface import Buffer
-from ..topic import Topic
+from ..holdings import Holdings
 from ..transactions.neighbours import Lost, Silent
 from .frames import MOST_BODY_BYTES
 from .lines import Lines
@@ -71,7 +71,7 @@ _WRAP = 2**31
 _NOT_STORED = InvalidRecord, ProducerError, CorruptBatch, TopicNotFound, DirectoryLocked, LogClosed, OffsetMismatch
 
 #: Stores batches in one partition as a transaction and returns their offsets.
-Commit = Callable[[Topic, int, Iterable[tuple[Buffer, int]]], range]
+Commit = Callable[[Holdings, int, Iterable[tuple[Buffer, int]]], range]
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ def _random_id() -> int:
 class Outlet:
     """See the module's docstring. Created by `Handover.outlet`."""
 
-    def __init__(self, topic: Topic, number: int, log: Log, lines: Lines, commit: Commit, timeout_s: float) -> None:
+    def __init__(self, topic: Holdings, number: int, log: Log, lines: Lines, commit: Commit, timeout_s: float) -> None:
         self._topic, self._number = topic, number
         self._log = log
         self._lines = lines

@@ -58,12 +58,12 @@ class Completion:
         if topic is None:
             self._ledger.mark(intent, number)  # the topic is deleted, and its part with it
             return None
-        ours = topic.held(part.partition)
+        ours = topic.holdings.held(part.partition)
         try:
             if ours is not None:
                 self._placing.carry_out(part, ours)
             else:
-                topic.roll_forward(part.partition)
+                topic.holdings.roll_forward(part.partition)
         except DirectoryLocked as error:
             return self._ask(intent, number, topic, error, deadline) if part.offset < 0 else None
         return None

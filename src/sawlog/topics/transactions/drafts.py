@@ -188,10 +188,10 @@ class Drafts:
 
     @contextmanager
     def lending(self) -> Iterator[None]:
-        """Locks that are taken within this block are given back: see `Topic.lending`."""
+        """Locks that are taken within this block are given back: see `Holdings.lending`."""
         with ExitStack() as each:
             for draft in self._drafts.values():
-                each.enter_context(draft.topic.lending(draft.number))
+                each.enter_context(draft.topic.holdings.lending(draft.number))
             yield
 
     def end(self, *, pending: bool) -> None:

@@ -105,11 +105,14 @@ class Staging:
         self,
         intents: Intents,
         topic_of: Callable[[str], Topic],
+        topic_ids: Callable[[], set[str]],
         committing: threading.RLock,
         check_writable: Callable[[], None],
     ) -> None:
         self._intents = intents
         self._topic_of = topic_of
+        #: The ids of all topics that exist.
+        self._topic_ids = topic_ids
         self._committing = committing
         self._check_writable = check_writable
 
@@ -171,6 +174,21 @@ class Staging:
         if topic.id != part.topic_id:
             raise TopicNotFound(f"the topic {part.topic!r} was deleted and recreated while it was being written to")
         return topic.partition(part.partition)
+
+    def forget_names(self) -> None:
+        """Remove the notes of named transactions that can no longer be replayed: their topics are deleted, or nothing
+        was committed under that name for a month. Upkeep does it."""
+        self._check_writable()
+        there: set[str] = set()
+        gone: set[str] = set()
+
+        def is_there(topic_id: str) -> bool:
+            if topic_id not in there and topic_id not in gone:  # it existed once: a deleted topic does not come back
+                there.update(self._topic_ids())
+                gone.update({topic_id} - there)
+            return topic_id in there
+
+        self._intents.ledger.forget(is_there)
 
     def discard(self, job: str) -> None:
         """Remove what was staged, unless it was published and is not completed yet."""

@@ -91,7 +91,7 @@ class Transaction:
         with self._lock:
             self._check_open()
             topic = self._drafts.topic(topic)
-            draft = self._drafts.of(topic, topic.place_for(value, key, partition))
+            draft = self._drafts.of(topic, topic.router.place_for(value, key, partition))
             try:
                 draft.add(value, key, headers, milliseconds(timestamp))
             except StorageError:
@@ -103,7 +103,7 @@ class Transaction:
         with self._lock:
             self._check_open()
             topic = self._drafts.topic(topic)
-            parts = topic.split(list(records), partition)
+            parts = topic.router.split(list(records), partition)
             drafts = [(self._drafts.of(topic, number), of_one) for number, of_one in parts.items()]
             encoded = [(draft, draft.encode(of_one)) for draft, of_one in drafts]
             try:
