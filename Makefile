@@ -3,34 +3,38 @@
 
 PYTHON ?= python3
 ARGS ?=
+PYTHONS ?=
 BIN := .venv/bin
 # In .venv, so that removing .venv forgets them too.
 READY := .venv/.ready
 READY_BENCH := .venv/.ready-bench
+READY_DIST := .venv/.ready-dist
+READY_DOCS := .venv/.ready-docs
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What passed yesterday passes today: the versions that the tests were last run with, for building too. make upgrade.
-INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet
+KNOWN := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
+INSTALL := $(KNOWN) $(BIN)/python tools/install.py
 # Empty, wherever it is set: hundreds of tests start programs, which would all compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test test-all lint format types layers kernel dist bench-engine bench-topics bench-spark bench-sql bench-interop bench-broker faults mutants asan fuzz-grow kafka-jars upgrade clean distclean
+.PHONY: help setup say-demo say-test demo tour test test-all lint format types layers kernel docs dist bench-engine bench-topics bench-spark bench-sql bench-interop bench-broker faults mutants asan fuzz-grow kafka-jars upgrade clean distclean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: kernel ## make .venv with all that development needs; quick the second time (PYTHON=python3.12 to choose one)
 
-demo: kernel ## the main job: a stream through Spark, exactly once, killed in the middle; and a topic that is a table
+demo: say-demo kernel ## the main job: a stream through Spark, exactly once, killed in the middle; and a topic that is a table
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 tour: kernel ## the engine by itself: a million records written, read, killed and damaged
 	@$(BIN)/python examples/tour.py $(ARGS)
 
-test: lint types layers kernel ## everything that has to pass: lint, types, layers, the quick tests
+test: say-test lint types layers kernel ## everything that has to pass: lint, types, layers, the quick tests
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
-test-all: kernel ## the slow tests too, all files on the disk, and hypothesis with fresh random examples
+test-all: kernel $(READY_DOCS) ## the slow tests too, all files on the disk, and hypothesis with fresh random examples
 	@SAWLOG_TESTS_ON_DISK=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
 
 lint: $(READY) ## ruff: mistakes and formatting
@@ -50,10 +54,11 @@ layers: $(READY) ## import-linter: imports point one way
 kernel: $(READY) ## compile the kernel in place if its source changed (SAWLOG_PURE=1: go back to plain Python)
 	@$(BIN)/python tools/build_kernel.py
 
-dist: $(READY) ## wheel and source archive into dist/, then try the wheel in a new environment
-	@rm -rf dist
-	@said=$$($(BIN)/python -m build --outdir dist 2>&1) || { echo "$$said"; exit 1; }
-	@$(BIN)/python tools/check_wheel.py dist
+docs: kernel $(READY_DOCS) ## the documents and an API reference as a site in build/site, with search; no network, no server
+	@$(BIN)/python docs/site/make_site.py $(ARGS)
+
+dist: $(READY_DIST) ## wheel and source archive into dist/, tried in a new environment (PYTHONS="python3.12 python3.13": for these too)
+	@$(KNOWN) $(BIN)/python tools/make_dist.py dist $(PYTHONS)
 
 bench-engine: kernel $(READY_BENCH) ## measure the engine against what else one could use
 	@$(BIN)/python benchmarks/engine.py $(ARGS)
@@ -96,8 +101,14 @@ kafka-jars: kernel ## fetch Kafka's own jars and Spark's Kafka source (Maven), f
 	@$(BIN)/python tools/fetch_kafka.py --connector
 
 upgrade: $(READY) ## take the newest versions of all tools and libraries, and write them into constraints.txt (then make test)
-	@$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev,bench]'
+	@$(BIN)/python tools/install.py --upgrade --upgrade-strategy eager --editable '.[dev,bench,dist,docs]'
 	@$(BIN)/python tools/write_constraints.py
+
+say-demo: # before anything takes long
+	@echo "the demo takes three to seven minutes on two cores, after the installation"
+
+say-test:
+	@echo "lint, types and layers take a minute, the quick tests up to ten on two cores, after the installation"
 
 clean: ## remove what building and testing made; .venv stays
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -108,14 +119,27 @@ distclean: clean ## remove .venv as well
 	@rm -rf .venv
 
 $(BIN)/python:
+	@command -v $(PYTHON) > /dev/null || { echo "there is no $(PYTHON) here: name a Python, 3.11 or newer, that is: make setup PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) tools/check_python.py
-	@$(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) -m venv .venv failed: its words are above"; exit 1; }
 
 $(READY): pyproject.toml setup.py constraints.txt | $(BIN)/python
-	@echo "installing sawlog and its development tools into .venv"
+	@echo "installing sawlog and its development tools into .venv: some 85 packages, the first time 800 MB to download"
+	@echo "(pyspark alone is 450 MB), 1.8 GB on the disk, three to six minutes with a fast connection"
 	@$(INSTALL) --editable '.[dev]'
 	@touch $@
 
 $(READY_BENCH): $(READY)
+	@echo "installing what the benchmarks compare with: 4 packages, some 20 MB"
 	@$(INSTALL) --editable '.[bench]'
+	@touch $@
+
+$(READY_DIST): $(READY)
+	@echo "installing what names wheels for the systems they run on: 3 packages, 1 MB"
+	@$(INSTALL) --editable '.[dist]' || echo "going on without: the wheel will be for this machine only"
+	@touch $@
+
+$(READY_DOCS): $(READY)
+	@echo "installing what builds the site: some 20 packages, 20 MB"
+	@$(INSTALL) --editable '.[docs]'
 	@touch $@

@@ -1,4 +1,4 @@
-"""Look into the wheel of a directory, then install it into a new environment and use it there.
+"""Look into a wheel, then install it into a new environment and use it there: `python tools/check_wheel.py WHEEL`.
 
 Checks what a build gets wrong without anybody noticing: a missing py.typed or kernel source, generated C that
 came along, an extension that is not where the wheel's name says, a module that works only in the checkout.
@@ -26,44 +26,46 @@ def is_universal(wheel: Path) -> bool:
     return wheel.name.endswith("-none-any.whl")
 
 
+def is_compiled(wheel: Path) -> bool:
+    """True for a wheel that holds the compiled kernel."""
+    return any(map(is_extension, zipfile.ZipFile(wheel).namelist()))
+
+
 def problems(wheel: Path) -> list[str]:
     """What is wrong with the files in the wheel; an empty list if nothing is."""
     names = set(zipfile.ZipFile(wheel).namelist())
     found = [f"{name} is missing" for name in sorted(REQUIRED - names)]
     found += [f"{name} does not belong in a wheel" for name in sorted(names) if name.endswith((".c", ".pyc"))]
-    if is_universal(wheel) and any(map(is_extension, names)):
+    if is_universal(wheel) and is_compiled(wheel):
         found.append("a wheel for any platform holds an extension for this one")
     return found
 
 
-def try_in_new_environment(wheel: Path) -> None:
+def try_in_new_environment(wheel: Path, python: str | Path) -> None:
     """Install the wheel where nothing else is, and append and read with it."""
     with tempfile.TemporaryDirectory(prefix="sawlog-wheel-") as directory:
-        subprocess.run([sys.executable, "-m", "venv", directory], check=True)
-        python = Path(directory) / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-        subprocess.run([python, "-m", "pip", "install", "--quiet", wheel.resolve()], check=True)
+        subprocess.run([python, "-m", "venv", directory], check=True)
+        own = Path(directory) / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+        subprocess.run([own, "-m", "pip", "install", "--quiet", wheel.resolve()], check=True)
         # -I: neither the checkout nor PYTHONPATH can lend it a module.
-        subprocess.run([python, "-I", TRY_IT], check=True, cwd=directory)
+        subprocess.run([own, "-I", TRY_IT], check=True, cwd=directory)
 
 
-def main(directory: Path) -> int:
-    """Check the one wheel in `directory`."""
-    wheel, *others = directory.glob("*.whl")
-    assert not others, f"more than one wheel in {directory}: {others}"
+def check(wheel: Path, python: str | Path) -> bool:
+    """Look into a wheel and try it with a Python. False if something is wrong, which is then printed."""
     found = problems(wheel)
     for problem in found:
         print(f"{wheel.name}: {problem}", file=sys.stderr)
     if found:
-        return 1
-    try_in_new_environment(wheel)
-    if not is_universal(wheel) and not any(map(is_extension, zipfile.ZipFile(wheel).namelist())):
+        return False
+    try_in_new_environment(wheel, python)
+    if not is_universal(wheel) and not is_compiled(wheel):
         print(f"{wheel.name}: named for this platform but not compiled (no C compiler?); not one to publish")
-    print(*(path.relative_to(directory.parent) for path in sorted(directory.iterdir())), sep="\n")
-    return 0
+    return True
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(Path(sys.argv[1])))
+        sys.exit(0 if check(Path(sys.argv[1]), sys.executable) else 1)
     except subprocess.CalledProcessError as error:
         sys.exit(f"failed with {error.returncode}: {' '.join(map(str, error.cmd))}")

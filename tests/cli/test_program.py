@@ -332,7 +332,8 @@ def test_deleting_asks_at_a_terminal(program: Program, orders: Path) -> None:
 def test_version(program: Program) -> None:
     import sawlog
 
-    assert program("--version").ok().out == f"sawlog {sawlog.__version__}\n"
+    kernel = "compiled" if sawlog.kernel_info().compiled else "interpreted"
+    assert program("--version").ok().out == f"sawlog {sawlog.__version__}, {kernel} kernel\n"
 
 
 @pytest.mark.parametrize(

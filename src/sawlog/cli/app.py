@@ -71,16 +71,22 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from .. import __version__
+        from .. import __version__, kernel_info
 
-        print(f"sawlog {__version__}")
+        print(f"sawlog {__version__}, {'compiled' if kernel_info().compiled else 'interpreted'} kernel")
         raise typer.Exit
 
 
 @app.callback()
 def sawlog(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show version and kernel, and exit.",
+        ),
     ] = False,
 ) -> None:
     """A segmented commit log, without a server: topics, records and groups in a data directory.

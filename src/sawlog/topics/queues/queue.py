@@ -35,12 +35,13 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Protocol
 
 from ... import background
+from ...batch.given import GivenHeaders
 from ...clock import Deadline, Pauses, Stopwatch, now_ms
 from ...errors import GroupError, InvalidConfig, LogClosed, ReadOnlyLog, SawlogError
 from ...storage.forking import forkable, this_process
@@ -309,7 +310,7 @@ class Queue:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Iterable[tuple[str, bytes | None]] = (),
+        headers: GivenHeaders = (),
         *,
         delay_s: float = 0.0,
     ) -> Position:
@@ -317,7 +318,7 @@ class Queue:
         delay it is the same as `topic.append`."""
         delay_ms = milliseconds_of("delay_s", delay_s)
         self._check_open()
-        listed = list(headers)
+        listed = list(headers.items() if isinstance(headers, Mapping) else headers or ())
         given = delayed(listed, now_ms() + delay_ms) if delay_ms else listed
         return self._store.topic(self._terms.topic).append(value, key, given)
 

@@ -1,0 +1,39 @@
+"""Sphinx's settings for the site. make_site.py calls Sphinx with them; the pages themselves come from mirror.py and
+reference.py.
+
+The site is opened from a disk, without a network: no script, style or font comes from elsewhere, and what a browser
+refuses to load for a page of a disk is not used (summaries in search results, which Sphinx fetches page by page).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import sawlog
+
+sys.path.insert(0, str(Path(__file__).parent))  # for links.py
+
+project = "sawlog"
+author = "The sawlog authors"
+version = release = sawlog.__version__
+root_doc = "index"
+
+extensions = ["myst_parser", "links"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4  # a link to #a-heading works as it does where the Markdown itself is shown
+
+html_theme = "furo"
+html_title = f"sawlog {release}"
+html_search_scorer = str(Path(__file__).parent / "static" / "scorer.js")
+html_show_sourcelink = False
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+html_show_search_summary = False
+html_last_updated_fmt = None  # the same source makes the same site
+html_theme_options = {"navigation_with_keys": True}
+
+toc_object_entries_show_parents = "hide"
+add_module_names = False
+python_maximum_signature_line_length = 100

@@ -1,0 +1,138 @@
+"""The documents of the checkout, laid out for Sphinx as they are in the checkout, and the navigation over them.
+
+The same folders, so that links between documents hold. A link to a folder leads to the folder's page; a file that is
+not a document (source, licence) comes along and can be downloaded.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = "docs/guide"
+DECISIONS = "docs/adr"
+#: The order of the pages in docs/; those that are not here follow, by name.
+ORDER = (
+    "visibility",
+    "several-processes",
+    "async",
+    "typed",
+    "queues",
+    "tables",
+    "cli",
+    "spark",
+    "exactly-once",
+    "streaming-job",
+    "tables-spark",
+    "broker",
+    "testing-kafka-programs",
+    "interop",
+)
+DESIGN = ("ARCHITECTURE.md", "docs/dependencies.md", "benchmarks/README.md")
+PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+_LINK = re.compile(r"(?<=\]\()(?P<path>[^)#:\s]+)(?P<anchor>#[^)]*)?(?=\))")
+
+
+def documents() -> list[Path]:
+    """Every document, relative to the checkout."""
+    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("examples/*.md")]
+    return sorted(path.relative_to(ROOT) for path in found)
+
+
+def lay_out(target: Path) -> None:
+    """Write all documents, and the pages of folders, into `target`."""
+    for document in documents():
+        text = (ROOT / document).read_text(encoding="utf-8")
+        _write(target / document, _LINK.sub(partial(_resolved, document, target), text))
+    _write(target / DECISIONS / "index.md", _decisions())
+    _write(target / "index.md", _front())
+
+
+def _resolved(document: Path, target: Path, link: re.Match[str]) -> str:
+    """The link as the site has it; what it leads to, if that is not a document, is brought along."""
+    goal = (ROOT / document.parent / link["path"]).resolve()
+    if not goal.is_relative_to(ROOT) or not goal.exists():
+        return link[0]  # Sphinx reports it
+    inside = goal.relative_to(ROOT)
+    if goal.is_dir():
+        page = _page_of_folder(inside)
+        if not (ROOT / inside / page).exists() and inside != Path(DECISIONS):
+            _write(target / inside / page, _listing(inside))
+        return f"{link['path'].rstrip('/')}/{page}"
+    if goal.suffix != ".md":
+        (target / inside).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(goal, target / inside)
+    return link[0]
+
+
+def _page_of_folder(folder: Path) -> str:
+    return "README.md" if (ROOT / folder / "README.md").exists() else "index.md"
+
+
+def _listing(folder: Path) -> str:
+    """A folder without a page of its own: its files, as they are."""
+    lines = ["---", "orphan: true", "---", "", f"# {folder}", ""]
+    for path in sorted(path for path in (ROOT / folder).iterdir() if path.is_file()):
+        language = {".py": "python", ".service": "ini"}.get(path.suffix, "text")
+        lines += [f"## {path.name}", "", f"```{language}", path.read_text(encoding="utf-8").rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+# --- navigation ------------------------------------------------------------------------------------------------------
+
+
+def _front() -> str:
+    """The first page: the README's first paragraphs, and the way to everything."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    title, *paragraphs = readme.split("\n\n")
+    lines = [title, "", "\n\n".join(paragraphs[:2]), ""]
+    lines += _tree("Start", ["Overview <README>", *_guide(), "examples/README.md"])
+    lines += _tree("In depth", _pages())
+    lines += _tree("Reference", ["api/index.md"])
+    lines += _tree("Design", [*DESIGN, *_internals(), f"{DECISIONS}/index.md"])
+    lines += _tree("Project", PROJECT)
+    return "\n".join(lines)
+
+
+def _tree(caption: str, pages: Iterable[str]) -> list[str]:
+    entries = [page.removesuffix(".md") for page in pages]
+    return ["```{toctree}", f":caption: {caption}", ":maxdepth: 1", "", *entries, "```", ""]
+
+
+def _guide() -> Iterator[str]:
+    """The guide's pages: its README, those that it links to in that order, the rest by name."""
+    folder = ROOT / GUIDE
+    pages = {path.name for path in folder.glob("*.md")}
+    linked: list[str] = []
+    if "README.md" in pages:
+        linked = [link["path"] for link in _LINK.finditer((folder / "README.md").read_text(encoding="utf-8"))]
+    for name in dict.fromkeys(["README.md", *linked, *sorted(pages)]):
+        if name in pages:
+            yield f"{GUIDE}/{name}"
+
+
+def _pages() -> list[str]:
+    names = {path.stem for path in ROOT.glob("docs/*.md")} - {Path(page).stem for page in DESIGN}
+    known = [name for name in ORDER if name in names]
+    return [f"docs/{name}.md" for name in (*known, *sorted(names - set(known)))]
+
+
+def _internals() -> list[str]:
+    placed = (GUIDE, DECISIONS, "docs/site")
+    found = (path for path in documents() if len(path.parts) > 2 and path.parts[0] == "docs")
+    return [str(path) for path in found if not str(path).startswith(placed)]
+
+
+def _decisions() -> str:
+    pages = sorted(path.stem for path in (ROOT / DECISIONS).glob("*.md"))
+    about = "Each page: context, decision, consequences, how we would know we were wrong."
+    return "\n".join(["# Design decisions", "", about, "", "```{toctree}", ":maxdepth: 1", "", *pages, "```", ""])
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

