@@ -346,8 +346,8 @@ class DirectoryLocked(SawlogError, BlockingIOError):
         self.path, self.holder = path, holder
         by = f" by {holder}" if holder else ""
         super().__init__(
-            f"{path} is locked for writing{by}; a partition has one writer: close it there, "
-            'or open with mode="r" to read while it is open'
+            f"{path} is locked for writing{by}; a partition has one writer: close it there, or append through a "
+            'store\'s topic, which waits for it; reading needs no lock: mode="r"'
         )
 
     def after(self, seconds: float) -> DirectoryLocked:

@@ -341,7 +341,7 @@ def test_doctor_looks_at_everything(sawlog: Cli, orders: Path) -> None:
         "mappings",
     }
     assert expected | {"store", "clock"} == set(checks)
-    assert checks["store"]["detail"] == "1 topics, 2 partitions"
+    assert checks["store"]["detail"] == "1 topic, 2 partitions"
     assert checks["locks"]["state"] == "ok"
     assert "median" in checks["fsync"]["detail"]
     assert contents(orders) == before

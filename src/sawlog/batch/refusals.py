@@ -44,6 +44,11 @@ def refuse(kind: str, what: Any, value: Any) -> SawlogError:
         return RecordTooLarge(
             f"a batch of at least {what:,} bytes exceeds the limit of {value:,} bytes; append fewer records at once"
         )
+    if kind == "type" and isinstance(value, (dict, list)):
+        return InvalidRecordType(
+            f"{what} must be bytes, not {_shown(value)}; json.dumps(...).encode() makes bytes of it, and so does a "
+            "typed view: topic.typed(value=JSON())"
+        )
     error, text = _REFUSALS[kind]
     return error(text.format(what, _shown(value)))
 

@@ -86,7 +86,7 @@ def _usage(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "sawlog")
     text = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]
-    return f"{text.rstrip('.')}; `{path} --help` shows the usage"
+    return f"{text if text.endswith('?') else text.rstrip('.') + ';'} `{path} --help` shows the usage"
 
 
 def _complain(text: str) -> None:

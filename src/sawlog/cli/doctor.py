@@ -23,6 +23,7 @@ import typer
 
 from .. import __version__, kernel_info
 from ..clock import now_ms
+from ..display import counted
 from ..errors import OffsetOutOfRange, SawlogError
 from ..log.log import Log
 from ..storage.system import sync_data
@@ -295,7 +296,7 @@ def _store(data: Path) -> Iterator[CheckResult]:
     except SawlogError as error:
         yield CheckResult("store", BAD, str(error), "run `sawlog verify`, then `sawlog repair`")
         return
-    yield CheckResult("store", OK, f"{len(names)} topics, {partitions} partitions")
+    yield CheckResult("store", OK, f"{counted(len(names), 'topic')}, {counted(partitions, 'partition')}")
     ahead = newest - now_ms()
     if ahead > _FUTURE_MS:
         detail = f"the newest record is {shown_duration(ahead)} ahead of this clock"

@@ -104,7 +104,9 @@ def seek(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="OFFSET", help="The new position: start, end, 500, -100, +10, @2026-11-01 or @-1h."
+            "--to",
+            metavar="OFFSET",
+            help="The new position: start (or earliest), end (latest), 500, -100, +10, @2026-11-01 or @-1h.",
         ),
     ] = None,
     by: Annotated[

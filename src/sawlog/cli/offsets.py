@@ -120,8 +120,8 @@ def _split(text: str, at: int, now: int) -> Span | None:
 
 
 def _bound(text: str, now: int) -> Bound | None:
-    if text in ("start", "end"):
-        return START if text == "start" else END
+    if text in ("start", "earliest", "end", "latest"):
+        return START if text in ("start", "earliest") else END
     if text.startswith("@"):
         return _time(text[1:], now)
     if not _NUMBER.fullmatch(text):

@@ -59,7 +59,8 @@ def open_to_read(
         try:
             directory = _directory(path, undo, create=False)
         except OSError as error:
-            raise LogNotFound(errno.ENOENT, f"no log in {path}: {error}") from error
+            reason = "no such directory" if error.errno == errno.ENOENT else error.strerror or str(error)
+            raise LogNotFound(errno.ENOENT, f"no log in {path}: {reason}") from error
         _refuse_store(directory)
         segments = FollowedSet(directory, config)
         if not segments.all:

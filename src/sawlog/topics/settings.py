@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal
 
@@ -429,5 +430,9 @@ def is_compacted(settings: Mapping[str, Value]) -> bool:
 def _find(name: str) -> Setting:
     found = SETTINGS.get(name) or _BY_KEYWORD.get(name)
     if found is None:
-        raise InvalidConfig(f"unknown setting {name!r}; use one of {', '.join(SETTINGS)}")
+        near = get_close_matches(name, [*SETTINGS, *_BY_KEYWORD], n=1) or [
+            each for each in SETTINGS if each.startswith(name)
+        ]
+        hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(SETTINGS)}"
+        raise InvalidConfig(f"unknown setting {name!r}; {hint}")
     return found

@@ -175,7 +175,10 @@ class Store(Closing):
             raise StoreNotFound(errno.ENOENT, f"no store in {path}: no such directory") from error
         except OSError as error:
             if mode == "r" and error.errno in (errno.ENOENT, errno.ENOTDIR):
-                raise StoreNotFound(errno.ENOENT, f"no store in {path}: {error}") from error
+                reason = "a file, not a directory" if error.errno == errno.ENOTDIR else "no such directory"
+                raise StoreNotFound(errno.ENOENT, f"no store in {path}: {reason}") from error
+            if error.errno in (errno.EEXIST, errno.ENOTDIR):
+                raise StoreNotFound(errno.ENOTDIR, f"no store in {path}: a file, not a directory") from error
             raise
 
     def _tend(self, interval_s: float | None) -> None:

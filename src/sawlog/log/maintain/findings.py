@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ...display import counted
 from ...storage.counting import count
 
 
@@ -132,5 +133,5 @@ class RecoveryReport:
 
     def __str__(self) -> str:
         how = "closed cleanly" if self.clean else "not closed cleanly"
-        lines = [f"{how}; {len(self.findings)} findings in {self.duration_ms:.1f} ms"]
+        lines = [f"{how}; {counted(len(self.findings), 'finding')} in {self.duration_ms:.1f} ms"]
         return "\n  ".join(lines + [str(each) for each in self.findings])

@@ -48,12 +48,24 @@ _OURS: dict[str, Callable[[object], dict[str, object]]] = {
 }
 
 
+#: What has no option here.
+_HINTS = {
+    "group_id": "the group is the first argument, consumer(group, topics)",
+    "bootstrap_servers": "a store is a directory; clients of Kafka connect to `sawlog serve`",
+    "max_poll_records": "poll takes it, consumer.poll(max_records=...)",
+    "value_deserializer": "see topic.typed(value=...)",
+    "key_deserializer": "see topic.typed(key=...)",
+    "group_instance_id": "a member's name for display is member=",
+}
+
+
 def translated(given: Mapping[str, object]) -> dict[str, object]:
     """The same options with our names; `TypeError` for a name that nobody knows. Warns the caller of the caller."""
     made: dict[str, object] = {}
     for name in sorted(given, key="enable_auto_commit".__eq__):  # that comes last: it wins over the interval
         if name not in _OURS:
-            raise TypeError(f"consumer() got an unexpected keyword argument {name!r}")
+            hint = f": {_HINTS[name]}" if name in _HINTS else ""
+            raise TypeError(f"consumer() got an unexpected keyword argument {name!r}{hint}")
         ours = _OURS[name](given[name])
         made |= ours
         shown = ", ".join(f"{each}={value!r}" for each, value in ours.items()) or "nothing: it is the default"
