@@ -31,7 +31,8 @@ demo: say-demo kernel ## the main job: a stream through Spark, exactly once, kil
 tour: kernel ## the engine by itself: a million records written, read, killed and damaged
 	@$(BIN)/python examples/tour.py $(ARGS)
 
-test: say-test lint types layers kernel ## everything that has to pass: lint, types, layers, the quick tests
+test: say-test $(READY) ## everything that has to pass: lint, types, layers, the quick tests
+	@$(MAKE) --no-print-directory -j 2 types lint layers kernel
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 test-all: kernel $(READY_DOCS) ## the slow tests too, all files on the disk, and hypothesis with fresh random examples

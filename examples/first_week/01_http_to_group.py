@@ -24,11 +24,11 @@ def work(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as directory, sawlog.open(directory) as store, HTTPServer(("", 0), Ingest) as server:
+    with TemporaryDirectory() as path, sawlog.open(path) as store, HTTPServer(("127.0.0.1", 0), Ingest) as server:
         events, bills = store.create_topic("events", partitions=2), store.create_topic("bills")
         Thread(target=server.serve_forever).start()
         for events_before, bills_wanted in ((0, 7), (10, 20)):
-            consumer = get_context("spawn").Process(target=work, args=(directory,))
+            consumer = get_context("spawn").Process(target=work, args=(path,))
             consumer.start()
             for number in range(events_before, events_before + 10):
                 urlopen(f"http://127.0.0.1:{server.server_port}", data=b"event %d" % number).close()
