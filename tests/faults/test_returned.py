@@ -88,13 +88,8 @@ def test_a_transaction_stays_whole_if_its_process_dies_and_then_the_power_is_cut
             assert found in ({1}, {2}), "a part of the transaction is there"
 
 
-def test_what_is_acknowledged_after_an_interrupted_rotation_survives_a_power_cut(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The file of the segment that was not begun must not come back beside what continues in the old one."""
-    disk = FaultyStorage(seed=1)
-    log = Log.open(disk.plain, LogConfig(checkpoint_interval_ms=3_600_000))
-    log.append(b"before")
+def begun_and_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on an interrupt comes when the next segment has just been created."""
     create = Active._create
 
     def interrupted(self: Active, offset: int) -> Any:
@@ -102,6 +97,16 @@ def test_what_is_acknowledged_after_an_interrupted_rotation_survives_a_power_cut
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Active, "_create", interrupted)
+
+
+def test_what_is_acknowledged_after_an_interrupted_rotation_survives_a_power_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The file of the segment that was not begun must not come back beside what continues in the old one."""
+    disk = FaultyStorage(seed=1)
+    log = Log.open(disk.plain, LogConfig(checkpoint_interval_ms=3_600_000))
+    log.append(b"before")
+    begun_and_interrupted(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         log.seal()
     monkeypatch.undo()
@@ -118,16 +123,11 @@ def test_a_rotation_whose_rollback_is_interrupted_too_hides_nothing(
     disk = FaultyStorage(seed=1)
     log = Log.open(disk.plain, LogConfig(checkpoint_interval_ms=3_600_000))
     log.append(b"before")
-    create = Active._create
-
-    def interrupted(self: Active, offset: int) -> Any:
-        create(self, offset)
-        raise KeyboardInterrupt
 
     def again(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Active, "_create", interrupted)
+    begun_and_interrupted(monkeypatch)
     monkeypatch.setattr(log._access.appender.active._directory, "remove", again, raising=True)  # type: ignore[union-attr]
     with pytest.raises(KeyboardInterrupt):
         log.seal()
