@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from sawlog import InvalidConfig, Log, LogConfig, Producer, StorageFull, StreamAborted
+from sawlog import InvalidConfig, Log, LogConfig, LogFailed, Producer, StorageFull, StreamAborted
 from sawlog.batch.build import encode
 from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS, PRODUCERS
 from sawlog.log.maintain import rewrite
@@ -142,6 +142,39 @@ def test_a_rotation_whose_rollback_is_interrupted_too_hides_nothing(
     with Log.open(disk.plain if after == "closing" else disk.crash("lose").plain) as reopened:
         assert reopened.verify()
         assert [record.value for record in reopened] == [b"before", b"one", b"two", b"three"]
+
+
+def test_a_compaction_whose_rollback_is_interrupted_too_ends_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that is ready to replace segments must not be there when these change."""
+    disk = FaultyStorage(seed=1)
+    log = Log.open(disk.plain)
+    for value in (b"old", b"new"):
+        log.append(value, b"key")
+        log.seal()
+    directory = log._access.directory
+    rename, remove = directory.rename, directory.remove
+
+    def renamed(old: str, new: str) -> None:
+        rename(old, new)
+        if new.endswith(".swap"):
+            raise KeyboardInterrupt
+
+    def removed(name: str) -> None:
+        if name.endswith(".swap"):
+            raise KeyboardInterrupt
+        remove(name)
+
+    monkeypatch.setattr(directory, "rename", renamed)
+    monkeypatch.setattr(directory, "remove", removed)
+    with pytest.raises(KeyboardInterrupt):
+        log.compact()
+    monkeypatch.undo()
+    with pytest.raises(LogFailed):
+        log.append(b"into a log whose files are not known")
+    log.close()
+    with Log.open(disk.plain) as again:
+        assert again.verify()
+        assert [record.value for record in again][-1] == b"new"
 
 
 def test_what_nobody_can_read_yet_supersedes_nothing() -> None:

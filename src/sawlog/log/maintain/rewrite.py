@@ -251,11 +251,15 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
             renaming = True
             directory.rename(made.name, name)
         except BaseException:
-            for segment in run:
-                segment.cancel_replacement()
-            discard(appender, made)
-            if renaming:
-                _take_back(appender, name)
+            try:
+                for segment in run:
+                    segment.cancel_replacement()
+                discard(appender, made)
+                if renaming:
+                    _take_back(appender, name)
+            except BaseException as again:
+                appender.commit.fail(again)  # interrupted too: only reopening can tell whether it is replaced
+                raise
             raise
         try:
             directory.sync()
