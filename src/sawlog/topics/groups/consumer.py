@@ -58,6 +58,7 @@ from types import TracebackType
 from ... import background
 from ...batch.kernel import Record, RecordCursor
 from ...clock import Deadline, Pauses
+from ...ending import Ending
 from ...errors import (
     DirectoryLocked,
     GroupError,
@@ -130,7 +131,7 @@ class Consumer:
         #: Held while partitions are added, removed and committed; never while the store is asked for topics.
         self._lock = forkable(threading.RLock())
         #: Set when it is closed; also wakes up a thread that waits for records.
-        self._ended = forkable(threading.Event())
+        self._ended = forkable(Ending())
         #: The thread that reads.
         self._thread = threading.get_ident()
         #: When to commit next; never without automatic commits.

@@ -43,6 +43,7 @@ from typing import Any, Protocol
 from ... import background
 from ...batch.given import GivenHeaders
 from ...clock import Deadline, Pauses, Stopwatch, now_ms
+from ...ending import Ending
 from ...errors import GroupError, InvalidConfig, LogClosed, ReadOnlyLog, SawlogError
 from ...storage.forking import forkable, this_process
 from ..groups.groups import ConsumerHost
@@ -126,7 +127,7 @@ class Queue:
         #: How many the last fetch asked for.
         self._batch = 0
         self._fetched = Stopwatch()
-        self._ended = forkable(threading.Event())
+        self._ended = forkable(Ending())
         self._late = 0
         self._ailing = False
         store.topic(topic)  # `TopicNotFound` now, and not at the first message
