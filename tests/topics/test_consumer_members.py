@@ -17,9 +17,11 @@ from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyDirectory
 from sawlog.testing.faulty import Call
 from sawlog.topics.groups.consumer import Consumer
+from sawlog.topics.groups.session import Session
 from sawlog.topics.store import Store
 
 from .consumers import PATIENCE_S, beats, fill, names, remove, until, values
+from .stores import StorePlace
 
 
 @pytest.fixture(params=["files", "memory"])
@@ -263,3 +265,25 @@ def test_a_partition_whose_start_could_not_be_found_is_taken_later(
         found: list[bytes] = []
         until(lambda: found.extend(values(consumer.poll(0.01))) or len(found) >= 3)
         assert found == wanted
+
+
+def test_a_close_that_is_interrupted_can_be_repeated_and_blocks_nobody(
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = place.open()
+    store.create_topic("orders").append(b"one")
+    consumer = store.consumer("billing", "orders")
+    close = Session.close
+
+    def interrupted(self: Session) -> None:
+        monkeypatch.setattr(Session, "close", close)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    assert store.groups.describe("billing").members
+    consumer.close()
+    assert not store.groups.describe("billing").members
+    with store.consumer("billing", "orders") as other:
+        assert other.assignment == {("orders", 0)}

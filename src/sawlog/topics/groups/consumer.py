@@ -132,6 +132,8 @@ class Consumer:
         self._lock = forkable(threading.RLock())
         #: Set when it is closed; also wakes up a thread that waits for records.
         self._ended = forkable(Ending())
+        #: Whether everything is given back.
+        self._released = False
         #: The thread that reads.
         self._thread = threading.get_ident()
         #: When to commit next; never without automatic commits.
@@ -529,6 +531,8 @@ class Consumer:
         commit is logged and not raised."""
         with self._lock:
             if self._ended.is_set():
+                if not self._released:  # an interrupt has prevented it
+                    self._release()
                 return
             try:
                 self._warn(self._position.shares())
@@ -549,6 +553,7 @@ class Consumer:
             if self._session is not None:
                 last.callback(self._session.close)
             last.callback(self._position.clear)
+        self._released = True
 
     def _check_open(self) -> None:
         if self._ended.is_set():
@@ -564,7 +569,7 @@ class Consumer:
 
     def __del__(self) -> None:
         """Dropped without `close`: the partitions are free for others, nothing more is committed."""
-        if hasattr(self, "_session") and not self._ended.is_set():
+        if hasattr(self, "_session") and not self._released:
             self._release()
 
     def __repr__(self) -> str:
