@@ -137,7 +137,7 @@ def run_program(code: str) -> str:
             "ignore", "(open|read)_text is deprecated", DeprecationWarning
         )  # kafka-python uses them
         try:
-            exec(compile(code, "snippet", "exec"), {"__name__": "__main__"})
+            exec(compile(code, "snippet", "exec", dont_inherit=True), {"__name__": "__main__"})
         except Exception as error:
             printed.write("".join(traceback.format_exception_only(error)))
     return printed.getvalue()

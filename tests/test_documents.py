@@ -98,5 +98,5 @@ def test_python_shown_for_metadata_reads_such_a_log(place: Path, monkeypatch: py
     monkeypatch.chdir(place)
     code = blocks(INTEROP, "python")[1]
     with Store.open("data") as store:
-        exec(code, {"interop": interop, "store": store})
+        exec(compile(code, "snippet", "exec", dont_inherit=True), {"interop": interop, "store": store})
         assert [record.value for record in store["laminarmq-own"].partition(0)] == [b"value %d" % i for i in range(5)]

@@ -1,7 +1,8 @@
 """Which sealed segments of a log stay mapped in memory: a policy, by default those that were used last.
 
 A log has a policy of its own, made by `LogConfig.segment_cache`. It is told of every use, except of several uses of the
-same segment in a row, by one thread at a time. What it gives up is unmapped; it is mapped again when it is read.
+same segment in a row, by one thread at a time, while readers wait: it must be quick, and must not use the log. What it
+gives up is unmapped; it is mapped again when it is read. An error that it raises is the reader's.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import pytest
 from sawlog.topics.store import Store
 
 from .conftest import PATIENCE_S, Cli, Program, Result
+from .damage import flip_bit, segment_of
 
 ALL = sorted([f"a{number}" for number in range(10)] + [f"b{number}" for number in range(5)])
 
@@ -132,3 +133,17 @@ def _lag(store: Store) -> int:
         return -1
     rows = store.groups.describe("g").rows
     return sum(row.lag for row in rows) if len(rows) == 2 and all(row.committed is not None for row in rows) else -1
+
+
+def test_what_was_printed_before_damage_is_committed(sawlog: Cli, orders: Path) -> None:
+    with Store.open(orders) as store:
+        topic = store.create_topic("single", durability="os")
+        for number in range(30):
+            topic.append(b"%d" % number)
+    flip_bit(segment_of(orders, "single", 0), 1500)
+    first = sawlog("read", "single", "--group", "g")
+    first.failed(4)
+    assert 0 < len(first.lines) < 30
+    again = sawlog("read", "single", "--group", "g")
+    again.failed(4)
+    assert again.lines == []

@@ -729,6 +729,18 @@ _RETURNED = (
         by="promised",
     ),
     _mutant(
+        "truncation interrupted twice forgotten",
+        "after two interrupts during a truncation, appends go on in a file that is half cut (ours, once)",
+        ("Appender.begin_change", "self._unfinished = _CHANGE", "pass"),
+        by="promised",
+    ),
+    _mutant(
+        "leftover of an interrupted append sealed",
+        "bytes that an interrupted append has left stay at the end of a segment that is sealed (ours, once)",
+        ("Active.tidy", "if segment.storage.size > segment.tail[1]:", "if False:"),
+        by="promised",
+    ),
+    _mutant(
         "compaction trusts what nobody can read",
         "a record is removed because of a later one that is not visible yet, and may never be (ours, once)",
         ("compaction:_eligible", "if segment.next_offset > stable:", "if False:"),

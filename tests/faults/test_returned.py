@@ -144,6 +144,47 @@ def test_a_rotation_whose_rollback_is_interrupted_too_hides_nothing(
         assert [record.value for record in reopened] == [b"before", b"one", b"two", b"three"]
 
 
+def test_a_truncation_that_is_interrupted_twice_ends_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second interrupt comes when writing is to be ended because of the first one."""
+    disk = FaultyStorage(seed=1)
+    log = Log.open(disk.plain)
+    log.append_many([b"0", b"1", b"2"])
+    appender = log._access.appender
+    assert appender is not None
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(appender.commit), "fail", interrupted)
+        patched.setattr("sawlog.log.write.appender.cut", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.truncate(1)
+    for change in (lambda: log.append(b"x"), lambda: log.append_many([b"x"]), log.seal, lambda: log.trim(1)):
+        with pytest.raises(LogFailed):
+            change()
+    log.close()
+    with Log.open(disk.plain) as again:
+        assert again.verify()
+        assert [record.value for record in again] == [b"0"]
+
+
+@pytest.mark.parametrize("how", ["seal", "close"])
+def test_bytes_that_an_interrupted_append_has_left_are_cut_off_before_the_segment_ends(how: str) -> None:
+    disk = FaultyStorage(seed=1)
+    log = Log.open(disk.plain, LogConfig(durability="os"))
+    log.append(b"0")
+    segment = log._access.segments.active
+    segment.storage.append(segment.storage.read(0, segment.size))  # complete, but with an offset that exists already
+    if how == "seal":
+        log.seal()
+        log.append(b"1")
+    log.close()
+    with Log.open(disk.plain) as again:
+        assert again.verify(), str(again.verify())
+        assert [record.value for record in again] == ([b"0", b"1"] if how == "seal" else [b"0"])
+
+
 def test_a_compaction_whose_rollback_is_interrupted_too_ends_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file that is ready to replace segments must not be there when these change."""
     disk = FaultyStorage(seed=1)

@@ -180,3 +180,26 @@ def test_arrow_rows_come_back_and_another_schema_is_found_out() -> None:
             rows.decode(broken)
     with pytest.raises(InvalidConfig):
         ArrowRows("id int")  # type: ignore[arg-type]
+
+
+@dataclass
+class Place:
+    at: tuple[int, str]
+
+
+@dataclass
+class Unresolved:
+    what: NoSuchType  # type: ignore[name-defined]  # noqa: F821 - that is the point
+
+
+def test_a_tuple_has_a_type_for_each_of_its_places() -> None:
+    places = JSON(Place)
+    assert places.decode(places.encode(Place((1, "x")))) == Place((1, "x"))
+    for wrong in (b'{"at": [1]}', b'{"at": [1, 2]}', b'{"at": [1, "x", 3]}', b'{"at": 1}'):
+        with pytest.raises(ValueError, match="at"):
+            places.decode(wrong)
+
+
+def test_a_type_that_is_not_known_is_named() -> None:
+    with pytest.raises(InvalidConfig, match="NoSuchType"):
+        JSON(Unresolved)

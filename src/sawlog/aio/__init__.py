@@ -23,17 +23,33 @@ Everything here belongs to the event loop in which it was opened. docs/async.md 
 
 from __future__ import annotations
 
+from importlib import import_module
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..topics.turns import LOCK_TIMEOUT_S
 
 if TYPE_CHECKING:
     from ..config import LogConfig
     from ..storage import Directory
+    from .consumer import AsyncConsumer
     from .log import AsyncLog
     from .opening import Opening
     from .store import AsyncStore
+    from .topic import AsyncTopic
+
+__all__ = ["AsyncConsumer", "AsyncLog", "AsyncStore", "AsyncTopic", "open_async", "open_log_async"]
+
+#: Where the classes are. They are imported when they are first asked for: asyncio is not what every program needs.
+_CLASSES = {"AsyncConsumer": ".consumer", "AsyncLog": ".log", "AsyncStore": ".store", "AsyncTopic": ".topic"}
+
+
+if not TYPE_CHECKING:  # else type checkers would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _CLASSES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_CLASSES[name], __name__), name)
 
 
 def open_async(

@@ -13,7 +13,7 @@ from typing import Any
 
 GAP = 2
 #: A column is not cut below this width.
-_NARROWEST = 12
+_NARROWEST = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ _ROW_COLUMNS = [
     Column("topic"),
     Column("partition"),
     Column("committed"),
-    Column("lowest"),
+    Column("lowest", rank=2),
     Column("end"),
     Column("lag", shown=shown_count),
-    Column("owner"),
+    Column("owner", rank=1),
 ]
 
 

@@ -207,7 +207,7 @@ class Output:
             self.flush()
             known = {column.name for column in columns}
             left_out = ", ".join(_title(column) for column in whole if column.name not in known)
-            note(f"not shown, the terminal is too narrow: {left_out}; --output csv prints all columns")
+            note(f"not shown (--output csv has it): {left_out}")
 
     @staticmethod
     def _json(rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:

@@ -163,10 +163,13 @@ def _time_labels(chart: TimeChart, columns: int) -> str:
 
 def _bar_lines(chart: BarChart, width: int) -> Iterator[str]:
     most = max(chart.values) or 1
-    names = max(len(name) for name in chart.names)
     shown = [chart.shown(value) for value in chart.values]
+    # Long names are cut before bars become shorter than this.
+    most_name = max(width - max(map(len, shown)) - 6 - 16, 12)
+    labels = [name if len(name) <= most_name else name[: most_name - 1] + "…" for name in chart.names]
+    names = max(map(len, labels))
     room = max(width - names - max(map(len, shown)) - 6, 8)
-    for name, value, text in zip(chart.names, chart.values, shown, strict=True):
+    for name, value, text in zip(labels, chart.values, shown, strict=True):
         length = value / most * room
         bar = "█" * int(length) + _block(length - int(length), _ACROSS).strip()
         yield f"  {name:<{names}}  {bar} {text}"

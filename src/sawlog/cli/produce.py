@@ -176,7 +176,7 @@ def produce(
     for _, each in sources:
         _check(each, wishes)
     with open_place(data, broker, "w", create=create, lock_timeout=lock_timeout) as store:
-        into = _created(store, topic) if create else store.topic(topic)
+        into = _created(store, topic, partition) if create else store.topic(topic)
         chosen(into, None if partition is None else [partition])
         if check and not into.settings.get(SCHEMA):
             raise typer.BadParameter(
@@ -191,9 +191,13 @@ def produce(
             _report(topic, done, output)
 
 
-def _created(store: SomeStore, topic: str) -> SomeTopic:
+def _created(store: SomeStore, topic: str, partition: int | None) -> SomeTopic:
     if topic in store.topics():
         return store.topic(topic)
+    if partition:
+        raise typer.BadParameter(
+            f"the topic {topic} does not exist, and --create makes it with one partition, 0", param_hint="--partition"
+        )
     made = store.create_topic(topic, exist_ok=True)
     note(f"{topic}: created, 1 partition")
     return made

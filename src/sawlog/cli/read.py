@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from ..batch.kernel import Record
+from ..errors import CorruptBatch
 from ..isolation import Isolation
 from .codes import CORRUPT
 from .completion import complete_group, complete_topic
@@ -211,7 +212,11 @@ def _read_as_group(
             group.commit()
 
         found = committing(group.found(settle if follow else None), printer.flush, group.commit)
-        _print(_chosen(found, pattern, count), printer, printing, follow)
+        try:
+            _print(_chosen(found, pattern, count), printer, printing, follow)
+        except CorruptBatch:
+            settle()  # everything before it is printed
+            raise
         settle()
 
 

@@ -47,13 +47,13 @@ _COLUMNS = [
     Column("topic"),
     Column("partition"),
     Column("records", shown=shown_count),
-    Column("batches", shown=shown_count, rank=3),
+    Column("batches", shown=shown_count, rank=4),
     Column("size_bytes", "size", shown_size),
-    Column("segments", rank=4),
-    Column("record_bytes", "bytes/record", lambda value: "" if value is None else f"{value:,.0f}", rank=2),
-    Column("codecs", rank=5),
-    Column("oldest", shown=shown_time, brief=brief_time, rank=1),
-    Column("newest", shown=shown_time, brief=brief_time),
+    Column("segments", rank=5),
+    Column("record_bytes", "bytes/record", lambda value: "" if value is None else f"{value:,.0f}", rank=3),
+    Column("codecs", rank=6),
+    Column("oldest", shown=shown_time, brief=brief_time, rank=2),
+    Column("newest", shown=shown_time, brief=brief_time, rank=1),
 ]
 
 

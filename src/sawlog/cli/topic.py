@@ -41,7 +41,9 @@ _TOPIC_COLUMNS = [
     Column("records", shown=shown_count),
     Column("size_bytes", "size", shown_size),
     Column(
-        "settings", shown=lambda given: " ".join(f"{name}={shortened(value)}" for name, value in (given or {}).items())
+        "settings",
+        rank=1,
+        shown=lambda given: " ".join(f"{name}={shortened(value)}" for name, value in (given or {}).items()),
     ),
 ]
 #: A setting's value is cut to this length where it stands in a line.
@@ -52,8 +54,8 @@ _PARTITION_COLUMNS = [
     Column("next_offset", "next"),
     Column("records", shown=shown_count),
     Column("size_bytes", "size", shown_size),
-    Column("segments"),
-    Column("path", cut=False),
+    Column("segments", rank=1),
+    Column("path", cut=False, rank=2),
 ]
 
 

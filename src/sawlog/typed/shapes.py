@@ -44,8 +44,8 @@ def parser_of(kind: Any, known: dict[Any, Parse] | None = None) -> Parse:
         return _union([parser_of(each, known) for each in arguments])
     if origin in (list, set, frozenset) and len(arguments) == 1:
         return _many(origin, parser_of(arguments[0], known))
-    if origin is tuple and len(arguments) == 2 and arguments[1] is ...:
-        return _many(tuple, parser_of(arguments[0], known))
+    if origin is tuple and arguments:
+        return _tuple(arguments, known)
     if origin is dict and len(arguments) == 2 and arguments[0] is str:
         return _mapping(parser_of(arguments[1], known))
     raise InvalidConfig(
@@ -121,6 +121,21 @@ def _many(kind: Callable[[Any], Any], parser: Parse) -> Parse:
     return parse
 
 
+def _tuple(arguments: tuple[Any, ...], known: dict[Any, Parse]) -> Parse:
+    """Any number of one type (`tuple[int, ...]`), or as many as there are types, each of its own."""
+    if len(arguments) == 2 and arguments[1] is ...:
+        return _many(tuple, parser_of(arguments[0], known))
+    parsers = [parser_of(each, known) for each in arguments]
+
+    def parse(value: Any, where: str) -> Any:
+        if type(value) is not list or len(value) != len(parsers):
+            raise _unexpected(f"a list of {len(parsers)}", value, where)
+        pairs = zip(parsers, value, strict=True)
+        return tuple(parser(each, f"{where}[{number}]") for number, (parser, each) in enumerate(pairs))
+
+    return parse
+
+
 def _mapping(parser: Parse) -> Parse:
     def parse(value: Any, where: str) -> Any:
         if type(value) is not dict:
@@ -147,7 +162,10 @@ def _dataclass(kind: Any, known: dict[Any, Parse]) -> Parse:
         return kind(**given)
 
     known[kind] = parse  # before its fields: one of them may be of the same type
-    hints = typing.get_type_hints(kind)
+    try:
+        hints = typing.get_type_hints(kind)
+    except NameError as error:
+        raise InvalidConfig(f"a type in {kind.__name__} is not known where the class is defined: {error}") from error
     for field in dataclasses.fields(kind):
         if field.init:
             required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

@@ -243,6 +243,7 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
         base, end = run[0].base_offset, run[-1].next_offset
         name = run_name(base, end, SWAP)
         renaming = False
+        appender.begin_change()
         try:
             # The watermark on disk must not speak of a position in a file that is replaced.
             appender.checkpoints.save(clean=False)
@@ -251,15 +252,12 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
             renaming = True
             directory.rename(made.name, name)
         except BaseException:
-            try:
-                for segment in run:
-                    segment.cancel_replacement()
-                discard(appender, made)
-                if renaming:
-                    _take_back(appender, name)
-            except BaseException as again:
-                appender.commit.fail(again)  # interrupted too: only reopening can tell whether it is replaced
-                raise
+            for segment in run:
+                segment.cancel_replacement()
+            discard(appender, made)
+            if renaming:
+                _take_back(appender, name)
+            appender.end_change()
             raise
         try:
             directory.sync()
@@ -271,6 +269,7 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
         except BaseException as error:
             appender.commit.fail(error)  # only reopening can tell whether it was replaced
             raise
+        appender.end_change()
     appender.segments.wake()
     return True
 

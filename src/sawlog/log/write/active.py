@@ -128,6 +128,12 @@ class Active(kernel.ActiveFields):
         except StorageError as error:
             self.marks.commit.fail(error)
 
+    def tidy(self) -> None:
+        """Roll back bytes that an append has left after the segment's end, if an interrupt prevented it."""
+        segment = self.segment
+        if segment.storage.size > segment.tail[1]:
+            self.cut_back(segment, segment.tail[1])
+
     def claim(self, size_bytes: int) -> None:
         """Make sure that there is that much space on the disk, or raise `StorageFull`. A custom storage that cannot
         tell is assumed to have it."""
@@ -231,6 +237,7 @@ class Active(kernel.ActiveFields):
             marks.commit.check()
             if self._begun is not None:
                 self._give_up(self._begun)
+            self.tidy()
             old.storage.release()
             self._sync(old)
             marks.sync(marks.written, self.tail)

@@ -24,7 +24,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
@@ -97,6 +97,9 @@ def check_expected(expected: int | None, offset: int) -> None:
         raise OffsetMismatch(expected, offset)
 
 
+_CHANGE: Final = "change"
+
+
 class Appender(kernel.AppenderFields):
     """The writing half of a log."""
 
@@ -124,8 +127,9 @@ class Appender(kernel.AppenderFields):
         "writers",
     )
     closed: bool
-    #: What `place` is doing: the segment, its tail before, and what to record of the batch.
-    _unfinished: tuple[Segment, tuple[int, int], _Batch] | None
+    #: What `place` is doing: the segment, its tail before, and what to record of the batch. Or `_CHANGE`: files are
+    #: being changed in a way that only the next open can finish.
+    _unfinished: tuple[Segment, tuple[int, int], _Batch] | Literal["change"] | None
 
     def __init__(
         self,
@@ -245,6 +249,7 @@ class Appender(kernel.AppenderFields):
             self.refuse_in_stream()
         if self._unfinished is not None:
             self._mend()
+            self.commit.check()
         if self.active.cut_unsynced:  # an interrupt came while an append was being rolled back
             self.active.sync_now()
         if self.blocks.has_begun:
@@ -351,6 +356,10 @@ class Appender(kernel.AppenderFields):
         """An append was interrupted: finish it if it counts, else roll it back. Can be interrupted and called again.
         The caller holds the lock."""
         if self._unfinished is None:
+            return
+        if self._unfinished == _CHANGE:
+            self.commit.fail(InterruptedError("a change of the log's files was interrupted"))
+            self._unfinished = None
             return
         segment, before, (producer, offset, last, answer) = self._unfinished
         if self.commit.failure is None:
@@ -517,6 +526,15 @@ class Appender(kernel.AppenderFields):
             self.check_open()
             yield
 
+    def begin_change(self) -> None:
+        """Files are about to be changed in a way that cannot be undone, only finished at the next open. Said before, so
+        that no interrupt can prevent it: whoever finds that the change has not ended ends writing."""
+        self._unfinished = _CHANGE
+
+    def end_change(self) -> None:
+        """It is complete, or completely undone."""
+        self._unfinished = None
+
     def truncate(self, offset: int) -> int:
         """Keep the records below `offset` and return how many were dropped. See cutting.py."""
         with self.exclusive():
@@ -532,8 +550,14 @@ class Appender(kernel.AppenderFields):
                 target is not self.active.segment and has_transactions(target, offset)
             )
             self.cuts += 1
-            retreat_state(self.directory, offset)
-            self.history.retreat(offset, point.tail, epochs_after(segments, offset))
+            epochs = epochs_after(segments, offset)
+            self.begin_change()
+            try:
+                retreat_state(self.directory, offset)
+                self.history.retreat(offset, point.tail, epochs)
+            except (SawlogError, OSError):
+                self.end_change()  # nothing has changed, or the log has failed
+                raise
             kept = list(segments.all)
             kept = kept[: kept.index(target) + 1]
             try:
@@ -549,6 +573,7 @@ class Appender(kernel.AppenderFields):
             except BaseException as error:
                 self.commit.fail(error)
                 raise
+            self.end_change()
         segments.wake()
         return following - offset
 
@@ -586,7 +611,7 @@ class Appender(kernel.AppenderFields):
 
     def _save_in_time(self) -> None:
         """Called by the background: a watermark that moved is written, also when nothing was appended since."""
-        if not self.closed and self.held.held and self.commit.failure is None:
+        if not self.closed and self.held.held and self.commit.failure is None and self._unfinished != _CHANGE:
             self.checkpoints.save_if_moved()
 
     def close(self) -> None:
@@ -601,6 +626,8 @@ class Appender(kernel.AppenderFields):
                     spool.discard()
                 if self.held.held and self.commit.failure is None:
                     self._mend()
+                if self.held.held and self.commit.failure is None:
+                    self.active.tidy()
                     self.active.unclaim()
                     if self.active.cut_unsynced:
                         self.active.sync_now()

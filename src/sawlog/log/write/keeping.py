@@ -105,6 +105,7 @@ def _rename(appender: Appender, base: int) -> None:
     with appender.exclusive():
         # If a watermark referred to a later file, its absence would be a loss.
         appender.history.retreat(base, (base, base, 0), appender.segments.epochs)
+        appender.begin_change()
         try:
             old.remove_index()
             directory.rename(old.name, file_name(base))
@@ -116,6 +117,7 @@ def _rename(appender: Appender, base: int) -> None:
         except BaseException as error:
             appender.commit.fail(error)  # only reopening can tell which name the file has now
             raise
+        appender.end_change()
         old.unload()
 
 
