@@ -725,7 +725,7 @@ _RETURNED = (
     _mutant(
         "rotation interrupted twice forgotten",
         "a second interrupt leaves the empty file of the next segment, which hides what the old one gets (ours, once)",
-        ("Active.sync", "if self._begun is not None:", "if False:"),
+        ("Active._switch", "self._begun, self.cut_unsynced = offset, True", "pass"),
         by="promised",
     ),
     _mutant(

@@ -252,6 +252,8 @@ def storage(count: Counter, seed: int) -> None:
     what was taken back stays away."""
     import pytest
 
+    from .promised import tests_pass
+
     class Listening:
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
             count.tries += report.when == "call"
@@ -260,11 +262,9 @@ def storage(count: Counter, seed: int) -> None:
 
     failed: list[str] = []
     where = ["tests/log/write/test_aborted_streams.py", "tests/storage"]
-    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-n", "0", *where], [Listening()])
+    tests_pass(where, Listening())
     if failed:
         raise Found(count.tries, failed[0])
-    if code != 0:
-        os._exit(3)  # nothing was tried, which is not the same as nothing found
 
 
 FINDERS: dict[str, Finder] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sawlog.batch import read
@@ -10,6 +12,7 @@ from sawlog.errors import CorruptBatch
 
 from .bugs import CONTROL, MUTANTS
 from .mutants import FINDERS, Edit, Mutant, Stale, find, function_of, planted, written
+from .promised import TESTS
 
 BY_NAME = {each.name: each for each in MUTANTS}
 
@@ -66,3 +69,8 @@ def test_the_page_about_testing_has_a_row_for_every_mutant_and_each_was_found() 
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:
     finding = find(mutant, mutant.by, patience_s=120.0)
     assert finding.tries is not None, f"{mutant.by} has not found {mutant.name!r}: {finding.what}"
+
+
+def test_the_tests_that_are_to_find_bugs_exist() -> None:
+    root = Path(__file__).resolve().parents[2]
+    assert [each for each in TESTS if not (root / each).is_file()] == []

@@ -142,6 +142,8 @@ NOT_VARIED: Mapping[str, str] = {
         "spark.losses:_REMEMBERED": "warnings that were given already",
         "batch.counting:_SLOTS batch.counting:_MOST_SLOTS batch.counting:_STORE_BYTES batch.counting:_MOST_STORE_BYTES "
         "batch.counting:_LEAST_RECORDS": "how keys are counted for queries, in memory: tests/batch/test_counting.py",
+        "log.read.last:MOST_SHOWN log.read.last:_SHOWN_BYTES topics.descriptions:_MOST_ROWS "
+        "topics.descriptions:_SETTING_CHARACTERS": "what a notebook shows; nothing is written: tests/test_display.py",
         "log.read.verify:_PART_BYTES": "how reading is shared out; nothing is written: tests/log/read/test_verify.py",
         "storage.counting:_MOST_DAMAGED": "what was counted already",
         "topics.deleted:_MOST": "how many deleted names are remembered: tests/topics/test_deleted.py",
