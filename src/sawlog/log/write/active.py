@@ -266,6 +266,7 @@ class Active(kernel.ActiveFields):
             self._go_on_in(made)
         except BaseException:
             self._give_up(offset)
+            self.cut_unsynced = False
             raise
         self._begun, self.cut_unsynced = None, False
         return made
