@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -103,3 +104,14 @@ def test_the_workflow_calls_targets_that_exist_and_says_that_it_was_never_run() 
     for target in targets:
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
     assert "://" not in text
+
+
+def test_what_development_installs_has_a_known_version() -> None:
+    """Else a release of tomorrow could fail what passes today."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*extras["dependencies"], *(each for some in extras["optional-dependencies"].values() for each in some)]
+    names = {re.split(r"[^\w.-]", each)[0].lower() for each in wanted} - {"sawlog", "atheris"}  # no test needs that one
+    known = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    assert names - known == set()
+    makefile = (ROOT / "Makefile").read_text()
+    assert "PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt" in makefile

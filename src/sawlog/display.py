@@ -7,9 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from html import escape
-from typing import Protocol, TypeVar
-
-T = TypeVar("T")
+from typing import Protocol
 
 #: Text of bytes is cut to this length.
 _MOST_CHARACTERS = 120
@@ -131,19 +129,18 @@ def html_line(text: str) -> str:
     return f"<div>{escape(text)}</div>" if text else ""
 
 
-def within(make: Callable[[], T], otherwise: Callable[[str], T]) -> T:
-    """What `make` returns, if it returns soon. Else `otherwise` is called with the reason: it takes too long, because
-    somebody holds a lock or the disk is slow, or it failed. A prompt must neither hang nor raise."""
-    done: list[T] = []
-    failed: list[str] = []
+def shown_soon(thing: object, make: Callable[[], str]) -> str:
+    """The HTML that `make` returns, if it returns soon. Else the thing's `repr` with the reason: it takes too long,
+    because somebody holds a lock or the disk is slow, or it failed. A notebook must neither hang nor raise."""
+    made: list[str] = []
 
     def run() -> None:
         try:
-            done.append(make())
+            made.append(make())
         except Exception as error:  # whatever it is, it is shown
-            failed.append(f"{type(error).__name__}: {error}")
+            made.append(html_page(repr(thing), html_line(f"{type(error).__name__}: {error}")))
 
     thread = threading.Thread(target=run, name="sawlog-display", daemon=True)
     thread.start()
     thread.join(_PATIENCE_S)
-    return done[0] if done else otherwise(failed[0] if failed else "busy: it took too long to look")
+    return made[0] if made else html_page(repr(thing), html_line("busy: it took too long to look"))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import sawlog
+import sawlog.aio
 from sawlog import (
     DirectoryLocked,
     InvalidRecord,
@@ -25,6 +26,12 @@ from sawlog import (
 )
 from sawlog.aio.store import AsyncStore
 from sawlog.aio.topic import AsyncTopic
+
+
+def test_the_classes_can_be_named_by_programs() -> None:
+    assert sawlog.aio.AsyncStore is AsyncStore
+    assert all(hasattr(sawlog.aio, name) for name in sawlog.aio.__all__)
+    assert not hasattr(sawlog.aio, "Nothing")
 
 
 async def values(topic: AsyncTopic) -> list[bytes | None]:

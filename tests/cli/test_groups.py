@@ -64,6 +64,8 @@ def test_a_group_whose_members_are_at_a_broker_says_where_and_is_not_moved(billi
     [
         (["--to", "start"], (0, 0)),
         (["--to", "end"], (10, 5)),
+        (["--to", "earliest"], (0, 0)),
+        (["--to", "latest"], (10, 5)),
         (["--to", "3"], (3, 3)),
         (["--to", "-2"], (8, 3)),
         (["--to", "@1700000005000"], (5, 0)),

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import sawlog
 from sawlog import (
     Consumer,
     DirectoryLocked,
@@ -22,6 +23,7 @@ from sawlog import (
     OffsetMismatch,
     Record,
     Store,
+    StoreNotFound,
     StreamTooLong,
     Writer,
 )
@@ -291,6 +293,19 @@ def test_internals_are_not_offered_and_old_names_work_with_a_warning(store: Stor
     with pytest.raises(AttributeError, match="'Store' object has no attribute 'nothing'"):
         store.nothing()  # type: ignore[attr-defined]
     assert not hasattr(topic, "nothing")
+
+
+def test_errors_say_what_is_meant(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "file").write_text("")
+    for mode in ("w", "r"):
+        with pytest.raises(StoreNotFound, match="a file, not a directory"):
+            sawlog.open(tmp_path / "file", mode)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match=r"did you mean retention\.ms\?"):
+        store.create_topic("new", **{"retenton.ms": 1})  # type: ignore[misc]
+    with pytest.raises(TypeError, match="the group is the first argument"):
+        store.consumer("g", "orders", group_id="g")  # type: ignore[call-arg]
+    with pytest.raises(InvalidRecordType, match=r"topic\.typed"):
+        store["orders"].append({"id": 7})  # type: ignore[arg-type]
 
 
 def test_all_kinds_of_consumers_have_the_same_options() -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ..batch.given import GivenHeaders, GivenRecord, GivenTable
 from ..batch.kernel import Record
@@ -23,9 +23,6 @@ from ..topics.settings import Value
 from ..topics.topic import Offsets, Position, Topic
 from .log import AsyncLog
 from .waiting import END, End, Pace, Waker, in_portions, in_thread, past_recall, settled
-
-if TYPE_CHECKING:
-    pass
 
 #: How long to sleep before the next try to get a lock.
 _PAUSE_S = 0.01

@@ -33,7 +33,7 @@ from ..batch.kernel import Record
 from ..clock import milliseconds
 from ..closing import Closing
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
-from ..display import counted, html_line, html_page, records_html, size_text, within
+from ..display import counted, html_page, records_html, shown_soon, size_text
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, RecordRemoved, SawlogError
 from ..isolation import Isolation, is_committed
 from ..storage import Directory, MemoryDirectory
@@ -225,10 +225,7 @@ class Log(Closing):
 
     def _repr_html_(self) -> str:
         """For notebooks: offsets, size and the last records. Returns soon, also if somebody holds a lock."""
-        return within(
-            lambda: html_page(repr(self), records_html(to_show(self))),
-            lambda why: html_page(repr(self), html_line(why)),
-        )
+        return shown_soon(self, lambda: html_page(repr(self), records_html(to_show(self))))
 
     # --- properties
 

@@ -33,7 +33,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ..closing import Closing
-from ..display import counted, html_line, html_page, within
+from ..display import counted, shown_soon
 from ..errors import (
     CorruptFile,
     InvalidConfig,
@@ -267,7 +267,7 @@ class Store(Closing):
             names = self.topics()
             return store_html(self.path, names, (self.topic(name).describe() for name in names), self.groups.list())
 
-        return within(look, lambda why: html_page(repr(self), html_line(why)))
+        return shown_soon(self, look)
 
     # --- properties
 

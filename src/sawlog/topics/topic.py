@@ -32,7 +32,7 @@ from ..batch.given import GivenHeaders, GivenRecord, GivenTable
 from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
 from ..config import LogConfig
-from ..display import counted, html_line, html_page, size_text, within
+from ..display import counted, shown_soon, size_text
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed, SawlogError
 from ..isolation import Isolation
 from ..log.log import Log
@@ -151,7 +151,7 @@ class Topic:
     @property
     def config(self) -> LogConfig:
         """How its logs are opened from now on."""
-        return settings.log_config(self.holdings.entry.settings)
+        return self.holdings.config
 
     def __repr__(self) -> str:
         facts = [counted(self.partitions, "partition"), *self._amount(), settings_text(self.settings)]
@@ -171,9 +171,7 @@ class Topic:
 
     def _repr_html_(self) -> str:
         """For notebooks: settings, partitions and the newest records. Returns soon, also if somebody holds a lock."""
-        return within(
-            lambda: topic_html(self.describe(), self._newest()), lambda why: html_page(repr(self), html_line(why))
-        )
+        return shown_soon(self, lambda: topic_html(self.describe(), self._newest()))
 
     def _newest(self) -> list[Record]:
         """The newest of the last records of some partitions."""
@@ -211,8 +209,6 @@ class Topic:
         return PartitionDescription(
             number, lowest, next_offset, next_offset - lowest, log.size_bytes, len(log.segments), log.path
         )
-
-    # --- its partitions
 
     # --- writing
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, LogConfig, LogFailed
+from sawlog import Log, LogConfig, LogFailed, OffsetOutOfRange
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +64,8 @@ def test_bursts_of_interrupts_during_every_kind_of_change(tmp_path: Path, durabi
                 try:
                     armed = True
                     change(log)
-                except KeyboardInterrupt:
-                    pass
+                except (KeyboardInterrupt, OffsetOutOfRange):
+                    pass  # out of range: the end that was asked for was that of an append that is rolled back first
                 except LogFailed:
                     failed += 1
                     break

@@ -13,8 +13,6 @@ from .reader import Reader
 
 #: How many offsets before the end are looked at first; then so many times as many.
 _FIRST, _TIMES = 16, 8
-
-
 #: A prompt or notebook shows that many, unless they are larger than this.
 MOST_SHOWN, _SHOWN_BYTES = 5, 1 << 20
 

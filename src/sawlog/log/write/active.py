@@ -206,8 +206,7 @@ class Active(kernel.ActiveFields):
         marks = self.marks
         with self.lock:
             marks.commit.check()
-            if self._begun is not None:
-                self._give_up(self._begun)
+            self._give_up()
             whole, tail = marks.written, self.tail
             self._sync(self.segment)
             marks.sync(whole, tail)
@@ -235,8 +234,7 @@ class Active(kernel.ActiveFields):
         offset = old.tail[0]
         with self.lock:
             marks.commit.check()
-            if self._begun is not None:
-                self._give_up(self._begun)
+            self._give_up()
             self.tidy()
             old.storage.release()
             self._sync(old)
@@ -265,17 +263,17 @@ class Active(kernel.ActiveFields):
             segments.set([*segments.all, made])
             self._go_on_in(made)
         except BaseException:
-            self._give_up(offset)
+            self._give_up()
             self.cut_unsynced = False
             raise
         self._begun, self.cut_unsynced = None, False
         return made
 
-    def _give_up(self, offset: int) -> None:
-        """Remove what is there of the segment that begins at that offset, unless it is in use already. Can be
-        interrupted and called again."""
-        segments = self._segments
-        if self.segment.base_offset < offset:
+    def _give_up(self) -> None:
+        """Remove what is there of a segment that was begun, unless it is in use already. Can be interrupted and called
+        again."""
+        segments, offset = self._segments, self._begun
+        if offset is not None and self.segment.base_offset < offset:
             segments.set([each for each in segments.all if each.base_offset < offset])
             try:
                 self._directory.remove(file_name(offset))
